@@ -1,0 +1,200 @@
+"""Why a cluster is split, or is not: eqs. 32, 33 and 39, answered with figures and a sentence."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.bipartition import Linkage, bipartition, largest_safe_gamma
+from cflower.algorithm.similarity import Matrix, cosine_similarity
+
+Memory = dict[str, Any]
+"""What a criterion remembers of one cluster between rounds: arrays and plain numbers."""
+
+
+class Outcome(StrEnum):
+    """What became of a cluster in a round."""
+
+    SPLIT = "split"
+    MOVING = "still moving"
+    CONTENT = "clients content"
+    NOT_APART = "sides not apart enough"
+    TOO_SMALL = "too small"
+    TOO_FEW_HEARD = "too few heard from"
+    NEVER = "never split"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the server knows of one cluster when it decides.
+
+    Only members with a fresh update count: one computed since the cluster was born, from a
+    model that has since moved by no more than the update's own length.
+    """
+
+    cluster: str
+    server_round: int
+    num_members: int
+    clients: tuple[str, ...]
+    """The m members with a fresh update, in natural order."""
+    vectors: tuple[NDArray[np.floating], ...]
+    """Their updates as similarity sees them, shape (k,) each."""
+    norms: NDArray[np.floating]
+    """‖Δ_i‖ over all trained entries, shape (m,)."""
+    weights: NDArray[np.floating]
+    """w_i, summing to 1, shape (m,)."""
+    mean_norm: float
+    """‖Σ w_i Δ_i‖, left side of eq. 32."""
+
+    @property
+    def max_norm(self) -> float:
+        """Max ‖Δ_i‖, left side of eq. 33."""
+        return float(self.norms.max(initial=0.0))
+
+    @cached_property
+    def similarity(self) -> Matrix:
+        """Cosine matrix of the clients' updates, shape (m, m), computed when first asked for."""
+        return cosine_similarity(np.stack(self.vectors))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One cluster's verdict of one round."""
+
+    cluster: str
+    server_round: int
+    outcome: Outcome
+    reason: str
+    """One plain sentence with the figures behind the outcome."""
+    mean_norm: float
+    max_norm: float
+    alpha_cross: float | None = None
+    """Of the sides considered, when a similarity matrix was computed."""
+    sides: tuple[tuple[str, ...], ...] = ()
+    """The members of each child, when split."""
+    clients: tuple[str, ...] = ()
+    """Order of ``similarity``."""
+    similarity: Matrix | None = field(default=None, repr=False, compare=False)
+
+
+class Criterion(Protocol):
+    """Decides, from the evidence of one cluster and what it remembers of it, what to do."""
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """The verdict, and the memory to hand in next round (a split starts afresh)."""
+
+
+def heard_enough(evidence: Evidence, share: float, min_cluster_size: int) -> Decision | None:
+    """The verdicts that need no figures: too few members, or too few of them heard from."""
+    heard, members = len(evidence.clients), evidence.num_members
+    least = max(2, 2 * min_cluster_size)
+    if members < least:
+        reason = f"{members} member(s), and a split needs at least {least}"
+        return verdict(evidence, Outcome.TOO_SMALL, reason)
+    if heard < max(least, share * members):
+        reason = (
+            f"{heard} of {members} members heard from since the model last moved far, "
+            f"fewer than the {share:.0%} asked for"
+        )
+        return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
+    return None
+
+
+def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -> Decision:
+    """A decision on this evidence; ``figures`` are the further fields of `Decision`."""
+    return Decision(
+        evidence.cluster,
+        evidence.server_round,
+        outcome,
+        reason,
+        evidence.mean_norm,
+        evidence.max_norm,
+        **figures,
+    )
+
+
+@dataclass(frozen=True)
+class NeverSplit:
+    """Conventional federated learning and isolated training: clusters stay as they are."""
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """Never a split."""
+        reason = "this method does not split clusters"
+        return verdict(evidence, Outcome.NEVER, reason), memory
+
+
+@dataclass(frozen=True)
+class NormCriterion:
+    """The paper's criterion: split a stationary cluster whose clients are not (Algorithm 5).
+
+    Parameters
+    ----------
+    eps1 : float > 0
+        ε1 of eq. 32, in units of the update norm: below it the cluster counts as stationary.
+    eps2 : float > 0
+        ε2 of eq. 33, same unit: above it some client still wants to move.
+    gamma_max : float in [0, 1)
+        γ_max of eq. 39: the approximation noise to allow for. Larger rejects more splits;
+        0 accepts every bipartition.
+    linkage : {"single", "complete"}
+        See `bipartition`.
+    min_cluster_size : int >= 1
+        Smallest side of a split.
+    heard_share : float in (0, 1]
+        Share of the members that must have a fresh update (see `Evidence`). Members without
+        one are placed by Algorithm 4 when they are next heard from.
+
+    Notes
+    -----
+    Norms scale with learning rate, local epochs, data and model size: thresholds found for
+    one setting mean nothing in another.
+    """
+
+    eps1: float = 0.4
+    eps2: float = 1.6
+    gamma_max: float = 0.5
+    linkage: Linkage = "single"
+    min_cluster_size: int = 1
+    heard_share: float = 0.8
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """Eqs. 32, 33, then Algorithm 1, then eq. 39; remembers nothing."""
+        return self._decide(evidence), memory
+
+    def _decide(self, evidence: Evidence) -> Decision:
+        if early := heard_enough(evidence, self.heard_share, self.min_cluster_size):
+            return early
+        mean, largest = evidence.mean_norm, evidence.max_norm
+        if mean >= self.eps1:
+            reason = f"the mean update still moves: norm {mean:.3g} >= eps1 {self.eps1:g}"
+            return verdict(evidence, Outcome.MOVING, reason)
+        if largest <= self.eps2:
+            reason = f"no client wants to move: largest norm {largest:.3g} <= eps2 {self.eps2:g}"
+            return verdict(evidence, Outcome.CONTENT, reason)
+        sides = bipartition(evidence.similarity, self.linkage)
+        gamma = largest_safe_gamma(sides.alpha_cross)
+        seen: dict[str, Any] = {
+            "alpha_cross": sides.alpha_cross,
+            "clients": evidence.clients,
+            "similarity": evidence.similarity,
+        }
+        if self.gamma_max >= gamma:
+            reason = (
+                f"the two sides are too alike: alpha_cross {sides.alpha_cross:.3g} allows "
+                f"gamma < {gamma:.3g}, and gamma_max is {self.gamma_max:g}"
+            )
+            return verdict(evidence, Outcome.NOT_APART, reason, **seen)
+        sizes = len(sides.first), len(sides.second)
+        if min(sizes) < self.min_cluster_size:
+            reason = f"sides of {sizes[0]} and {sizes[1]}, at least {self.min_cluster_size} asked"
+            return verdict(evidence, Outcome.TOO_SMALL, reason, **seen)
+        members = tuple(tuple(evidence.clients[i] for i in side) for side in sides[:2])
+        reason = (
+            f"stationary (mean norm {mean:.3g} < {self.eps1:g}) but not for every client "
+            f"(largest norm {largest:.3g} > {self.eps2:g}); "
+            f"sides of {sizes[0]} and {sizes[1]} with alpha_cross {sides.alpha_cross:.3g}"
+        )
+        return verdict(evidence, Outcome.SPLIT, reason, sides=members, **seen)

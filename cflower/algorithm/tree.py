@@ -1,0 +1,203 @@
+"""The parameter tree (section V-C, Fig. 4): every cluster there was, its members and model."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.criteria import Memory
+from cflower.algorithm.optimizers import OptimizerState
+from cflower.algorithm.similarity import cosine_similarity
+
+Vector = NDArray[np.floating]
+ROOT = "0"
+
+
+class Weights(NamedTuple):
+    """One model θ, flattened in the reference model's key order."""
+
+    trained: Vector
+    """Shape (d,): what is learned; norms and similarities see only this."""
+    carried: Vector
+    """Shape (e,): what is averaged along (BatchNorm statistics, counters, integers)."""
+
+
+def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that puts partition-2 before partition-10.
+
+    >>> sorted(["partition-10", "partition-2"], key=natural_order)
+    ['partition-2', 'partition-10']
+    """
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in natural order."""
+    return tuple(sorted(names, key=natural_order))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A node v of the tree.
+
+    A leaf's ``model`` is the one in training; a cluster that was split keeps its stationary
+    model θ*_v, the one from which its members computed the updates it was split by.
+    """
+
+    name: str
+    """Its way from the root: ``0``, then ``0.0`` and ``0.1``, then ``0.1.0``."""
+    members: tuple[str, ...]
+    model: Weights
+    born: int = 0
+    """The round whose end made it."""
+    children: tuple[str, ...] = ()
+    split_round: int | None = None
+    edge: Mapping[str, Vector] = field(default_factory=dict)
+    """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
+    optimizer: OptimizerState = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is still in training."""
+        return not self.children
+
+
+class Fork(NamedTuple):
+    """One step of Algorithm 4: which branch a client's update resembles most."""
+
+    child: str
+    similarities: dict[str, float]
+    """α of each branch: the largest cosine to any update cached on its edge."""
+
+
+@dataclass(frozen=True)
+class ParameterTree:
+    """All clusters by name. Its leaves always partition the clients.
+
+    ``walking`` holds the clients whose place is not certain: they count as members of a leaf,
+    but the model they get next is that of the inner cluster named here, and the update they
+    answer with takes them one level down (Algorithm 4).
+    """
+
+    clusters: Mapping[str, Cluster]
+    walking: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def plant(
+        cls, model: Weights, clients: Iterable[str], *, isolated: bool = False
+    ) -> "ParameterTree":
+        """A root with all clients; ``isolated`` gives each client a leaf of its own below it."""
+        members = in_order(clients)
+        root = Cluster(ROOT, members, model)
+        if not isolated:
+            return cls({ROOT: root})
+        leaves = {f"{ROOT}.{i}": (name,) for i, name in enumerate(members)}
+        below = {name: Cluster(name, who, model) for name, who in leaves.items()}
+        return cls({ROOT: replace(root, children=tuple(leaves)), **below})
+
+    @property
+    def root(self) -> Cluster:
+        """The most general cluster."""
+        return self.clusters[ROOT]
+
+    @property
+    def leaves(self) -> tuple[Cluster, ...]:
+        """The clusters in training, in natural order of their names."""
+        names = in_order(name for name, cluster in self.clusters.items() if cluster.is_leaf)
+        return tuple(self.clusters[name] for name in names)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Everyone who belongs to a leaf."""
+        return in_order(name for leaf in self.leaves for name in leaf.members)
+
+    def leaf_of(self, client: str) -> Cluster:
+        """The leaf a client belongs to; KeyError if it is in none."""
+        for leaf in self.leaves:
+            if client in leaf.members:
+                return leaf
+        raise KeyError(client)
+
+    def trains_on(self, client: str) -> Cluster:
+        """The cluster whose model the client gets: where it is walking, else its leaf."""
+        if client in self.walking:
+            return self.clusters[self.walking[client]]
+        return self.leaf_of(client)
+
+    def path(self, name: str) -> tuple[Cluster, ...]:
+        """From the root to the named cluster: ever more special models.
+
+        Names tell the way: ``0.1.0`` lies below ``0.1`` below ``0``.
+        """
+        steps = name.split(".")
+        return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
+
+    def update(
+        self, *clusters: Cluster, walking: Mapping[str, str] | None = None
+    ) -> "ParameterTree":
+        """A tree with these clusters replaced or added."""
+        changed = {cluster.name: cluster for cluster in clusters}
+        return ParameterTree(
+            {**self.clusters, **changed}, self.walking if walking is None else walking
+        )
+
+    def admit(self, client: str, server_round: int, *, isolated: bool = False) -> "ParameterTree":
+        """The tree with a newcomer; one who is already a member changes nothing.
+
+        While nothing has been split a newcomer joins the root. Later it starts walking there,
+        and counts as a member of the largest leaf until it arrives.
+        """
+        if client in self.root.members:
+            return self
+        root = replace(self.root, members=in_order((*self.root.members, client)))
+        if root.is_leaf:
+            return self.update(root)
+        if isolated:
+            leaf = Cluster(f"{ROOT}.{len(root.children)}", (client,), root.model, server_round)
+            return self.update(replace(root, children=(*root.children, leaf.name)), leaf)
+        largest = max(self.leaves, key=lambda leaf: len(leaf.members))
+        return self._settle(client, largest.name, {**self.walking, client: ROOT})
+
+    def fork(self, name: str, vector: Vector) -> Fork:
+        """Algorithm 4, lines 6 to 12: the branch below ``name`` that ``vector`` resembles most.
+
+        Parameters
+        ----------
+        name : str
+            An inner cluster.
+        vector : ndarray, shape (k,)
+            The client's update of that cluster's stationary model, as similarity sees it.
+        """
+        similarities = {}
+        for child in self.clusters[name].children:
+            cached = list(self.clusters[child].edge.values())
+            alike = cosine_similarity(np.stack([vector, *cached]))[0, 1:]
+            similarities[child] = float(alike.max())
+        return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
+
+    def walk(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:
+        """Take a walking client one level down by its update of the model it was sent."""
+        fork = self.fork(self.walking[client], vector)
+        walking = {who: where for who, where in self.walking.items() if who != client}
+        child = self.clusters[fork.child]
+        if not child.is_leaf:
+            walking[client] = child.name
+        below = [leaf for leaf in self.leaves if leaf.name.startswith(f"{child.name}.")]
+        leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
+        return self._settle(client, leaf.name, walking), fork
+
+    def _settle(self, client: str, leaf: str, walking: Mapping[str, str]) -> "ParameterTree":
+        """Make ``client`` a member of exactly the clusters on the path to ``leaf``."""
+        path = {cluster.name for cluster in self.path(leaf)}
+        changed = []
+        for cluster in self.clusters.values():
+            others = [name for name in cluster.members if name != client]
+            members = in_order([*others, client] if cluster.name in path else others)
+            if members != cluster.members:
+                changed.append(replace(cluster, members=members))
+        return self.update(*changed, walking=walking)

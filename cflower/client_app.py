@@ -1,0 +1,139 @@
+"""The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
+
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from cflower.config import RunConfig
+from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.errors import CFlowerError
+from cflower.federation.replies import as_record
+from cflower.federation.roll_call import FACTS, answer
+from cflower.learning.models import build_model
+from cflower.learning.training import TrainingSettings, evaluate, train
+from cflower.seeding import torch_seed
+
+app = ClientApp()
+
+
+@app.query("roll_call")
+def roll_call(message: Message, context: Context) -> Message:
+    """Who this client is and what its data look like, or why it cannot take part."""
+    name = client_name(context)
+    try:
+        config = RunConfig.read(context.run_config)
+        partition, num_partitions = partition_of(context)
+        data = load_client_data(data_settings(config), partition, num_partitions)
+    except CFlowerError as problem:
+        return answer(message, client_id=name, problem=str(problem))
+    return answer(
+        message,
+        client_id=name,
+        num_partitions=num_partitions,
+        num_examples=len(data.train),
+        input_shape=list(data.train.input_shape),
+        class_names=list(data.train.class_names),
+    )
+
+
+@app.train()
+def train_round(message: Message, context: Context) -> Message:
+    """One message a round: the received model is evaluated as it is, then trained."""
+    config, data, model = prepare(message, context)
+    server_round = round_of(message)
+    held_out = evaluate(model, data.validation)
+    seed = torch_seed(config.seed, "train", server_round, client_name(context))
+    losses = train(
+        model, data.train, training_settings(config), server_round=server_round, seed=seed
+    )
+    metrics = as_record({**held_out, **losses, "num-examples": len(data.train)})
+    arrays = ArrayRecord(model.state_dict())
+    content = RecordDict({"arrays": arrays, "metrics": metrics})
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def evaluate_round(message: Message, context: Context) -> Message:
+    """The received model on the held-out examples, and the true group where a shift made one."""
+    _, data, model = prepare(message, context)
+    metrics = {**evaluate(model, data.validation), "num-examples": len(data.validation)}
+    records: dict[str, Any] = {"metrics": as_record(metrics)}
+    if data.group is not None:
+        records[FACTS] = ConfigRecord({"group": data.group})
+    return Message(RecordDict(records), reply_to=message)
+
+
+def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
+    """Config, this client's data, and the model with the received parameters."""
+    config = RunConfig.read(context.run_config)
+    data = load_client_data(data_settings(config), *partition_of(context))
+    model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
+    arrays = message.content.array_records["arrays"]
+    model.load_state_dict(arrays.to_torch_state_dict())
+    return config, data, model
+
+
+def round_of(message: Message) -> int:
+    """The round a train message belongs to."""
+    server_round = message.content.config_records["config"]["server-round"]
+    assert isinstance(server_round, int)
+    return server_round
+
+
+@lru_cache(maxsize=4)
+def empty_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model to load parameters into; every message overwrites all of them."""
+    return build_model(name, input_shape, num_classes, seed=0)
+
+
+def client_name(context: Context) -> str:
+    """``client-id`` of the node config, else ``partition-<n>``, else the node id."""
+    node = context.node_config
+    if "client-id" in node:
+        return str(node["client-id"])
+    return f"partition-{node['partition-id']}" if "partition-id" in node else str(context.node_id)
+
+
+def partition_of(context: Context) -> tuple[int, int]:
+    """This node's share of the data set: which, of how many."""
+    node = context.node_config
+    try:
+        return int(node["partition-id"]), int(node["num-partitions"])
+    except KeyError as missing:
+        raise CFlowerError(
+            f"The node config has no {missing}: start the SuperNode with "
+            '--node-config "partition-id=0 num-partitions=10".'
+        ) from None
+
+
+def data_settings(config: RunConfig) -> DataSettings:
+    """The part of the run config that says what the clients' data are."""
+    return DataSettings(
+        dataset=config.dataset,
+        dataset_size=config.dataset_size,
+        partitioner=config.partitioner,
+        dirichlet_alpha=config.dirichlet_alpha,
+        shards_per_client=config.shards_per_client,
+        natural_id_column=config.natural_id_column,
+        shift=config.shift,
+        num_groups=config.num_groups,
+        group_sizes=config.group_sizes,
+        missing_labels=config.missing_labels,
+        validation_fraction=config.validation_fraction,
+        seed=config.seed,
+    )
+
+
+def training_settings(config: RunConfig) -> TrainingSettings:
+    """The part of the run config that says how a client trains."""
+    return TrainingSettings(
+        local_epochs=config.local_epochs,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        learning_rate_decay=config.learning_rate_decay,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )

@@ -1,0 +1,205 @@
+"""The run config: every key of `[tool.flwr.app.config]`, typed, checked once, at the edge."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cflower.algorithm.bipartition import LINKAGES, Linkage
+from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
+from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.errors import ConfigError
+
+METHODS = ("clustered", "federated", "isolated")
+CRITERIA = ("norms",)
+PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
+SHIFTS = (
+    "none",
+    "rotation",
+    "label-swap",
+    "label-permutation",
+    "label-subset",
+    "label-noise",
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values a number may take; an open end is written with ``above`` or ``below``."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __str__(self) -> str:
+        bounds = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
+        return " and ".join(f"{sign} {b:g}" for sign, b in bounds.items() if b is not None)
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def number(default: float, **bounds: float) -> Any:
+    """A number key with its bounds."""
+    return field(default=default, metadata={"range": Range(**bounds)})
+
+
+def choice(default: str, options: tuple[str, ...]) -> Any:
+    """A key with a fixed set of values."""
+    return field(default=default, metadata={"options": options})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
+
+    Raises
+    ------
+    ConfigError
+        At construction, for values out of range or that do not fit together.
+    """
+
+    method: str = choice("clustered", METHODS)
+    num_server_rounds: int = number(30, least=1)
+    seed: int = number(0, least=0)
+    fraction_train: float = number(1.0, above=0, most=1)
+    fraction_evaluate: float = number(0.0, least=0, most=1)
+    min_available_nodes: int = number(10, least=1)
+    node_timeout: float = number(60.0, above=0)
+    round_timeout: float = number(3600.0, above=0)
+
+    dataset: str = "digits"
+    dataset_size: int = number(0, least=0)
+    partitioner: str = choice("iid", PARTITIONERS)
+    dirichlet_alpha: float = number(1.0, above=0)
+    shards_per_client: int = number(2, least=1)
+    natural_id_column: str = ""
+    shift: str = choice("rotation", SHIFTS)
+    num_groups: int = number(2, least=1)
+    group_sizes: str = ""
+    missing_labels: str = ""
+    validation_fraction: float = number(0.2, above=0, below=1)
+
+    model: str = "cnn"
+    local_epochs: int = number(3, least=1)
+    batch_size: int = number(32, least=1)
+    learning_rate: float = number(0.1, above=0)
+    learning_rate_decay: float = number(0.99, above=0, most=1)
+    momentum: float = number(0.9, least=0, below=1)
+    weight_decay: float = number(0.0, least=0)
+
+    split_criterion: str = choice("norms", CRITERIA)
+    eps1: float = number(0.9, above=0)
+    eps2: float = number(1.6, above=0)
+    gamma_max: float = number(0.68, least=0, below=1)
+    linkage: Linkage = choice("single", LINKAGES)
+    min_cluster_size: int = number(2, least=1)
+    heard_share: float = number(0.8, above=0, most=1)
+    similarity_layers: str = "*"
+
+    server_optimizer: str = choice("fedavg", SERVER_OPTIMIZERS)
+    server_learning_rate: float = number(0.0, least=0)
+    server_momentum: float = number(0.9, least=0, below=1)
+    weighting: Weighting = choice("examples", WEIGHTINGS)
+
+    output_dir: str = "~/cflower-runs"
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            check_value(spec, getattr(self, spec.name))
+        if self.group_sizes and not all(
+            size.strip().isdecimal() and int(size) > 0 for size in self.group_sizes.split(",")
+        ):
+            raise ConfigError(
+                f"Got group-sizes={self.group_sizes!r}, but expected whole numbers above 0 "
+                'separated by commas, such as "6,4,2".'
+            )
+        if self.partitioner == "natural-id" and not self.natural_id_column:
+            raise ConfigError(
+                'partitioner="natural-id" needs natural-id-column, the column that names the '
+                "client of every example."
+            )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """The run config of kebab-case keys, such as Flower's ``context.run_config``.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown key (with the nearest right one), a wrong type or a wrong value.
+        """
+        known = {key_of(spec): spec for spec in fields(cls)}
+        for key in values:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "see pyproject.toml for all keys."
+                raise ConfigError(f"Unknown run-config key {key!r}: {hint}")
+        return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
+
+    def as_keys(self) -> dict[str, Any]:
+        """The config under its kebab-case keys, as `read` takes it."""
+        return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
+
+    def output_path(self, *, relative_to: Path | None = None) -> Path:
+        """The folder that run folders go into, absolute.
+
+        Raises
+        ------
+        ConfigError
+            For a relative ``output-dir`` when there is no folder it could be relative to.
+        """
+        path = Path(self.output_dir).expanduser()
+        if path.is_absolute():
+            return path
+        if relative_to is None:
+            raise ConfigError(
+                f"Got output-dir={self.output_dir!r}, a relative folder: under `flwr run` it "
+                "would lie wherever the SuperLink was started. Give an absolute one, for example "
+                "-c \"output-dir='$PWD/outputs'\"."
+            )
+        return relative_to / path
+
+
+def key_of(spec: "dataclasses.Field[Any]") -> str:
+    """The run-config key of a field.
+
+    >>> key_of(fields(RunConfig)[1])
+    'num-server-rounds'
+    """
+    return spec.name.replace("_", "-")
+
+
+def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The value as the field's type; TOML's ``1`` is a fine float, its ``true`` no number."""
+    kind = type(spec.default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        names = {int: "a whole number", float: "a number", str: "a text in quotes"}
+        raise ConfigError(
+            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), "
+            f"but expected {names.get(kind, kind.__name__)}, such as {spec.default!r}."
+        )
+    return value
+
+
+def check_value(spec: "dataclasses.Field[Any]", value: Any) -> None:
+    """Refuse a value outside the field's range or options."""
+    bounds, options = spec.metadata.get("range"), spec.metadata.get("options")
+    if bounds is not None and value not in bounds:
+        raise ConfigError(f"Got {key_of(spec)}={value!r}, but expected a number {bounds}.")
+    if options is not None and value not in options:
+        near = get_close_matches(str(value), options, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"Got {key_of(spec)}={value!r}, but expected one of {', '.join(options)}.{hint}"
+        )

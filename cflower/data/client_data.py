@@ -1,0 +1,212 @@
+"""What one client learns from: its share of the source, shifted as its group, split in two."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import RLock
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.data.choices import check_choice
+from cflower.data.columns import class_names, labels_of
+from cflower.data.decoding import inputs_of
+from cflower.data.examples import Examples
+from cflower.data.partition import PARTITIONERS, deal_out
+from cflower.data.shifts import SHIFTS, apply_shift, groups_of
+from cflower.data.sources import image_size, load_source
+from cflower.errors import ConfigError, DataError
+from cflower.seeding import generator
+
+_LOADING = RLock()
+"""Clients may run in threads of one process: the first loads, the others wait for it."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where examples come from, how they are dealt out, what makes clients differ.
+
+    Each field is the run-config key of the same name in kebab-case.
+
+    Attributes
+    ----------
+    dataset : str
+        See `cflower.data.sources.load_source`.
+    dataset_size : int
+        At most so many examples of it in all, >= 0; 0 takes all.
+    partitioner, dirichlet_alpha, shards_per_client, natural_id_column
+        See `cflower.data.partition.deal_out`.
+    shift, num_groups, group_sizes, missing_labels
+        See `cflower.data.shifts.apply_shift` and `cflower.data.shifts.groups_of`.
+    validation_fraction : float
+        Share of every client's examples that it is judged by and never trains on, in (0, 1).
+    seed : int
+        Decides all of it, >= 0.
+
+    Raises
+    ------
+    ConfigError
+        If a value is unknown or out of range.
+    """
+
+    dataset: str = "digits"
+    dataset_size: int = 0
+    partitioner: str = "iid"
+    dirichlet_alpha: float = 1.0
+    shards_per_client: int = 2
+    natural_id_column: str = ""
+    shift: str = "none"
+    num_groups: int = 2
+    group_sizes: str = ""
+    missing_labels: str = ""
+    validation_fraction: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("partitioner", self.partitioner, PARTITIONERS)
+        check_choice("shift", self.shift, SHIFTS)
+        ranges = (
+            ("dataset", self.dataset, self.dataset.strip() != "", "a name or a folder"),
+            ("dataset-size", self.dataset_size, self.dataset_size >= 0, "0 (all) or more"),
+            ("dirichlet-alpha", self.dirichlet_alpha, self.dirichlet_alpha > 0, "more than 0"),
+            ("shards-per-client", self.shards_per_client, self.shards_per_client >= 1, "1 or more"),
+            ("num-groups", self.num_groups, self.num_groups >= 1, "1 or more"),
+            (
+                "validation-fraction",
+                self.validation_fraction,
+                0 < self.validation_fraction < 1,
+                "a number between 0 and 1, e.g. 0.2",
+            ),
+            ("seed", self.seed, self.seed >= 0, "0 or more"),
+        )
+        for key, value, fits, expected in ranges:
+            if not fits:
+                raise ConfigError(f"{key} = {value!r} is out of range: expected {expected}.")
+        if self.partitioner == "natural-id" and not self.natural_id_column:
+            raise ConfigError(
+                "partitioner = 'natural-id' needs natural-id-column: name the column that says "
+                "whose example it is."
+            )
+        if self.missing_labels and self.shift != "label-subset":
+            raise ConfigError(
+                f"missing-labels = {self.missing_labels!r} has no effect with shift = "
+                f"{self.shift!r}: set shift = 'label-subset' or leave it empty."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What one client trains on and is judged by, and the group that a shift put it in."""
+
+    train: Examples
+    validation: Examples
+    group: int | None
+
+
+@lru_cache(maxsize=512)
+def load_client_data(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
+    """The examples of one client; kept, so that a later round gets the same arrays at once.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        The same for all clients of a run.
+    partition, num_partitions : int
+        Which client of how many, 0 <= partition < num_partitions.
+
+    Returns
+    -------
+    ClientData
+        Read-only arrays. Which examples are held out depends on the seed, the partition and
+        the number of its examples only. `group` is None without a shift.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the settings do not fit each other, the data or the number of clients.
+    """
+    if not 0 <= partition < num_partitions:
+        raise DataError(
+            f"partition-id = {partition} is none of {num_partitions} partitions: expected 0 to "
+            f"{num_partitions - 1} and the same num-partitions on every node."
+        )
+    group = None
+    if settings.shift != "none":
+        group = groups_of(num_partitions, settings.num_groups, settings.group_sizes)[partition]
+    with _LOADING:
+        examples = _examples(settings, partition, num_partitions)
+    if group is not None:
+        examples = apply_shift(
+            examples,
+            settings.shift,
+            group=group,
+            num_groups=settings.num_groups,
+            client=partition,
+            seed=settings.seed,
+            missing_labels=settings.missing_labels,
+        )
+    rng = generator(settings.seed, "hold-out", partition)
+    train, validation = examples.hold_out(settings.validation_fraction, rng)
+    for array in (train.inputs, train.labels, validation.inputs, validation.labels):
+        array.flags.writeable = False
+    return ClientData(train, validation, group)
+
+
+def _examples(settings: DataSettings, partition: int, num_partitions: int) -> Examples:
+    """The examples dealt to one client, before any shift."""
+    name = settings.dataset
+    source = _source(name, settings.dataset_size, settings.seed)
+    positions = _positions(
+        name,
+        settings.dataset_size,
+        settings.seed,
+        num_partitions,
+        settings.partitioner,
+        settings.dirichlet_alpha,
+        settings.shards_per_client,
+        settings.natural_id_column,
+    )[partition]
+    part = source.select(positions)
+    names = [settings.natural_id_column] if settings.natural_id_column else []
+    inputs = inputs_of(part, name, exclude=names, image_size=image_size(name))
+    expected = _input_shape(name, settings.dataset_size, settings.seed, tuple(names))
+    if inputs.shape[1:] != expected:
+        raise DataError(
+            f"{name} has images of different sizes, {expected} and {inputs.shape[1:]} (channels, "
+            "height, width): bring them all to one size and mode."
+        )
+    return Examples(inputs, labels_of(part, name), class_names(source, name))
+
+
+@lru_cache(maxsize=2)
+def _source(name: str, size: int, seed: int) -> datasets.Dataset:
+    return load_source(name, size=size, seed=seed)
+
+
+@lru_cache(maxsize=8)
+def _input_shape(name: str, size: int, seed: int, exclude: tuple[str, ...]) -> tuple[int, ...]:
+    """Shape of the first input of the source, which all partitions must have."""
+    first = _source(name, size, seed).select([0])
+    return inputs_of(first, name, exclude=exclude, image_size=image_size(name)).shape[1:]
+
+
+@lru_cache(maxsize=8)
+def _positions(
+    name: str,
+    size: int,
+    seed: int,
+    num_partitions: int,
+    partitioner: str,
+    dirichlet_alpha: float,
+    shards_per_client: int,
+    natural_id_column: str,
+) -> tuple[NDArray[np.int64], ...]:
+    return deal_out(
+        _source(name, size, seed),
+        num_partitions,
+        partitioner,
+        dirichlet_alpha=dirichlet_alpha,
+        shards_per_client=shards_per_client,
+        natural_id_column=natural_id_column,
+        seed=seed,
+    )

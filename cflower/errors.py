@@ -1,0 +1,21 @@
+"""The errors that cflower raises on purpose: each says what is wrong and what to do."""
+
+
+class CFlowerError(Exception):
+    """Base of every error that a user, an operator or a client can cause."""
+
+
+class ConfigError(CFlowerError):
+    """A run-config value that is missing, misspelt, of a wrong type or out of range."""
+
+
+class DataError(CFlowerError):
+    """A data source that cannot be read, dealt out or learned from."""
+
+
+class FederationError(CFlowerError):
+    """The federation cannot start or go on: too few nodes, no valid reply."""
+
+
+class RunFolderError(CFlowerError):
+    """A run folder that is missing, ambiguous, incomplete or damaged."""

@@ -1,0 +1,108 @@
+"""A Grid in one process: the same apps without Ray, SuperLink and polling."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from cflower.federation.roll_call import CLIENT_FAILED
+
+SERVER_NODE_ID = 1
+FIRST_NODE_ID = 1000
+
+
+class InlineGrid(Grid):
+    """Nodes that run their ClientApp when their reply is pulled, one after another.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+    num_nodes : int
+    run_config : mapping
+        Handed to every client, as Flower does.
+    run_id : int
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int,
+        run_config: Mapping[str, Any],
+        run_id: int = 1,
+    ) -> None:
+        # Flower's Message constructor reads these.
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+        self._client_app, self._run = client_app, Run.create_empty(run_id)
+        self._contexts = {
+            FIRST_NODE_ID + i: Context(
+                run_id,
+                FIRST_NODE_ID + i,
+                {"partition-id": i, "num-partitions": num_nodes},
+                RecordDict(),
+                dict(run_config),
+            )
+            for i in range(num_nodes)
+        }
+        self._pending: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """The run to be in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run it is in."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """As Flower's grids: deprecated there in favour of ``Message(...)``."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes, always."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Keep the messages until their replies are asked for."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message_id = str(uuid4())
+            if message.metadata.dst_node_id in self._contexts:
+                self._pending[message_id] = message
+                ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The reply to the first of these messages that is still open."""
+        wanted = set(message_ids)
+        for message_id in self._pending:
+            if message_id in wanted:
+                return [self._answer(self._pending.pop(message_id))]
+        return []
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """All replies; nothing here can time out."""
+        ids = self.push_messages(messages)
+        return [reply for message_id in ids for reply in self.pull_messages([message_id])]
+
+    def _answer(self, message: Message) -> Message:
+        try:
+            return self._client_app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            # A client that fails is data, as in every Flower grid: the server decides.
+            reason = f"{type(error)}:<{str(error)!r}>"
+            return Message(Error(CLIENT_FAILED, reason), reply_to=message)

@@ -1,0 +1,181 @@
+"""Between Flower's records and the algorithm's vectors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from cflower.algorithm.tree import Weights
+from cflower.errors import ConfigError, FederationError
+
+UNTRAINED = (
+    "*running_mean",
+    "*running_var",
+    "*num_batches_tracked",
+    "*moving_mean*",
+    "*moving_var*",
+)
+"""Entries that are averaged but not learned, by PyTorch's and Keras' names."""
+
+
+class BadArraysError(FederationError):
+    """Arrays that do not fit the reference model, or are not finite."""
+
+
+class Entry(NamedTuple):
+    """One array of the reference model and where it lies in its vector."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    trained: bool
+    place: slice
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the reference model's arrays are laid out in `Weights`, in its own key order.
+
+    Replies may hold their arrays in any order: they are read by key.
+    """
+
+    entries: tuple[Entry, ...]
+    dtype: np.dtype[Any]
+    """Of the trained vector: float32, or float64 if the model has float64 entries."""
+
+    @classmethod
+    def of(cls, reference: ArrayRecord, untrained: Sequence[str] = UNTRAINED) -> "Layout":
+        """The layout of a model.
+
+        Parameters
+        ----------
+        reference : ArrayRecord
+        untrained : sequence of str
+            Patterns (``*``, ``?``) of floating entries that are not learned. Integer and
+            boolean entries never are.
+
+        Raises
+        ------
+        ConfigError
+            If there is nothing to train in it.
+        """
+        entries, ends, dtypes = [], {True: 0, False: 0}, [np.dtype(np.float32)]
+        for key, array in reference.items():
+            dtype = np.dtype(array.dtype)
+            learned = dtype.kind == "f" and not any(fnmatch(key, p) for p in untrained)
+            size = int(np.prod(array.shape, dtype=int))
+            place = slice(ends[learned], ends[learned] + size)
+            ends[learned] = place.stop
+            entries.append(Entry(key, tuple(array.shape), dtype, learned, place))
+            if learned:
+                dtypes.append(dtype)
+        if not ends[True]:
+            raise ConfigError(
+                f"The initial model has {len(entries)} array(s) and none of them is trained: it "
+                "needs at least one floating-point array that no `untrained` pattern matches."
+            )
+        return cls(tuple(entries), np.result_type(*dtypes))
+
+    @property
+    def num_trained(self) -> int:
+        """d, the length of the trained vector."""
+        return sum(e.place.stop - e.place.start for e in self.entries if e.trained)
+
+    def mask(self, pattern: str) -> NDArray[np.bool_] | None:
+        """Which trained entries a comma-separated list of key patterns names; None: all.
+
+        Raises
+        ------
+        ConfigError
+            If the patterns name no trained entry.
+        """
+        patterns = [part.strip() for part in pattern.split(",")]
+        mask = np.zeros(self.num_trained, dtype=bool)
+        for entry in self.entries:
+            if entry.trained and any(fnmatch(entry.key, p) for p in patterns):
+                mask[entry.place] = True
+        if not mask.any():
+            keys = ", ".join(e.key for e in self.entries if e.trained)
+            raise ConfigError(
+                f"Got similarity-layers={pattern!r}, which names none of the "
+                f"trained arrays: {keys}."
+            )
+        return None if mask.all() else mask
+
+    def weights(self, arrays: ArrayRecord) -> Weights:
+        """The vectors of a model that came from outside.
+
+        Raises
+        ------
+        BadArraysError
+            For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
+        """
+        expected = {entry.key for entry in self.entries}
+        if missing := expected - set(arrays):
+            raise BadArraysError(f"lacks the array(s) {', '.join(sorted(missing))}")
+        if extra := set(arrays) - expected:
+            raise BadArraysError(f"has the unknown array(s) {', '.join(sorted(extra))}")
+        size = {kind: 0 for kind in (True, False)}
+        for entry in self.entries:
+            size[entry.trained] = max(size[entry.trained], entry.place.stop)
+        trained, carried = np.empty(size[True], self.dtype), np.empty(size[False])
+        for entry in self.entries:
+            vector = trained if entry.trained else carried
+            vector[entry.place] = checked(entry, arrays[entry.key]).reshape(-1)
+        for vector in (trained, carried):
+            if not np.isfinite(vector).all():
+                raise BadArraysError(f"has NaN or infinity in {self._first_not_finite(arrays)}")
+        return Weights(trained, carried)
+
+    def record(self, weights: Weights) -> ArrayRecord:
+        """The model as Flower's record, every array in its own dtype; a new one at each call."""
+        return ArrayRecord({key: Array(array) for key, array in self.arrays(weights).items()})
+
+    def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
+        """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""
+        arrays = {}
+        for entry in self.entries:
+            vector = (weights.trained if entry.trained else weights.carried)[entry.place]
+            if entry.dtype.kind != "f":
+                vector = np.rint(vector)
+            arrays[entry.key] = vector.astype(entry.dtype).reshape(entry.shape)
+        return arrays
+
+    def as_sent(self, weights: Weights) -> Weights:
+        """The weights as clients will see them: rounded to the arrays' own dtypes."""
+        exact = all(e.dtype == self.dtype if e.trained else e.dtype == float for e in self.entries)
+        if exact:
+            return weights
+        trained, carried = weights.trained.copy(), weights.carried.copy()
+        arrays = self.arrays(weights)
+        for entry in self.entries:
+            (trained if entry.trained else carried)[entry.place] = arrays[entry.key].reshape(-1)
+        return Weights(trained, carried)
+
+    def _first_not_finite(self, arrays: ArrayRecord) -> str:
+        return next(
+            entry.key for entry in self.entries if not np.isfinite(arrays[entry.key].numpy()).all()
+        )
+
+
+def checked(entry: Entry, array: Array) -> NDArray[Any]:
+    """The values of one array of a reply.
+
+    Raises
+    ------
+    BadArraysError
+        If it has another shape than the reference, is of another kind, or cannot be read.
+    """
+    try:
+        values = array.numpy()
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise BadArraysError(f"has an array {entry.key} that cannot be read: {error}") from None
+    if values.shape != entry.shape:
+        raise BadArraysError(f"has {entry.key} of shape {values.shape}, not {entry.shape}")
+    if values.dtype.kind != entry.dtype.kind:
+        raise BadArraysError(f"has {entry.key} of dtype {values.dtype}, not {entry.dtype}")
+    return values

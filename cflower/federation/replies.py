@@ -1,0 +1,72 @@
+"""What clients send back, checked before anything else sees it."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from flwr.app import Message, MetricRecord
+
+from cflower.errors import FederationError
+
+Metrics = dict[str, int | float | list[int] | list[float]]
+
+
+class BadReplyError(FederationError):
+    """A reply that must not be used; its text completes "the reply of client x ..."."""
+
+
+class ClientMetrics(NamedTuple):
+    """The metrics of one client and the number of examples they were measured on."""
+
+    metrics: Metrics
+    num_examples: float
+
+
+def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
+    """The metrics and the weight in a reply.
+
+    Raises
+    ------
+    BadReplyError
+        For an error message, not exactly one MetricRecord, or a weight that is no finite
+        number above zero.
+    """
+    if message.has_error():
+        raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
+    records = list(message.content.metric_records.values())
+    if len(records) != 1:
+        raise BadReplyError(f"has {len(records)} MetricRecords instead of one")
+    metrics = {key: value for key, value in records[0].items() if key != weighted_by}
+    weight = records[0].get(weighted_by)
+    if weight is None:
+        raise BadReplyError(f"says no {weighted_by!r}")
+    if isinstance(weight, list) or not np.isfinite(weight) or weight <= 0:
+        raise BadReplyError(f"says {weighted_by}={weight!r}, not a finite number above 0")
+    return ClientMetrics(metrics, float(weight))
+
+
+def first_line(reason: str | None) -> str:
+    """The line of a client's error that says what happened: the last one of a traceback."""
+    text = (reason or "no reason given").replace("\x1b", "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1 if "Traceback" in text else 0][:300]
+
+
+def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
+    """Each scalar metric's mean, weighted by examples, over the clients that report it.
+
+    >>> weighted_mean([ClientMetrics({"accuracy": 1.0}, 1), ClientMetrics({"accuracy": 0.5}, 3)])
+    {'accuracy': 0.625}
+    """
+    sums: dict[str, tuple[float, float]] = {}
+    for metrics, num_examples in measured:
+        for key, value in metrics.items():
+            if not isinstance(value, list):
+                total, weight = sums.get(key, (0.0, 0.0))
+                sums[key] = (total + num_examples * float(value), weight + num_examples)
+    return {key: total / weight for key, (total, weight) in sums.items()}
+
+
+def as_record(metrics: Mapping[str, int | float | list[int] | list[float]]) -> MetricRecord:
+    """Metrics as Flower's record."""
+    return MetricRecord(dict(metrics))

@@ -1,0 +1,153 @@
+"""Who is there: node ids come and go, clients have lasting names.
+
+A node id is good for one run in simulation, and changes when an unauthenticated SuperNode
+restarts. So every unknown node is asked once for its client's name and facts. A ClientApp that
+does not know the question still takes part: its node id is its name.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from cflower.algorithm.tree import in_order
+from cflower.errors import FederationError
+from cflower.federation.exchange import Exchange
+
+ROLL_CALL = "query.roll_call"
+FACTS = "client"
+"""Key of the ConfigRecord in the answer; ``client-id`` in it is the name, ``problem`` a
+sentence that says why this client cannot take part."""
+
+CLIENT_FAILED = 2
+"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
+
+
+@dataclass
+class RollCall:
+    """The clients of a run by name, and the node each is at now.
+
+    Attributes
+    ----------
+    timeout : float
+        Seconds to wait for nodes and for their answers.
+    nodes : dict of str to int
+        Node id by client name, of clients that are connected.
+    facts : dict of str to dict
+        What each client told of itself.
+    refused : dict of int to str
+        Why a node may not take part, by node id.
+    """
+
+    timeout: float = 60.0
+    nodes: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients that are connected, in natural order."""
+        return in_order(self.nodes)
+
+    def name_of(self, node_id: int) -> str:
+        """The client at a node; the node id itself for one that never answered."""
+        return self._names.get(node_id, str(node_id))
+
+    def gather(self, grid: Grid, at_least: int) -> tuple[str, ...]:
+        """Wait until enough clients are there, and all that a simulation announces.
+
+        Raises
+        ------
+        FederationError
+            When there are too few after ``timeout`` seconds, or for good.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            unanswered = self.update(grid)
+            announced = max((f.get("num-partitions", 0) for f in self.facts.values()), default=0)
+            there = len(self.nodes) + len(self.refused)
+            complete = not unanswered and there >= announced
+            if complete and len(self.nodes) >= at_least:
+                return self.clients
+            # A simulation never grows, so there is nothing to wait for.
+            if (complete and announced) or time.monotonic() > deadline:
+                raise FederationError(self._too_few(at_least, announced))
+            time.sleep(0.1)
+
+    def update(self, grid: Grid) -> int:
+        """Ask the nodes that are not known yet; the number of those that did not answer."""
+        live = set(grid.get_node_ids())
+        self.nodes = {name: node for name, node in self.nodes.items() if node in live}
+        for node, name in self._names.items():
+            if node in live and node not in self.refused:
+                self.nodes.setdefault(name, node)
+        unknown = sorted(live - set(self._names) - set(self.refused))
+        for node, facts in self._ask(grid, unknown):
+            self._enter(node, facts)
+        return len(unknown) - sum(node in self._names or node in self.refused for node in unknown)
+
+    def _ask(self, grid: Grid, nodes: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The facts each node answers with; empty for an app that does not know the question."""
+        messages = [
+            Message(RecordDict(), node, ROLL_CALL, ttl=self.timeout, group_id="roll-call")
+            for node in nodes
+        ]
+        if not messages:
+            return
+        exchange = Exchange(grid, messages, self.timeout)
+        for reply in exchange:
+            node = exchange.recipients[reply.metadata.reply_to_message_id]
+            if not reply.has_error():
+                records = reply.content.config_records
+                yield node, dict(records[FACTS]) if FACTS in records else {}
+            elif reply.error.code == CLIENT_FAILED:
+                yield node, {}
+
+    def _enter(self, node: int, facts: dict[str, Any]) -> None:
+        name = str(facts.get("client-id", node))
+        if problem := facts.get("problem"):
+            self.refused[node] = f"{name}: {problem}"
+            log(WARNING, "Client %s cannot take part: %s", name, problem)
+        elif name in self.nodes:
+            self.refused[node] = f"{name}: another node already holds this name"
+            log(
+                WARNING,
+                "Two nodes claim the name %s: node %d keeps it, node %d is refused. Give each "
+                "SuperNode a client-id of its own.",
+                name,
+                self.nodes[name],
+                node,
+            )
+        else:
+            returned = name in self.facts
+            self._names[node], self.nodes[name], self.facts[name] = name, node, facts
+            if returned:
+                log(INFO, "Client %s is back, at node %d.", name, node)
+
+    def _too_few(self, at_least: int, announced: int) -> str:
+        reasons = {reason.split(": ", 1)[1] for reason in self.refused.values()}
+        if not self.nodes and len(reasons) == 1:
+            return reasons.pop()
+        refused = "; refused: " + "; ".join(self.refused.values()) if self.refused else ""
+        how = (
+            f'add --federation-config "num-supernodes={at_least}" to `flwr run`, '
+            f"or set -c min-available-nodes={max(len(self.nodes), 1)}"
+            if announced or not self.nodes
+            else "start more SuperNodes, or lower min-available-nodes"
+        )
+        return (
+            f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
+            f"{len(self.nodes)}{refused}: {how}."
+        )
+
+
+def answer(message: Message, **facts: Any) -> Message:
+    """A ClientApp's answer to the roll call; see `FACTS`."""
+    record = ConfigRecord({key.replace("_", "-"): value for key, value in facts.items()})
+    return Message(RecordDict({FACTS: record}), reply_to=message)

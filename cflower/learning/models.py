@@ -1,0 +1,189 @@
+"""The models that clients can train, fitted to the shape of their inputs.
+
+Every model returns logits, shape (batch, num_classes). Sources: the classroom lab
+(`lab-convnet`), the FedAvg notebook (`simple-cnn`), the article (`mlp`), and the paper's
+section VI-C (`cifar-cnn`), which says "5-layer convolutional neural network" and no more.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from cflower.data.choices import check_choice
+from cflower.errors import ConfigError
+
+
+class Architecture(NamedTuple):
+    """What a model is, the least image side that it takes (pixels), and how to make it."""
+
+    description: str
+    least_side: int
+    build: Callable[[tuple[int, ...], int], nn.Module]
+
+
+def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    """A freshly initialised model.
+
+    Parameters
+    ----------
+    name : str
+        One of `MODELS`.
+    input_shape : tuple of int
+        (channels, height, width) of an image, or (features,).
+    num_classes : int
+        Length of the logits, >= 2.
+    seed : int
+        Decides the weights; torch's global generator stays as it is.
+
+    Returns
+    -------
+    torch.nn.Module
+        On the CPU, in training mode.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model, or the inputs are too small or no images.
+
+    Examples
+    --------
+    >>> model = build_model("lab-convnet", (1, 28, 28), 62, seed=0)
+    >>> model.classifier
+    Linear(in_features=256, out_features=62, bias=True)
+    """
+    check_choice("model", name, MODELS)
+    architecture = MODELS[name]
+    if architecture.least_side:
+        if len(input_shape) != 3:
+            raise ConfigError(
+                f"model = {name!r} needs images, but inputs have shape {input_shape}: use model = "
+                "'mlp' for rows of numbers."
+            )
+        if min(input_shape[1:]) < architecture.least_side:
+            fitting = [n for n, a in MODELS.items() if a.least_side <= min(input_shape[1:])]
+            raise ConfigError(
+                f"model = {name!r} needs images of at least {architecture.least_side}x"
+                f"{architecture.least_side} pixels, but these are {input_shape[1]}x"
+                f"{input_shape[2]}: use {' or '.join(fitting)}."
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return architecture.build(input_shape, num_classes)
+
+
+def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        # the last pooling gives 4x4 for any image: 8x8 stays at 4x4, larger ones shrink to it
+        _named(
+            conv1=nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1),  # (16, H, W)
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),  # (16, H/2, W/2)
+            conv2=nn.Conv2d(16, 32, kernel_size=3, padding=1),
+            relu2=nn.ReLU(),
+            pool2=nn.AdaptiveMaxPool2d(4),  # (32, 4, 4)
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(512, num_classes),
+        )
+    )
+
+
+def _lab_convnet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    flat = 16 * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
+    return nn.Sequential(
+        _named(
+            conv1=nn.Conv2d(input_shape[0], 6, kernel_size=5),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, kernel_size=5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(flat, num_classes),  # 256 -> 62 for EMNIST byclass
+        )
+    )
+
+
+def _simple_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    flat = 20 * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
+    return nn.Sequential(
+        _named(
+            conv1=nn.Conv2d(input_shape[0], 10, kernel_size=5),
+            pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(10, 20, kernel_size=5),
+            pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(flat, 50),  # 320 -> 50 for MNIST
+            relu3=nn.ReLU(),
+            classifier=nn.Linear(50, num_classes),
+        )
+    )
+
+
+def _mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        _named(
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(prod(input_shape), 128),
+            relu=nn.ReLU(),
+            classifier=nn.Linear(128, num_classes),
+        )
+    )
+
+
+def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    flat = 64 * prod(((side - 2) // 2 - 2) // 2 - 2 for side in input_shape[1:])
+    return nn.Sequential(
+        _named(
+            conv1=nn.Conv2d(input_shape[0], 32, kernel_size=3),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, kernel_size=3),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            conv3=nn.Conv2d(64, 64, kernel_size=3),
+            relu3=nn.ReLU(),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(flat, 64),  # 1024 -> 64 for CIFAR-10
+            relu4=nn.ReLU(),
+            classifier=nn.Linear(64, num_classes),
+        )
+    )
+
+
+def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
+    """Layers with names: they become the keys of the model's parameters."""
+    return OrderedDict(layers)
+
+
+MODELS: dict[str, Architecture] = {
+    "cnn": Architecture(
+        "2 convolutions (16, 32 channels) and 1 linear layer, 9,930 parameters for 8x8 digits; "
+        "any image from 8x8 up",
+        8,
+        _cnn,
+    ),
+    "lab-convnet": Architecture(
+        "the lab's: 2 convolutions (6, 16 channels, 5x5) and 1 linear layer", 16, _lab_convnet
+    ),
+    "simple-cnn": Architecture(
+        "the notebook's: 2 convolutions (10, 20 channels, 5x5) and 2 linear layers",
+        16,
+        _simple_cnn,
+    ),
+    "mlp": Architecture(
+        "2 linear layers with 128 hidden units; images or rows of numbers", 0, _mlp
+    ),
+    "cifar-cnn": Architecture(
+        "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "
+        "(64 hidden units), 122,570 parameters",
+        18,
+        _cifar_cnn,
+    ),
+}
+"""Name of each model -> what it is."""

@@ -1,0 +1,205 @@
+"""Local training and evaluation: the client's stochastic gradient descent (Algorithm 2)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from cflower.data.examples import Examples
+from cflower.errors import ConfigError, DataError
+
+EVALUATION_BATCH = 1000
+"""Examples per step of an evaluation: changes memory and speed, not the figures."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a client trains in one round: plain SGD, as in the paper's section VI.
+
+    Each field is the run-config key of the same name in kebab-case. The defaults are the
+    lab's learning rate and momentum and the paper's 3 local epochs.
+
+    Attributes
+    ----------
+    local_epochs : int
+        Passes over the client's examples, >= 1. More make updates larger: thresholds on
+        their norms scale with it.
+    batch_size : int
+        Examples per step, >= 1.
+    learning_rate : float
+        Step size of the first round, > 0.
+    learning_rate_decay : float
+        Factor per round, in (0, 1]; 1 keeps the learning rate.
+    momentum : float
+        In [0, 1). Starts from zero in every round.
+    weight_decay : float
+        L2 penalty, >= 0.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    local_epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        decay = self.learning_rate_decay
+        ranges = (
+            ("local-epochs", self.local_epochs, self.local_epochs >= 1, "1 or more"),
+            ("batch-size", self.batch_size, self.batch_size >= 1, "1 or more"),
+            ("learning-rate", self.learning_rate, self.learning_rate > 0, "more than 0"),
+            ("learning-rate-decay", decay, 0 < decay <= 1, "more than 0, at most 1"),
+            ("momentum", self.momentum, 0 <= self.momentum < 1, "0 or more, less than 1"),
+            ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
+        )
+        for key, value, fits, expected in ranges:
+            if not fits:
+                raise ConfigError(f"{key} = {value!r} is out of range: expected {expected}.")
+
+    def learning_rate_in(self, server_round: int) -> float:
+        """Learning rate of a round, counted from 1.
+
+        >>> TrainingSettings(learning_rate=0.1, learning_rate_decay=0.5).learning_rate_in(3)
+        0.025
+        """
+        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+
+
+def train(
+    model: nn.Module,
+    examples: Examples,
+    settings: TrainingSettings,
+    *,
+    server_round: int,
+    seed: int,
+) -> dict[str, float]:
+    """Train a model in place for one round.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Returns logits. It is moved to `device` here and stays there, in training mode.
+    examples : Examples
+        The client's training examples, at least one.
+    settings : TrainingSettings
+        How to train.
+    server_round : int
+        Counted from 1; sets the learning rate.
+    seed : int
+        Decides the order of the examples (derived by the caller from seed, round and client).
+        On the CPU, the same model, examples, settings and seed give the same bits.
+
+    Returns
+    -------
+    dict of str to float
+        ``train-loss``: mean cross entropy of the last epoch, in nats.
+
+    Raises
+    ------
+    DataError
+        If there are no examples.
+
+    Notes
+    -----
+    A last batch of a single example is left out when there are others: BatchNorm cannot
+    normalise it.
+    """
+    if len(examples) == 0:
+        raise DataError("a client has no examples to train on: use fewer clients or more data.")
+    with _reproducible():
+        model.to(device()).train()
+        inputs, labels = _tensors(examples)
+        rng = torch.Generator().manual_seed(seed)
+        optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=settings.learning_rate_in(server_round),
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        loss_sum, num_seen = torch.zeros((), device=inputs.device), 0
+        for _ in range(settings.local_epochs):
+            loss_sum, num_seen = loss_sum.zero_(), 0
+            for batch in _batches(len(examples), settings.batch_size, rng):
+                chosen = batch.to(inputs.device)
+                optimizer.zero_grad()
+                loss = cross_entropy(model(inputs[chosen]), labels[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                loss_sum += loss.detach() * len(batch)
+                num_seen += len(batch)
+    return {"train-loss": loss_sum.item() / num_seen}
+
+
+def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """How good a model is on held-out examples.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Returns logits. It is moved to `device` here and left there, in evaluation mode.
+    examples : Examples
+        At least one.
+
+    Returns
+    -------
+    dict of str to float
+        ``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy in
+        nats.
+
+    Raises
+    ------
+    DataError
+        If there are no examples.
+    """
+    if len(examples) == 0:
+        raise DataError("a client has no held-out examples: use fewer clients or more data.")
+    with _reproducible(), torch.no_grad():
+        model.to(device()).eval()
+        inputs, labels = _tensors(examples)
+        num_right, loss_sum = 0, 0.0
+        for start in range(0, len(examples), EVALUATION_BATCH):
+            batch = slice(start, start + EVALUATION_BATCH)
+            logits = model(inputs[batch])  # shape: (batch, num_classes)
+            num_right += int((logits.argmax(dim=1) == labels[batch]).sum())
+            loss_sum += float(cross_entropy(logits, labels[batch], reduction="sum"))
+    return {"accuracy": num_right / len(examples), "loss": loss_sum / len(examples)}
+
+
+def device() -> torch.device:
+    """Where clients compute: CUDA if there is any, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """One epoch: positions in random order, a lone last example left out."""
+    order = torch.randperm(num_examples, generator=rng)
+    for start in range(0, num_examples, batch_size):
+        lone = start == num_examples - 1
+        if not lone or start == 0 or batch_size == 1:
+            yield order[start : start + batch_size]
+
+
+def _tensors(examples: Examples) -> tuple[Tensor, Tensor]:
+    """Inputs and labels on the device: one copy for all batches of a round."""
+    inputs = torch.tensor(examples.inputs, dtype=torch.float32, device=device())
+    return inputs, torch.tensor(examples.labels, dtype=torch.int64, device=device())
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Compute with one thread: sums then run in one order, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

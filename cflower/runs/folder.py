@@ -1,0 +1,216 @@
+"""The run folder: what a run leaves behind, and the only place that writes it."""
+
+import json
+import platform
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+from sklearn.metrics import adjusted_rand_score
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.tree import Cluster, ParameterTree, Weights, in_order
+from cflower.errors import RunFolderError
+from cflower.federation.layout import Layout
+from cflower.federation.reports import FinalReport, RoundReport
+
+PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")
+
+
+class RunFolder:
+    """Writes a run's files while it goes on; each is replaced whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        ``<output-dir>/<run-id>``; made when the first file is written.
+    config : mapping
+        The resolved run config under its kebab-case keys.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self._config = path, dict(config)
+        self._lines: list[str] = []
+        self._splits: list[dict[str, Any]] = []
+        self._clients: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, Weights] = {}
+
+    def begin(self) -> None:
+        """Write ``config.json``.
+
+        Raises
+        ------
+        RunFolderError
+            If the folder cannot be made or written.
+        """
+        versions = {"python": platform.python_version()}
+        versions |= {name: version(name) for name in PACKAGES}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            content = {"config": self._config, "versions": versions, "seed": self._config["seed"]}
+            self._write_json("config.json", content)
+        except OSError as error:
+            raise RunFolderError(
+                f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
+                "folder that can be written."
+            ) from None
+
+    def write_round(self, report: RoundReport, layout: Layout) -> None:
+        """Everything one round adds."""
+        for decision in report.decisions:
+            self._lines.append(json.dumps(round_line(report, decision)))
+            if decision.similarity is not None:
+                self._write_similarity(decision)
+            if decision.outcome is Outcome.SPLIT:
+                self._splits.append(split_line(decision, report.state.tree))
+        for client, measured in report.measured.items():
+            self._clients.setdefault(client, {}).update(measured.metrics)
+        self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
+        self.write_tree(report.state.tree, layout)
+        self._write_json("summary.json", self._summary(report.server_round, report.state.tree))
+
+    def write_end(self, report: FinalReport, num_rounds: int) -> dict[str, Any]:
+        """The closing ``summary.json``, also returned."""
+        summary = self._summary(num_rounds, report.state.tree, report)
+        self._write_json("summary.json", summary)
+        return summary
+
+    def write_tree(self, tree: ParameterTree, layout: Layout) -> None:
+        """``tree.json`` and the models and edges that changed since they were last written."""
+        for cluster in tree.clusters.values():
+            if self._written.get(cluster.name) is cluster.model:
+                continue
+            self._write_arrays(f"models/{cluster.name}.safetensors", layout.arrays(cluster.model))
+            if cluster.edge and cluster.name not in self._written:
+                self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
+            self._written[cluster.name] = cluster.model
+        self._write_json("tree.json", tree_lines(tree))
+
+    def _summary(
+        self, num_rounds: int, tree: ParameterTree, final: FinalReport | None = None
+    ) -> dict[str, Any]:
+        results = final.clients if final else {}
+        clients = {name: dict(measured) for name, measured in self._clients.items()}
+        for name, result in results.items():
+            federated = result.federated.metrics.get("accuracy")
+            clients[name] = dict(result.own.metrics) | {
+                "num_examples": result.num_examples,
+                "fl_accuracy": federated,
+            }
+        placed = {
+            name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
+            for name in tree.clients
+        }
+        groups = {n: r.facts["group"] for n, r in results.items() if "group" in r.facts}
+        return {
+            "run_id": self.path.name,
+            "finished": final is not None,
+            "rounds": num_rounds,
+            "seed": self._config["seed"],
+            "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
+            "splits": self._splits,
+            "clients": placed,
+            "metrics": final.metrics if final else {},
+            "groups": groups or None,
+            "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+        }
+
+    def _write_similarity(self, decision: Decision) -> None:
+        name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
+        path = self._path(name)
+        assert decision.similarity is not None
+        with path.with_suffix(".tmp").open("wb") as file:
+            np.savez(file, similarity=decision.similarity, clients=np.array(decision.clients))
+        path.with_suffix(".tmp").replace(path)
+
+    def _write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._write(name, save({key: np.ascontiguousarray(a) for key, a in arrays.items()}))
+
+    def _write_json(self, name: str, content: Any) -> None:
+        self._write(name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+
+    def _path(self, name: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def new_run_id(run: int, now: datetime | None = None) -> str:
+    """A name that sorts by time and ends in digits of Flower's run id.
+
+    >>> new_run_id(1234567890123, datetime(2026, 1, 31, 9, 5, 7))
+    '20260131-090507-890123'
+    """
+    return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"
+
+
+def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
+    """One cluster's line of ``rounds.jsonl``."""
+    tree = report.state.tree
+    members = tree.clusters[decision.cluster].members
+    return {
+        "round": report.server_round,
+        "cluster": decision.cluster,
+        "members": list(members),
+        "heard": [name for name in members if report.trained_on.get(name) == decision.cluster],
+        "mean_norm": decision.mean_norm,
+        "max_norm": decision.max_norm,
+        "alpha_cross": decision.alpha_cross,
+        "decision": decision.outcome.value,
+        "reason": decision.reason,
+        "metrics": report.metrics(decision.cluster),
+        "clients": {
+            name: report.measured[name].metrics for name in members if name in report.measured
+        },
+        "problems": {name: report.problems[name] for name in members if name in report.problems},
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def split_line(decision: Decision, tree: ParameterTree) -> dict[str, Any]:
+    """One entry of ``splits`` in the summary."""
+    return {
+        "round": decision.server_round,
+        "cluster": decision.cluster,
+        "children": list(tree.clusters[decision.cluster].children),
+        "alpha_cross": decision.alpha_cross,
+        "mean_norm": decision.mean_norm,
+        "max_norm": decision.max_norm,
+    }
+
+
+def tree_lines(tree: ParameterTree) -> dict[str, Any]:
+    """``tree.json``: every cluster of the parameter tree, without its arrays."""
+
+    def line(cluster: Cluster) -> dict[str, Any]:
+        return {
+            "members": list(cluster.members),
+            "children": list(cluster.children),
+            "born": cluster.born,
+            "split_round": cluster.split_round,
+            "edge_clients": list(cluster.edge),
+        }
+
+    names = in_order(tree.clusters)
+    return {
+        "clusters": {name: line(tree.clusters[name]) for name in names},
+        "walking": dict(tree.walking),
+    }
+
+
+def rand_index(groups: Mapping[str, int], tree: ParameterTree) -> float:
+    """Adjusted Rand index of the clusters found against the true groups; 1 is exact."""
+    names = list(groups)
+    found = [tree.leaf_of(name).name for name in names]
+    return float(adjusted_rand_score([groups[name] for name in names], found))

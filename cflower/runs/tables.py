@@ -1,0 +1,136 @@
+"""The end of a run in the terminal: the cluster tree and the client × model table."""
+
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from cflower.algorithm.tree import ROOT, in_order
+
+MOST_NAMES = 12
+"""Members named on one line of the tree; the table has them all."""
+
+
+def as_text(content: Any, width: int = 100) -> str:
+    """What rich would print, without colours."""
+    buffer = StringIO()
+    Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
+    return buffer.getvalue().rstrip()
+
+
+def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Group:
+    """Everything `cflower show` prints of a run.
+
+    Parameters
+    ----------
+    summary, tree : mapping
+        ``summary.json`` and ``tree.json``.
+    """
+    return Group(
+        Text(headline(summary)),
+        Text(),
+        cluster_tree(summary, tree),
+        Text(),
+        model_table(summary),
+    )
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """What was found and what it brought, in one or two sentences.
+
+    >>> headline({"finished": True, "rounds": 9, "clusters": {"0": ["a"]}, "metrics": {}})
+    '1 cluster after 9 rounds.'
+    """
+    count, rounds = len(summary["clusters"]), summary["rounds"]
+    so_far = "after" if summary["finished"] else "so far, after"
+    text = f"{count} cluster{'s' * (count != 1)} {so_far} {rounds} rounds."
+    metrics = summary["metrics"]
+    if "accuracy" in metrics and "fl_accuracy" in metrics:
+        own, federated = metrics["accuracy"], metrics["fl_accuracy"]
+        text += (
+            f" Weighted mean accuracy {own:.4f}; conventional federated learning {federated:.4f} "
+            f"({own - federated:+.4f})."
+        )
+    if summary.get("adjusted_rand_index") is not None:
+        text += (
+            f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
+        )
+    return text
+
+
+def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
+    """The clusters as a tree, each with its members and their mean accuracy."""
+    clusters = tree["clusters"]
+    splits = {split["cluster"]: split for split in summary["splits"]}
+
+    def label(name: str) -> str:
+        members = clusters[name]["members"]
+        text = f"cluster {name}: {len(members)} client{'s' * (len(members) != 1)}"
+        if name in splits:
+            split = splits[name]
+            return (
+                f"{text}, split in round {split['round']} (alpha_cross {split['alpha_cross']:.2f})"
+            )
+        if clusters[name]["children"]:
+            return text
+        scores = [
+            summary["clients"][client]["accuracy"]
+            for client in members
+            if "accuracy" in summary["clients"].get(client, {})
+        ]
+        mean = f", mean accuracy {sum(scores) / len(scores):.4f}" if scores else ""
+        return f"{text}{mean}: {shortened(members)}"
+
+    def grow(branch: Tree, name: str) -> Tree:
+        for child in clusters[name]["children"]:
+            grow(branch.add(Text(label(child))), child)
+        return branch
+
+    return grow(Tree(Text(label(ROOT))), ROOT)
+
+
+def shortened(names: list[str]) -> str:
+    """The first names of a long list.
+
+    >>> shortened(["a", "b"])
+    'a, b'
+    """
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return ", ".join(names[:MOST_NAMES]) + f" and {len(names) - MOST_NAMES} more"
+
+
+def model_table(summary: Mapping[str, Any]) -> Table:
+    """Every client under the FL model and under its own cluster's model, the better marked *."""
+    groups = summary.get("groups") or {}
+    table = Table(title="client × model (accuracy on held-out examples, * = better)")
+    table.add_column("client")
+    for heading in ("examples", "cluster", "FL model", "own model", "gain"):
+        table.add_column(heading, justify="right")
+    if groups:
+        table.add_column("true group", justify="right")
+    for name in in_order(summary["clients"]):
+        client = summary["clients"][name]
+        own, federated = client.get("accuracy"), client.get("fl_accuracy")
+        row = [name, shown(client.get("num_examples"), "g"), client["cluster"]]
+        row += [marked(federated, own), marked(own, federated)]
+        row.append(f"{own - federated:+.4f}" if own is not None and federated is not None else "-")
+        table.add_row(
+            *(Text(cell) for cell in row), *([str(groups.get(name, "-"))] if groups else [])
+        )
+    return table
+
+
+def shown(value: float | None, spec: str) -> str:
+    """A number, or a dash where there is none."""
+    return "-" if value is None else f"{value:{spec}}"
+
+
+def marked(value: float | None, other: float | None) -> str:
+    """The accuracy with a star if it is not below the other one."""
+    better = value is not None and other is not None and value >= other
+    return shown(value, ".4f") + ("*" if better else " ")

@@ -1,0 +1,126 @@
+"""The ServerApp: reads the config, finds the clients, runs `ClusteredFL`, writes the run folder."""
+
+import sys
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+from rich.console import Console
+
+from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
+from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.config import RunConfig
+from cflower.errors import CFlowerError, FederationError
+from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.reports import RoundReport
+from cflower.federation.roll_call import RollCall
+from cflower.federation.strategy import ClusteredFL
+from cflower.learning.models import build_model
+from cflower.runs.folder import RunFolder, new_run_id
+from cflower.runs.progress import RoundProgress, Say
+from cflower.runs.reading import read_json
+from cflower.runs.tables import as_text, run_view
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run, from its config to its folder."""
+    inline = isinstance(grid, InlineGrid)
+    try:
+        run(grid, context, say=print if inline else say_by_log)
+    except CFlowerError:
+        if not inline:
+            # Flower prints what a ServerApp raises with its traceback, which says nothing to
+            # the user that the error's sentence does not. This process ends with the run.
+            sys.tracebacklimit = 0
+        raise
+
+
+def say_by_log(text: str) -> None:
+    """One log line per line of text."""
+    for line in text.splitlines():
+        log(INFO, line)
+
+
+def run(grid: Grid, context: Context, say: Say) -> None:
+    """Federation, rounds, closing evaluation; see `main`."""
+    config = RunConfig.read(context.run_config)
+    folder = RunFolder(config.output_path() / new_run_id(context.run_id), config.as_keys())
+    roll_call = RollCall(timeout=config.node_timeout)
+    clients = roll_call.gather(grid, config.min_available_nodes)
+    model = initial_model(config, [roll_call.facts[name] for name in clients])
+    folder.begin()
+    say(f"Run folder: {folder.path}")
+    progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
+
+    def on_round(report: RoundReport) -> None:
+        folder.write_round(report, strategy.layout)
+        progress(report)
+
+    strategy = ClusteredFL(
+        criterion_of(config),
+        fraction_train=config.fraction_train,
+        fraction_evaluate=config.fraction_evaluate,
+        min_train_nodes=1,
+        min_evaluate_nodes=0,
+        min_available_nodes=config.min_available_nodes,
+        optimizer=ServerOptimizer(
+            config.server_optimizer, config.server_learning_rate or None, config.server_momentum
+        ),
+        weighting=config.weighting,
+        similarity_layers=config.similarity_layers,
+        isolated=config.method == "isolated",
+        seed=config.seed,
+        roll_call=roll_call,
+        on_round=on_round,
+    )
+    try:
+        strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
+    finally:
+        progress.close()
+    assert strategy.final_report is not None
+    if not strategy.final_report.clients:
+        raise FederationError("No client answered the closing evaluation.")
+    summary = folder.write_end(strategy.final_report, config.num_server_rounds)
+    say(as_text(run_view(summary, read_json(folder.path, "tree.json"))))
+    say(f"Run folder: {folder.path}")
+
+
+def criterion_of(config: RunConfig) -> Criterion:
+    """When this run splits a cluster."""
+    if config.method != "clustered":
+        return NeverSplit()
+    return NormCriterion(
+        config.eps1,
+        config.eps2,
+        config.gamma_max,
+        config.linkage,
+        config.min_cluster_size,
+        config.heard_share,
+    )
+
+
+def initial_model(config: RunConfig, facts: list[dict[str, Any]]) -> ArrayRecord:
+    """The first model, sized to the data that the clients told of.
+
+    Raises
+    ------
+    FederationError
+        If their data differ in shape or classes.
+    """
+    told = [(tuple(f["input-shape"]), tuple(f["class-names"])) for f in facts]
+    first = told[0]
+    for fact, kind in zip(facts, told, strict=True):
+        if kind != first:
+            raise FederationError(
+                f"The clients' data do not go together: {facts[0]['client-id']} has inputs of "
+                f"shape {first[0]} and classes {', '.join(first[1])}; {fact['client-id']} has "
+                f"{kind[0]} and {', '.join(kind[1])}. They must be the same everywhere."
+            )
+    shape, classes = first
+    model = build_model(config.model, shape, len(classes), seed=config.seed)
+    return ArrayRecord(model.state_dict())
