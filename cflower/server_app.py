@@ -46,8 +46,25 @@ def say_by_log(text: str) -> None:
         log(INFO, line)
 
 
-def run(grid: Grid, context: Context, say: Say) -> None:
-    """Federation, rounds, closing evaluation; see `main`."""
+def run(
+    grid: Grid, context: Context, say: Say, criterion: Criterion | None = None
+) -> dict[str, Any]:
+    """Federation, rounds, closing evaluation; see `main`.
+
+    Parameters
+    ----------
+    grid, context
+        As Flower hands them to a ServerApp.
+    say : callable
+        Prints one text to the user.
+    criterion : Criterion, optional
+        Used instead of the one that the run config names.
+
+    Returns
+    -------
+    dict
+        The content of ``summary.json``.
+    """
     config = RunConfig.read(context.run_config)
     folder = RunFolder(config.output_path() / new_run_id(context.run_id), config.as_keys())
     roll_call = RollCall(timeout=config.node_timeout)
@@ -62,7 +79,7 @@ def run(grid: Grid, context: Context, say: Say) -> None:
         progress(report)
 
     strategy = ClusteredFL(
-        criterion_of(config),
+        criterion or criterion_of(config),
         fraction_train=config.fraction_train,
         fraction_evaluate=config.fraction_evaluate,
         min_train_nodes=1,
@@ -88,6 +105,7 @@ def run(grid: Grid, context: Context, say: Say) -> None:
     summary = folder.write_end(strategy.final_report, config.num_server_rounds)
     say(as_text(run_view(summary, read_json(folder.path, "tree.json"))))
     say(f"Run folder: {folder.path}")
+    return summary
 
 
 def criterion_of(config: RunConfig) -> Criterion:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,10 +95,12 @@ def heard_enough(evidence: Evidence, share: float, min_cluster_size: int) -> Dec
     if members < least:
         reason = f"{members} member(s), and a split needs at least {least}"
         return verdict(evidence, Outcome.TOO_SMALL, reason)
-    if heard < max(least, share * members):
+    # 0.14 * 150 is 21.000000000000004: the share asked for must not lose a client to rounding.
+    needed = max(least, ceil(share * members - 1e-9))
+    if heard < needed:
         reason = (
             f"{heard} of {members} members heard from since the model last moved far, "
-            f"fewer than the {share:.0%} asked for"
+            f"and a split needs {needed}"
         )
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
     return None

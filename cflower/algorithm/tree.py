@@ -32,7 +32,8 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     ['partition-2', 'partition-10']
     """
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
+    order = ((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
+    return (*order, (-1, 0, name))  # the name itself tells 7 from 007
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -158,7 +159,9 @@ class ParameterTree:
         if root.is_leaf:
             return self.update(root)
         if isolated:
-            leaf = Cluster(f"{ROOT}.{len(root.children)}", (client,), root.model, server_round)
+            # As if the round before had made it: its first reply counts.
+            born, name = server_round - 1, f"{ROOT}.{len(root.children)}"
+            leaf = Cluster(name, (client,), root.model, born)
             return self.update(replace(root, children=(*root.children, leaf.name)), leaf)
         largest = max(self.leaves, key=lambda leaf: len(leaf.members))
         return self._settle(client, largest.name, {**self.walking, client: ROOT})

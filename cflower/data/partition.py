@@ -140,7 +140,7 @@ def _positions(
         warnings.simplefilter("ignore")  # flwr-datasets warns at each of ten Dirichlet draws
         try:
             partitions = [dealer.load_partition(place) for place in range(num_partitions)]
-        except (ValueError, TypeError, AssertionError):
+        except (ValueError, TypeError, ZeroDivisionError):
             raise DataError(failure) from None
     positions = tuple(
         part.with_format("arrow")[:][position].to_numpy().astype(np.int64) for part in partitions

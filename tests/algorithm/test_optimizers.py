@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cflower.algorithm.optimizers import ADAPTIVE, SERVER_OPTIMIZERS, ServerOptimizer
+from tests.algorithm.planted import laws
+
+ROUNDS = np.random.default_rng(0).normal(size=(6, 4))
+"""The mean updates of six rounds."""
+
+
+def follow(optimizer, updates, dtype=np.float64):
+    """Where the model is after each round."""
+    model, state, way = np.zeros(updates.shape[1], dtype), {}, []
+    for update in updates:
+        model, state = optimizer.step(model, update.astype(dtype), state)
+        way.append(model)
+    return np.array(way)
+
+
+@laws
+@given(arrays(float, (2, 5), elements=st.floats(-10, 10)))
+def test_fedavg_is_eq_2(model_and_update):
+    model, update = model_and_update
+    moved, state = ServerOptimizer().step(model, update, {})
+    np.testing.assert_array_equal(moved, model + update)
+    assert state == {}
+
+
+def test_fedavgm_is_flowers():
+    # flwr FedAvgM: v = beta v + (old - new), v = old - new at first; model = old - lr v.
+    model, velocity, way = np.zeros(4), None, []
+    for update in ROUNDS:
+        gradient = -update
+        velocity = gradient if velocity is None else 0.7 * velocity + gradient
+        model = model - 0.5 * velocity
+        way.append(model)
+    ours = follow(ServerOptimizer("fedavgm", learning_rate=0.5, momentum=0.7), ROUNDS)
+    np.testing.assert_allclose(ours, way, rtol=1e-12)
+
+
+SECOND = {
+    "fedadagrad": lambda v, u: v + u**2,
+    "fedadam": lambda v, u: 0.95 * v + 0.05 * u**2,
+    "fedyogi": lambda v, u: v - 0.05 * u**2 * np.sign(v - u**2),
+}
+
+
+@pytest.mark.parametrize("rule", ADAPTIVE)
+def test_adaptive_rules_are_flowers_but_for_the_start(rule):
+    # flwr FedOpt: m = b1 m + (1 - b1) d; x = x + eta m / (sqrt(v) + tau), per coordinate.
+    # Differences: v starts at tau² as in Reddi et al., Alg. 2 (flwr: 0), and FedAdam has no
+    # bias correction of eta (flwr's follows Kingma & Ba there).
+    beta = 0.0 if rule == "fedadagrad" else 0.8
+    way = np.zeros((len(ROUNDS), 4))
+    for k in range(4):
+        x, m, v = 0.0, 0.0, 0.01**2
+        for t, update in enumerate(ROUNDS[:, k]):
+            m = beta * m + (1 - beta) * update
+            v = SECOND[rule](v, update)
+            x = x + 0.3 * m / (v**0.5 + 0.01)
+            way[t, k] = x
+    optimizer = ServerOptimizer(
+        rule, learning_rate=0.3, momentum=0.8, second_momentum=0.95, tau=0.01
+    )
+    np.testing.assert_allclose(follow(optimizer, ROUNDS), way, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)
+def test_arguments_are_left_as_they_were(rule):
+    optimizer, model, update = ServerOptimizer(rule), np.ones(4), ROUNDS[0].copy()
+    _, state = optimizer.step(model, update, {})
+    before = {key: value.copy() for key, value in state.items()}
+    optimizer.step(model, update, state)
+    np.testing.assert_array_equal(model, np.ones(4))
+    np.testing.assert_array_equal(update, ROUNDS[0])
+    assert state.keys() == before.keys()
+    for key, value in before.items():
+        np.testing.assert_array_equal(state[key], value)
+
+
+@pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)
+def test_the_models_precision_is_kept(rule):
+    assert follow(ServerOptimizer(rule), ROUNDS, np.float32).dtype == np.float32
+
+
+@pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)
+def test_nothing_moves_where_nobody_wants_to(rule):
+    np.testing.assert_array_equal(follow(ServerOptimizer(rule), np.zeros((3, 4))), 0)
+
+
+def test_default_step_sizes():
+    first = {rule: follow(ServerOptimizer(rule), np.ones((1, 1)))[0, 0] for rule in ADAPTIVE}
+    assert follow(ServerOptimizer("fedavgm"), np.ones((1, 1)))[0, 0] == 1.0
+    assert first["fedadagrad"] == pytest.approx(0.1, rel=0.01)
+    assert first["fedadam"] == pytest.approx(0.1, rel=0.02)
+
+
+def test_an_unknown_rule_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'adam', expected one of .*'fedadam'"):
+        ServerOptimizer("adam")

@@ -1,0 +1,69 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cflower.algorithm.similarity import cosine_similarity
+from tests.algorithm.planted import laws
+
+updates = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 6), st.integers(1, 5)),
+    elements=st.floats(-100, 100, width=16),
+)
+
+
+@laws
+@given(updates)
+def test_is_symmetric_with_unit_diagonal_and_within_bounds(matrix):
+    similarity = cosine_similarity(matrix)
+    assert np.array_equal(similarity, similarity.T)
+    assert np.array_equal(np.diag(similarity), np.ones(len(matrix)))
+    assert np.all(np.abs(similarity) <= 1)
+
+
+@laws
+@given(updates)
+def test_equals_the_quotient_of_eq_44(matrix):
+    similarity = cosine_similarity(matrix)
+    for i, a in enumerate(matrix):
+        for j, b in enumerate(matrix):
+            lengths = np.linalg.norm(a) * np.linalg.norm(b)
+            if i != j and lengths > 0:
+                assert np.isclose(similarity[i, j], a @ b / lengths, atol=1e-12)
+
+
+@laws
+@given(updates, st.data())
+def test_does_not_see_the_length_of_an_update(matrix, data):
+    scales = data.draw(arrays(float, (len(matrix), 1), elements=st.floats(1e-6, 1e6)))
+    np.testing.assert_allclose(
+        cosine_similarity(matrix * scales), cosine_similarity(matrix), atol=1e-12
+    )
+
+
+@laws
+@given(updates, st.randoms(use_true_random=False))
+def test_permuting_the_clients_permutes_the_matrix(matrix, random):
+    order = list(range(len(matrix)))
+    random.shuffle(order)
+    np.testing.assert_allclose(
+        cosine_similarity(matrix[order]),
+        cosine_similarity(matrix)[np.ix_(order, order)],
+        atol=1e-12,
+    )
+
+
+def test_zero_updates_are_like_nobody():
+    similarity = cosine_similarity([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(similarity, np.eye(3))
+
+
+def test_lengths_whose_squares_leave_the_range_of_floats_do_not_matter():
+    for scale in (1e-300, 1e300):
+        similarity = cosine_similarity(np.array([[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]]) * scale)
+        np.testing.assert_allclose(similarity[0], [1, np.sqrt(0.5), -1])
+
+
+def test_keeps_single_precision():
+    assert cosine_similarity(np.ones((2, 3), np.float32)).dtype == np.float32

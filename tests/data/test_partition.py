@@ -1,0 +1,84 @@
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cflower.data.layouts import embedded
+from cflower.data.partition import deal_out
+from cflower.errors import ConfigError, DataError
+
+
+def source(num: int, num_classes: int = 4) -> datasets.Dataset:
+    labels = np.random.default_rng(0).permutation(np.arange(num) % num_classes)
+    names = [f"class {n}" for n in range(num_classes)]
+    pixels = np.zeros((num, 2, 2), np.uint8)
+    writers = [f"writer {n % 6}" for n in range(num)]
+    return embedded(pixels, labels.astype(np.int64), names).add_column("writer", writers)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["iid", "dirichlet", "shards", "natural-id"]),
+    st.integers(1, 6),
+    st.integers(0, 4).map(lambda k: 120 + 24 * k),
+    st.integers(0, 3),
+)
+def test_partitions_are_disjoint_and_cover_the_source(
+    partitioner: str, num_partitions: int, num: int, seed: int
+) -> None:
+    columns = {"natural_id_column": "writer"} if partitioner == "natural-id" else {}
+    parts = deal_out(source(num), num_partitions, partitioner, seed=seed, **columns)
+    assert len(parts) == num_partitions
+    assert all(len(part) >= 2 for part in parts)
+    dealt = np.concatenate(parts)
+    assert len(np.unique(dealt)) == len(dealt)
+    if partitioner == "natural-id":
+        assert len(dealt) == num * num_partitions / 6
+    elif partitioner == "shards":
+        assert num - len(dealt) < 2 * num_partitions
+    else:
+        assert sorted(dealt) == list(range(num))
+    again = deal_out(source(num), num_partitions, partitioner, seed=seed, **columns)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_shards_hold_few_classes_and_dirichlet_depends_on_alpha() -> None:
+    data = source(400)
+    labels = np.array(data["label"])
+
+    def skew(*args: object, **settings: object) -> float:
+        parts = deal_out(data, 4, *args, **settings)  # type: ignore[arg-type]
+        return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
+
+    assert all(len(set(labels[part])) <= 2 for part in deal_out(data, 4, "shards"))
+    assert skew("iid") < 0.4 < skew("dirichlet", dirichlet_alpha=0.2)
+    assert skew("dirichlet", dirichlet_alpha=1000.0) < 0.4
+
+
+def test_natural_ids_are_kept_together() -> None:
+    data = source(120)
+    for place, part in enumerate(deal_out(data, 6, "natural-id", natural_id_column="writer")):
+        assert {data["writer"][i] for i in part} == {f"writer {place}"}
+
+
+@pytest.mark.parametrize(
+    ("num_partitions", "options", "words"),
+    [
+        (13, {}, "12 examples cannot be dealt out to 13 clients"),
+        (0, {}, "0 clients"),
+        (6, {"partitioner": "dirichlet", "dirichlet_alpha": 0.001}, "larger dirichlet-alpha"),
+        (6, {"partitioner": "shards", "shards_per_client": 3}, "use fewer shards"),
+        (7, {"partitioner": "natural-id", "natural_id_column": "writer"}, "only 6 different"),
+        (2, {"partitioner": "natural-id", "natural_id_column": "wrtr"}, "image, label, writer"),
+    ],
+)
+def test_refused(num_partitions: int, options: dict[str, object], words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        deal_out(source(12), num_partitions, **options)  # type: ignore[arg-type]
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_unknown_partitioner_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
+        deal_out(source(12), 2, "dirichelt")

@@ -1,0 +1,162 @@
+import time
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from cflower.errors import FederationError
+from cflower.federation.roll_call import CLIENT_FAILED, RollCall, answer
+from tests.federation.scripted_grid import ScriptedGrid
+
+
+def grid_of(facts):
+    """Nodes that answer with these facts; None stays silent, an Error is sent back."""
+
+    def reply(message):
+        said = facts[message.metadata.dst_node_id]
+        if said is None:
+            return None
+        if isinstance(said, Error):
+            return Message(said, reply_to=message)
+        return answer(message, **said)
+
+    return ScriptedGrid(reply, facts)
+
+
+def test_clients_are_known_by_the_name_they_tell():
+    grid = grid_of({7: {"client_id": "p-10"}, 5: {"client_id": "p-2", "num_examples": 9}})
+    roll_call = RollCall()
+    assert roll_call.gather(grid, 2) == ("p-2", "p-10")
+    assert roll_call.nodes == {"p-2": 5, "p-10": 7}
+    assert roll_call.facts["p-2"] == {"client-id": "p-2", "num-examples": 9}
+    assert roll_call.name_of(7) == "p-10"
+
+
+def test_an_app_that_does_not_know_the_question_goes_by_its_node_id():
+    unknown = Error(CLIENT_FAILED, "ValueError: No query function registered")
+    roll_call = RollCall()
+    assert roll_call.gather(grid_of({12: unknown, 4: unknown}), 2) == ("4", "12")
+
+
+def test_an_app_that_answers_another_query_goes_by_its_node_id():
+    def other(message):
+        return Message(RecordDict({"other": ConfigRecord({"x": 1})}), reply_to=message)
+
+    roll_call = RollCall()
+    assert roll_call.gather(ScriptedGrid(other, [3]), 1) == ("3",)
+
+
+def test_a_node_is_asked_once():
+    grid, roll_call = grid_of({1: {"client_id": "a"}, 2: {"client_id": "b"}}), RollCall()
+    roll_call.gather(grid, 2)
+    for _ in range(3):
+        assert roll_call.update(grid) == 0
+    assert sorted(grid.asked) == [1, 2]
+
+
+def test_a_node_that_leaves_and_returns_is_the_same_client():
+    grid, roll_call = grid_of({1: {"client_id": "a"}, 2: {"client_id": "b"}}), RollCall()
+    roll_call.gather(grid, 2)
+    grid.live = {2}
+    roll_call.update(grid)
+    assert roll_call.clients == ("b",)
+    assert roll_call.name_of(1) == "a"
+    grid.live = {1, 2}
+    roll_call.update(grid)
+    assert roll_call.nodes == {"a": 1, "b": 2}
+    assert sorted(grid.asked) == [1, 2]
+
+
+def test_a_client_that_returns_at_another_node_keeps_its_name():
+    grid = grid_of({1: {"client_id": "a"}, 2: {"client_id": "b"}, 9: {"client_id": "a"}})
+    roll_call, grid.live = RollCall(), {1, 2}
+    roll_call.gather(grid, 2)
+    grid.live = {2, 9}
+    roll_call.update(grid)
+    assert roll_call.nodes == {"a": 9, "b": 2}
+    assert roll_call.name_of(9) == "a"
+    assert roll_call.refused == {}
+
+
+def test_of_two_live_nodes_with_one_name_the_first_holds_it():
+    roll_call = RollCall()
+    grid = grid_of({1: {"client_id": "a"}, 2: {"client_id": "a"}, 3: {"client_id": "b"}})
+    roll_call.gather(grid, 2)
+    assert roll_call.nodes == {"a": 1, "b": 3}
+    assert roll_call.refused == {2: "a: another node already holds this name"}
+
+
+def test_a_refused_twin_takes_the_name_over_when_its_holder_is_gone():
+    # A SuperNode killed and restarted without keys: for up to a minute both ids are live.
+    grid = grid_of({1: {"client_id": "a"}, 2: {"client_id": "b"}, 9: {"client_id": "a"}})
+    roll_call, grid.live = RollCall(), {1, 2}
+    roll_call.gather(grid, 2)
+    grid.live = {1, 2, 9}
+    roll_call.update(grid)
+    assert roll_call.nodes == {"a": 1, "b": 2}
+    grid.live = {2, 9}
+    roll_call.update(grid)
+    assert roll_call.nodes == {"a": 9, "b": 2}
+    assert roll_call.refused == {}
+    assert roll_call.name_of(9) == "a"
+
+
+def test_a_client_with_a_problem_is_refused_in_its_words():
+    grid = grid_of({1: {"client_id": "a", "problem": "no data"}, 2: {"client_id": "b"}})
+    roll_call = RollCall()
+    assert roll_call.gather(grid, 1) == ("b",)
+    assert roll_call.refused == {1: "a: no data"}
+
+
+def test_a_problem_that_all_share_is_the_error():
+    grid = grid_of({i: {"client_id": f"p-{i}", "problem": "no such set"} for i in (1, 2)})
+    with pytest.raises(FederationError, match=r"^no such set$"):
+        RollCall(timeout=0.1).gather(grid, 2)
+
+
+def test_too_few_nodes_are_told_after_the_timeout():
+    grid = grid_of({1: {"client_id": "a"}})
+    with pytest.raises(FederationError, match=r"needs 3 SuperNodes.*has 1.*more SuperNodes"):
+        RollCall(timeout=0.1).gather(grid, 3)
+
+
+def test_no_nodes_at_all_are_told_how_to_get_some():
+    with pytest.raises(FederationError, match=r"needs 2 .* has 0: add .*num-supernodes=2"):
+        RollCall(timeout=0.1).gather(grid_of({}), 2)
+
+
+def test_a_simulation_that_is_complete_but_too_small_is_told_at_once():
+    grid = grid_of({i: {"client_id": f"p-{i}", "num_partitions": 2} for i in (1, 2)})
+    began = time.monotonic()
+    with pytest.raises(FederationError, match=r"needs 5 .* has 2.*min-available-nodes=2"):
+        RollCall(timeout=30).gather(grid, 5)
+    assert time.monotonic() - began < 5
+
+
+def test_a_simulation_is_awaited_until_all_its_nodes_are_there():
+    facts = {i: {"client_id": f"p-{i}", "num_partitions": 4} for i in range(1, 5)}
+    grid = grid_of(facts)
+    grid.live = {1, 2}
+    reply = grid.answer
+
+    def others_arrive_meanwhile(message):
+        grid.live = set(facts)
+        return reply(message)
+
+    grid.answer = others_arrive_meanwhile
+    assert RollCall(timeout=5).gather(grid, 2) == ("p-1", "p-2", "p-3", "p-4")
+
+
+def test_a_node_that_never_answers_does_not_stop_those_who_did():
+    grid = grid_of({1: {"client_id": "a"}, 2: None, 3: {"client_id": "c"}})
+    roll_call = RollCall(timeout=0.15)
+    assert roll_call.gather(grid, 2) == ("a", "c")
+    assert roll_call.name_of(2) == "2"
+
+
+def test_a_node_that_was_unavailable_is_asked_again():
+    facts = {1: {"client_id": "a"}, 2: Error(5, "node unavailable")}
+    grid, roll_call = grid_of(facts), RollCall(timeout=0.1)
+    assert roll_call.update(grid) == 1
+    facts[2] = {"client_id": "b"}
+    assert roll_call.update(grid) == 0
+    assert roll_call.clients == ("a", "b")

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from cflower.errors import ConfigError
+from cflower.learning import MODELS, build_model
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 18, 25)])
+def test_logits_for_any_image(name: str, shape: tuple[int, ...]) -> None:
+    logits = build_model(name, shape, 7, seed=0)(torch.rand(2, *shape))
+    assert logits.shape == (2, 7)
+    assert (logits.exp().sum(dim=1) - 1).abs().min() > 1e-3  # not log-probabilities
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_least_side_is_the_least(name: str) -> None:
+    side = MODELS[name].least_side
+    if not side:
+        assert build_model(name, (5,), 2, seed=0)(torch.rand(3, 5)).shape == (3, 2)
+        return
+    shape = (1, side, side)
+    assert build_model(name, shape, 2, seed=0)(torch.rand(1, *shape)).shape == (1, 2)
+    with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels, but these are"):
+        build_model(name, (1, side - 1, side), 2, seed=0)
+    with pytest.raises(ConfigError, match="needs images"):
+        build_model(name, (64,), 2, seed=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_seed_decides_the_weights_and_leaves_the_global_generator(name: str) -> None:
+    before = torch.get_rng_state()
+    first, same, other = (
+        build_model(name, (1, 28, 28), 10, seed=s).state_dict() for s in (1, 1, 2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "num_classes", "parameters"),
+    [
+        ("cnn", (1, 8, 8), 10, 9_930),
+        ("lab-convnet", (1, 28, 28), 62, 156 + 2_416 + 256 * 62 + 62),
+        ("simple-cnn", (1, 28, 28), 10, 260 + 5_020 + 320 * 50 + 50 + 510),
+        ("mlp", (1, 28, 28), 10, 784 * 128 + 128 + 1_290),
+        ("cifar-cnn", (3, 32, 32), 10, 122_570),
+    ],
+)
+def test_sizes_are_the_sources(
+    name: str, shape: tuple[int, ...], num_classes: int, parameters: int
+) -> None:
+    model = build_model(name, shape, num_classes, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_unknown_model_names_the_nearest_and_all() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'simple-cnn'.*cnn, lab-convnet"):
+        build_model("simpel-cnn", (1, 8, 8), 10, seed=0)

@@ -1,0 +1,129 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cflower.data import DataSettings, Examples, load_client_data
+from cflower.errors import ConfigError, DataError
+from cflower.learning import TrainingSettings, build_model, evaluate, train
+
+TRAINED = """
+import torch
+from zlib import crc32
+from cflower.data import DataSettings, load_client_data
+from cflower.learning import TrainingSettings, build_model, train
+def trained(seed):
+    data = load_client_data(DataSettings(), 1, 10)
+    model = build_model("cnn", data.train.input_shape, 10, seed=0)
+    train(model, data.train, TrainingSettings(), server_round=1, seed=seed)
+    return crc32(b"".join(p.detach().numpy().tobytes() for p in model.cpu().parameters()))
+"""
+
+
+def rows(num: int) -> Examples:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(num, 4)).astype(np.float32)
+    return Examples(inputs, (inputs[:, 0] > 0).astype(np.int64), ("no", "yes"))
+
+
+def weights_after(settings: TrainingSettings, num: int, server_round: int = 1) -> torch.Tensor:
+    model = build_model("mlp", (4,), 2, seed=0)
+    train(model, rows(num), settings, server_round=server_round, seed=0)
+    return nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+
+
+def test_the_cnn_learns_the_digits() -> None:
+    data = load_client_data(DataSettings(), 0, 1)
+    model = build_model("cnn", data.train.input_shape, 10, seed=0)
+    before = evaluate(model, data.validation)
+    metrics = train(
+        model, data.train, TrainingSettings(local_epochs=8, learning_rate=0.05),
+        server_round=1, seed=0,
+    )  # fmt: skip
+    after = evaluate(model, data.validation)
+    assert metrics.keys() == {"train-loss"}
+    assert metrics["train-loss"] < 0.1 < 2 < before["loss"]
+    assert before["accuracy"] < 0.4
+    assert after["accuracy"] >= 0.97
+    assert not model.training
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="bits are promised on the CPU")
+def test_training_gives_the_same_bits_in_another_process() -> None:
+    namespace: dict[str, object] = {}
+    exec(TRAINED, namespace)
+    trained = namespace["trained"]
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    here = trained(7)  # type: ignore[operator]
+    assert here != trained(8)  # type: ignore[operator]
+    assert before == torch.get_num_threads()
+    assert torch.equal(state, torch.get_rng_state())
+    code = f"{TRAINED}torch.set_num_threads({3 - min(before, 2)}); print(trained(7))"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert there.stdout.split() == [str(here)]
+
+
+def test_learning_rate_decays_by_round() -> None:
+    decaying = TrainingSettings(learning_rate=0.2, learning_rate_decay=0.5, local_epochs=1)
+    constant = replace(decaying, learning_rate=0.05, learning_rate_decay=1.0)
+    assert torch.equal(weights_after(decaying, 40, server_round=3), weights_after(constant, 40))
+    assert not torch.equal(weights_after(decaying, 40), weights_after(constant, 40))
+
+
+def test_one_full_batch_is_one_gradient_step() -> None:
+    settings = TrainingSettings(local_epochs=1, batch_size=50, learning_rate=0.3)
+    model = build_model("mlp", (4,), 2, seed=0)
+    data = rows(50)
+    start = nn.utils.parameters_to_vector(model.parameters()).detach()
+    loss = nn.functional.cross_entropy(model(torch.tensor(data.inputs)), torch.tensor(data.labels))
+    gradient = nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
+    torch.testing.assert_close(weights_after(settings, 50), start - 0.3 * gradient)
+
+
+def test_a_lone_last_example_is_left_out() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    train(model, rows(33), TrainingSettings(local_epochs=2), server_round=1, seed=0)
+    assert int(model[1].num_batches_tracked) == 2
+    once = TrainingSettings(local_epochs=1, batch_size=1)
+    assert not torch.equal(weights_after(once, 1), weights_after(replace(once, momentum=0), 2))
+
+
+def test_evaluation_counts_over_all_batches_and_changes_nothing() -> None:
+    data = rows(2_500)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    metrics = evaluate(model, data)
+    logits = model(torch.tensor(data.inputs, device=next(model.parameters()).device)).cpu()
+    labels = torch.tensor(data.labels)
+    assert metrics["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    assert metrics["loss"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item())
+    assert all(torch.equal(value.cpu(), before[key]) for key, value in model.state_dict().items())
+
+
+def test_no_examples() -> None:
+    model = build_model("mlp", (4,), 2, seed=0)
+    with pytest.raises(DataError, match="to train on"):
+        train(model, rows(0), TrainingSettings(), server_round=1, seed=0)
+    with pytest.raises(DataError, match="held-out"):
+        evaluate(model, rows(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"local_epochs": 0}, "local-epochs = 0 is out of range: expected 1 or more"),
+        ({"batch_size": 0}, "batch-size"),
+        ({"learning_rate": 0.0}, "learning-rate = 0.0"),
+        ({"learning_rate": float("nan")}, "learning-rate = nan"),
+        ({"learning_rate_decay": 1.5}, "learning-rate-decay"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"weight_decay": -0.1}, "weight-decay"),
+    ],
+)
+def test_settings_out_of_range(changes: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        TrainingSettings(**changes)  # type: ignore[arg-type]
