@@ -22,6 +22,7 @@ SHIFTS = (
     "label-permutation",
     "label-subset",
     "label-noise",
+    "nested",
 )
 
 
@@ -104,6 +105,7 @@ class RunConfig:
     min_cluster_size: int = number(2, least=1)
     heard_share: float = number(0.8, above=0, most=1)
     similarity_layers: str = "*"
+    projection_dim: int = number(16384, least=0)
 
     server_optimizer: str = choice("fedavg", SERVER_OPTIMIZERS)
     server_learning_rate: float = number(0.0, least=0)

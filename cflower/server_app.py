@@ -90,6 +90,7 @@ def run(
         ),
         weighting=config.weighting,
         similarity_layers=config.similarity_layers,
+        projection_dim=config.projection_dim,
         isolated=config.method == "isolated",
         seed=config.seed,
         roll_call=roll_call,

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome
+from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import (
     Cluster,
     Fork,
@@ -32,13 +33,13 @@ class KnownUpdate(NamedTuple):
     """The last update heard from a client."""
 
     server_round: int
-    update: Weights
-    """Δ_i = θ_i − θ_c."""
+    vector: Vector
+    """What is kept of Δ_i = θ_i − θ_c, see `Projection.keep`."""
     norm: float
-    """‖Δ_i‖ over the trained entries."""
+    """‖Δ_i‖ over all trained entries."""
     num_examples: float
     origin: Vector
-    """The trained part of the θ_c it started from, shape (d,); shared, not copied."""
+    """What is kept of the θ_c it started from; one array for all clients of a round."""
 
 
 class Reply(NamedTuple):
@@ -73,11 +74,10 @@ class CFL:
     """The fixed parts of the algorithm; `run_round` is its step."""
 
     criterion: Criterion
+    projection: Projection
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     weighting: Weighting = "examples"
     """w_i: |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5)."""
-    similarity_mask: np.ndarray | None = None
-    """Which trained entries similarity sees, bool of shape (d,); None: all."""
     as_sent: Callable[[Weights], Weights] = lambda weights: weights
     """Rounds a new model to what clients can be sent (integers, half precision)."""
 
@@ -96,17 +96,36 @@ class CFL:
             Counted from 1.
         """
         tree, known, forks = state.tree, dict(state.known), {}
+        tallies = {leaf.name: Tally(leaf.model) for leaf in tree.leaves}
+        origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             start = tree.trains_on(reply.client)
-            update = self._known_update(reply, start.model, server_round)
+            update = Weights(
+                *(new - old for new, old in zip(reply.weights, start.model, strict=True))
+            )
+            heard = KnownUpdate(
+                server_round,
+                self.projection.keep(update.trained),
+                norm(update.trained),
+                reply.num_examples,
+                origins[start.name],
+            )
             if reply.client in tree.walking:
-                tree, forks[reply.client] = tree.walk(reply.client, self._seen(update))
+                tree, forks[reply.client] = tree.walk(reply.client, self._seen(heard))
             else:
-                known[reply.client] = update
+                known[reply.client] = heard
+                tallies[start.name].add(update, self._weight(heard))
         decisions = []
         for leaf in tree.leaves:
             settled = [name for name in leaf.members if name not in tree.walking]
-            decision, clusters = self._advance(leaf, settled, known, server_round)
+            fresh = {
+                name: known[name]
+                for name in settled
+                if is_fresh(known.get(name), leaf.born, origins[leaf.name])
+            }
+            decision, clusters = self._advance(
+                leaf, settled, fresh, tallies[leaf.name].mean(), server_round
+            )
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
             unplaced = set(settled) - placed if decision.sides else ()
@@ -118,13 +137,12 @@ class CFL:
         self,
         leaf: Cluster,
         settled: list[str],
-        known: Mapping[str, KnownUpdate],
+        fresh: Mapping[str, KnownUpdate],
+        mean: Weights,
         server_round: int,
     ) -> tuple[Decision, list[Cluster]]:
         """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        fresh = {name: known[name] for name in settled if is_fresh(known.get(name), leaf)}
-        heard = {name: k for name, k in fresh.items() if k.server_round == server_round}
-        mean = self._mean(fresh)
+        heard_all = all(update.server_round == server_round for update in fresh.values())
         evidence = Evidence(
             cluster=leaf.name,
             server_round=server_round,
@@ -133,18 +151,23 @@ class CFL:
             vectors=tuple(self._seen(update) for update in fresh.values()),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=float(np.linalg.norm(mean.trained)),
+            mean_norm=norm(mean.trained if heard_all else self._mean(fresh)),
         )
+        if not len(mean.trained):
+            reason = "no member was heard from in this round"
+            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), [leaf]
         decision, memory = self.criterion.decide(evidence, leaf.memory)
         if decision.outcome is not Outcome.SPLIT:
-            step = mean if len(heard) == len(fresh) else self._mean(heard)
-            return decision, [replace(self._follow(leaf, step), memory=memory)]
+            return decision, [replace(self._follow(leaf, mean), memory=memory)]
         children = []
         for i, side in enumerate(sorted(decision.sides, key=first_in_order)):
             theirs = {name: fresh[name] for name in side}
+            # Of a projected update only what it looks like is left, not what to add: then
+            # the children start from the mean over the whole cluster.
+            step = mean._replace(trained=self._mean(theirs)) if self._whole else mean
             children.append(
                 replace(
-                    self._follow(leaf, self._mean(theirs)),
+                    self._follow(leaf, step),
                     name=f"{leaf.name}.{i}",
                     members=side,
                     born=server_round,
@@ -163,40 +186,66 @@ class CFL:
         return decision, [parent, *children]
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
-        """The cluster with its model moved by a mean update; an empty one moves nothing."""
-        if not len(mean.trained):
-            return cluster
+        """The cluster with its model moved by a mean update."""
         trained, optimizer = self.optimizer.step(
             cluster.model.trained, mean.trained, cluster.optimizer
         )
         model = Weights(trained, cluster.model.carried + mean.carried)
         return replace(cluster, model=self.as_sent(model), optimizer=optimizer)
 
-    def _mean(self, updates: Mapping[str, KnownUpdate]) -> Weights:
-        """Σ w_i Δ_i over these clients; empty vectors when there are none."""
-        weights = self._weights(updates)
-        return Weights(
-            weighted_sum(weights, [known.update.trained for known in updates.values()]),
-            weighted_sum(weights, [known.update.carried for known in updates.values()]),
-        )
+    def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
+        """Σ w_i Δ_i over these clients, of what is kept of their updates."""
+        if not updates:
+            return np.zeros(0)
+        total = np.zeros(len(next(iter(updates.values())).vector))
+        for weight, known in zip(self._weights(updates), updates.values(), strict=True):
+            total += weight * known.vector
+        return total
 
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
-        counts = np.array([known.num_examples for known in updates.values()], dtype=float)
-        if self.weighting == "uniform":
-            counts = np.ones_like(counts)
-        return counts / counts.sum() if len(counts) else counts
+        weights = np.array([self._weight(known) for known in updates.values()])
+        return weights / weights.sum() if len(weights) else weights
 
-    def _known_update(self, reply: Reply, model: Weights, server_round: int) -> KnownUpdate:
-        trained = reply.weights.trained - model.trained
-        update = Weights(trained, reply.weights.carried - model.carried)
-        norm = float(np.linalg.norm(trained))
-        return KnownUpdate(server_round, update, norm, reply.num_examples, model.trained)
+    def _weight(self, known: KnownUpdate) -> float:
+        """w_i before normalisation."""
+        return known.num_examples if self.weighting == "examples" else 1.0
+
+    @property
+    def _whole(self) -> bool:
+        return self.projection.keeps_all
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""
-        trained = known.update.trained
-        return trained if self.similarity_mask is None else trained[self.similarity_mask]
+        return self.projection.seen(known.vector)
+
+
+class Tally:
+    """Σ w_i Δ_i of one cluster, summed as replies arrive: one vector, however many clients.
+
+    Parameters
+    ----------
+    model : Weights
+        Of the cluster; gives the shapes.
+    """
+
+    def __init__(self, model: Weights) -> None:
+        self._sums = Weights(*(np.zeros(len(part)) for part in model))
+        self._dtypes = [part.dtype for part in model]
+        self._weight = 0.0
+
+    def add(self, update: Weights, weight: float) -> None:
+        """Add one client's update; summed in float64."""
+        for total, part in zip(self._sums, update, strict=True):
+            total += weight * part.astype(np.float64, copy=False)
+        self._weight += weight
+
+    def mean(self) -> Weights:
+        """The weighted mean; empty vectors if nobody was heard from."""
+        if not self._weight:
+            return Weights(np.zeros(0), np.zeros(0))
+        parts = zip(self._sums, self._dtypes, strict=True)
+        return Weights(*((total / self._weight).astype(dtype) for total, dtype in parts))
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
@@ -204,29 +253,26 @@ def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
     return min(natural_order(name) for name in side)
 
 
-def is_fresh(known: KnownUpdate | None, cluster: Cluster) -> bool:
-    """Whether a member's last known update still speaks about the cluster's model.
+def is_fresh(known: KnownUpdate | None, born: int, here: Vector) -> bool:
+    """Whether a member's last known update still speaks about its cluster's model.
 
     It does when it was computed after the cluster was born, and the model has since moved by
     no more than the update's own length. This is what "heard from since the model last moved
     far" means; it has no unit, so it needs no setting.
+
+    Parameters
+    ----------
+    known : KnownUpdate or None
+    born : int
+        The round whose end made the cluster.
+    here : ndarray
+        What is kept of the cluster's model now.
     """
-    if known is None or known.server_round <= cluster.born:
+    if known is None or known.server_round <= born:
         return False
-    if known.origin is cluster.model.trained:
-        return True
-    return float(np.linalg.norm(cluster.model.trained - known.origin)) <= known.norm
+    return known.origin is here or norm(here - known.origin) <= known.norm
 
 
-def weighted_sum(weights: Vector, vectors: list[Vector]) -> Vector:
-    """Σ w_i v_i, summed in float64 in the order given; shape (d,), the vectors' dtype.
-
-    >>> weighted_sum(np.array([0.25, 0.75]), [np.array([4.0, 0.0]), np.array([0.0, 4.0])])
-    array([1., 3.])
-    """
-    if not vectors:
-        return np.zeros(0)
-    total = np.zeros(len(vectors[0]))
-    for weight, vector in zip(weights, vectors, strict=True):
-        total += weight * vector.astype(np.float64, copy=False)
-    return total.astype(vectors[0].dtype)
+def norm(vector: Vector) -> float:
+    """Euclidean norm as a plain number."""
+    return float(np.linalg.norm(vector))

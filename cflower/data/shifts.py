@@ -7,7 +7,9 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
 - ``label-permutation``: the paper, section VI-C, equation 52;
 - ``label-subset``: the paper, section VI-B (digits 0 to 4 and 5 to 9), and the Flower article
   (clients that lack some digits);
-- ``label-noise``: adversaries, whose labels say nothing about their inputs.
+- ``label-noise``: adversaries, whose labels say nothing about their inputs;
+- ``nested``: pairs of groups, far apart from each other (turned) and near within (one pair of
+  labels swapped in every second group): the case that needs two levels of splits.
 """
 
 import numpy as np
@@ -22,6 +24,7 @@ from cflower.seeding import generator
 
 SHIFTS = (
     "none", "rotation", "label-swap", "label-permutation", "label-subset", "label-noise",
+    "nested",
 )  # fmt: skip
 
 
@@ -111,7 +114,8 @@ def apply_shift(
     Raises
     ------
     ConfigError
-        If the shift is unknown or `missing_labels` does not fit the groups.
+        If the shift is unknown, `missing_labels` does not fit the groups, or the groups of
+        "nested" do not come in pairs.
     DataError
         If the data do not suffice: too few classes, no images, or nothing left of them.
     """
@@ -138,6 +142,8 @@ def apply_shift(
     if shift == "label-noise" and group == num_groups - 1:
         noise = generator(seed, "label-noise", client).integers(num_classes, size=len(examples))
         return _relabelled(examples, labels=noise)
+    if shift == "nested":
+        return nested(examples, group, num_groups, seed)
     return examples
 
 
@@ -171,6 +177,40 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
     degrees = 360 * group / num_groups
     turned = rotate(images, degrees, axes=(3, 2), order=1, reshape=False)
     return np.asarray(turned, dtype=np.float32)
+
+
+def nested(examples: Examples, group: int, num_groups: int, seed: int) -> Examples:
+    """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
+
+    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels,
+    the same two in every pair.
+
+    Parameters
+    ----------
+    examples : Examples
+        What the client was dealt.
+    group, num_groups : int
+        Which group of how many, an even number.
+    seed : int
+        Decides which two labels.
+
+    Raises
+    ------
+    ConfigError
+        If the number of groups is odd.
+    DataError
+        If the inputs are no images.
+    """
+    if num_groups % 2:
+        raise ConfigError(
+            f"shift = 'nested' needs groups in pairs, but num-groups = {num_groups}: use an even "
+            "number, e.g. 4."
+        )
+    turned = _relabelled(examples, inputs=rotated(examples.inputs, group // 2, num_groups // 2))
+    if group % 2 == 0:
+        return turned
+    mapping = swapped_labels(examples.num_classes, 1, seed)[0]
+    return _relabelled(turned, labels=mapping[examples.labels])
 
 
 def _relabelled(

@@ -126,9 +126,6 @@ class Layout:
         for entry in self.entries:
             vector = trained if entry.trained else carried
             vector[entry.place] = checked(entry, arrays[entry.key]).reshape(-1)
-        for vector in (trained, carried):
-            if not np.isfinite(vector).all():
-                raise BadArraysError(f"has NaN or infinity in {self._first_not_finite(arrays)}")
         return Weights(trained, carried)
 
     def record(self, weights: Weights) -> ArrayRecord:
@@ -156,11 +153,6 @@ class Layout:
             (trained if entry.trained else carried)[entry.place] = arrays[entry.key].reshape(-1)
         return Weights(trained, carried)
 
-    def _first_not_finite(self, arrays: ArrayRecord) -> str:
-        return next(
-            entry.key for entry in self.entries if not np.isfinite(arrays[entry.key].numpy()).all()
-        )
-
 
 def checked(entry: Entry, array: Array) -> NDArray[Any]:
     """The values of one array of a reply.
@@ -168,7 +160,8 @@ def checked(entry: Entry, array: Array) -> NDArray[Any]:
     Raises
     ------
     BadArraysError
-        If it has another shape than the reference, is of another kind, or cannot be read.
+        If it has another shape than the reference, is of another kind, cannot be read, or is
+        not finite in the reference's precision.
     """
     try:
         values = array.numpy()
@@ -178,4 +171,8 @@ def checked(entry: Entry, array: Array) -> NDArray[Any]:
         raise BadArraysError(f"has {entry.key} of shape {values.shape}, not {entry.shape}")
     if values.dtype.kind != entry.dtype.kind:
         raise BadArraysError(f"has {entry.key} of dtype {values.dtype}, not {entry.dtype}")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
+    if not finite:
+        raise BadArraysError(f"has NaN or infinity in {entry.key}")
     return values

@@ -47,8 +47,8 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
 
 def first_line(reason: str | None) -> str:
     """The line of a client's error that says what happened: the last one of a traceback."""
-    text = (reason or "no reason given").replace("\x1b", "")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    text = (reason or "").replace("\x1b", "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[-1 if "Traceback" in text else 0][:300]
 
 

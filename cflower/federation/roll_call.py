@@ -49,6 +49,7 @@ class RollCall:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
+    _twins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -73,10 +74,11 @@ class RollCall:
             announced = max((f.get("num-partitions", 0) for f in self.facts.values()), default=0)
             there = len(self.nodes) + len(self.refused)
             complete = not unanswered and there >= announced
-            if complete and len(self.nodes) >= at_least:
+            late = time.monotonic() > deadline
+            if (complete or late) and len(self.nodes) >= at_least:
                 return self.clients
             # A simulation never grows, so there is nothing to wait for.
-            if (complete and announced) or time.monotonic() > deadline:
+            if (complete and announced) or late:
                 raise FederationError(self._too_few(at_least, announced))
             time.sleep(0.1)
 
@@ -87,6 +89,10 @@ class RollCall:
         for node, name in self._names.items():
             if node in live and node not in self.refused:
                 self.nodes.setdefault(name, node)
+        for node, facts in [(n, f) for n, f in self._twins.items() if n in live]:
+            if str(facts.get("client-id", node)) not in self.nodes:  # its holder is gone
+                del self._twins[node], self.refused[node]
+                self._enter(node, facts)
         unknown = sorted(live - set(self._names) - set(self.refused))
         for node, facts in self._ask(grid, unknown):
             self._enter(node, facts)
@@ -116,6 +122,7 @@ class RollCall:
             log(WARNING, "Client %s cannot take part: %s", name, problem)
         elif name in self.nodes:
             self.refused[node] = f"{name}: another node already holds this name"
+            self._twins[node] = facts
             log(
                 WARNING,
                 "Two nodes claim the name %s: node %d keeps it, node %d is refused. Give each "

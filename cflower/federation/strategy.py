@@ -8,7 +8,7 @@ the algorithm is in `cflower.algorithm`.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -19,10 +19,11 @@ from flwr.supercore import log
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
 from cflower.algorithm.criteria import Criterion, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, ParameterTree, in_order
 from cflower.errors import FederationError
-from cflower.federation.exchange import Exchange
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
+from cflower.federation.post import Keys, Measured, Post
 from cflower.federation.replies import (
     BadReplyError,
     ClientMetrics,
@@ -32,6 +33,7 @@ from cflower.federation.replies import (
 )
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.federation.roll_call import FACTS, RollCall
+from cflower.federation.sampling import sample
 from cflower.seeding import generator
 
 PATIENCE = 3
@@ -64,6 +66,10 @@ class ClusteredFL(Strategy):
         w_i = |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5).
     similarity_layers : str
         Comma-separated patterns of the arrays whose updates similarity looks at.
+    projection_dim : int
+        Updates with more trained entries than this are kept as a random projection of this
+        length, see `Projection`; 0 keeps all of them exactly. Memory grows with it times the
+        number of clients.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
     isolated : bool
@@ -102,6 +108,7 @@ class ClusteredFL(Strategy):
         optimizer: ServerOptimizer | None = None,
         weighting: Weighting = "examples",
         similarity_layers: str = "*",
+        projection_dim: int = 16384,
         untrained: Sequence[str] = UNTRAINED,
         isolated: bool = False,
         seed: int = 0,
@@ -112,22 +119,21 @@ class ClusteredFL(Strategy):
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
         self.min_available_nodes = min_available_nodes
-        self.weighted_by_key = weighted_by_key
-        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        self.keys = Keys(weighted_by_key, arrayrecord_key, configrecord_key)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
-        self.similarity_layers, self.untrained = similarity_layers, tuple(untrained)
+        self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
+        self.untrained = tuple(untrained)
         self.isolated, self.seed = isolated, seed
         self.roll_call = roll_call or RollCall()
         self.on_round = on_round
         self.state: CFLState
         self.layout: Layout
         self.final_report: FinalReport | None = None
-        self._recipients: dict[str, int] = {}
+        self._post = Post(self.roll_call, self.keys)
         self._measured: dict[str, ClientMetrics] = {}
         self._trained_on: dict[str, str] = {}
-        self._problems: dict[str, str] = {}
 
     @property
     def tree(self) -> ParameterTree:
@@ -190,7 +196,7 @@ class ClusteredFL(Strategy):
             began, last = time.monotonic(), server_round == num_rounds
             self._admit(grid, server_round)
             messages = self.configure_train(server_round, initial_arrays, train_config, grid)
-            replies = self._exchange(grid, messages, timeout)
+            replies = self._post.exchange(grid, messages, timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
             unanswered = 0 if metrics else unanswered + 1
             if unanswered and (server_round == 1 or unanswered >= PATIENCE):
@@ -213,22 +219,20 @@ class ClusteredFL(Strategy):
 
         ``arrays`` is not used: the clusters' models are in ``tree``.
         """
-        clients = self._sample("train", server_round, self.fraction_train, self.min_train_nodes)
-        return self._messages(
-            {client: self.tree.trains_on(client) for client in clients},
-            MessageType.TRAIN,
-            config,
-            server_round,
-        )
+        drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
+        assigned = {client: self.tree.trains_on(client) for client in drawn}
+        kind = MessageType.TRAIN
+        return self._post.messages(assigned, self.layout, kind, config, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
-        self._measured, self._trained_on, self._problems = {}, {}, {}
+        self._measured, self._trained_on = {}, {}
+        self._post.problems.clear()
         contents: list[RecordDict] = []
         result = self._cfl.run_round(
-            self.state, self._read(replies, contents), server_round=server_round
+            self.state, self._usable(replies, contents), server_round=server_round
         )
         self._decisions, self.state = result.decisions, result.state
         for client, fork in result.forks.items():
@@ -237,20 +241,20 @@ class ClusteredFL(Strategy):
             return None, None
         metrics = as_record(weighted_mean(self._measured.values()))
         if self.train_metrics_aggr_fn is not None:
-            metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+            metrics = self.train_metrics_aggr_fn(contents, self.keys.weighted_by)
         return self.layout.record(self.tree.root.model), metrics
 
-    def _read(self, replies: Iterable[Message], contents: list[RecordDict]) -> Iterator[Reply]:
+    def _usable(self, replies: Iterable[Message], contents: list[RecordDict]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
-        for message, client in self._by_client(replies):
+        for client, message in self._post.by_client(replies):
             try:
-                measured = read_metrics(message, self.weighted_by_key)
+                measured = read_metrics(message, self.keys.weighted_by)
                 records = list(message.content.array_records.values())
                 if len(records) != 1:
                     raise BadReplyError(f"has {len(records)} ArrayRecords instead of one")
                 weights = self.layout.weights(records[0])
             except (BadReplyError, BadArraysError) as problem:
-                self._set_aside(client, str(problem))
+                self._post.set_aside(client, str(problem))
                 continue
             self._measured[client] = measured
             self._trained_on[client] = self.tree.trains_on(client).name
@@ -264,23 +268,22 @@ class ClusteredFL(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """A message for every sampled client, with the model of its own cluster."""
-        clients = self._sample(
+        drawn = self._draw(
             "evaluate", server_round, self.fraction_evaluate, self.min_evaluate_nodes
         )
-        assigned = {client: self.tree.leaf_of(client) for client in clients}
-        return self._messages(assigned, MessageType.EVALUATE, config, server_round)
+        assigned = {client: self.tree.leaf_of(client) for client in drawn}
+        kind = MessageType.EVALUATE
+        return self._post.messages(assigned, self.layout, kind, config, server_round)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
-        measured, contents = self._read_metrics(replies)
-        self._measured |= {c: merged(self._measured.get(c), m) for c, m in measured.items()}
-        if not measured:
-            return None
-        if self.evaluate_metrics_aggr_fn is not None:
-            return self.evaluate_metrics_aggr_fn(list(contents.values()), self.weighted_by_key)
-        return as_record(weighted_mean(measured.values()))
+        measured = self._post.measured(replies)
+        for client, new in measured.metrics.items():
+            old = self._measured.get(client, new)
+            self._measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
+        return self._mean_metrics(measured)
 
     def _evaluate(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, last: bool
@@ -288,52 +291,44 @@ class ClusteredFL(Strategy):
         if last:
             return self._evaluate_all(grid, server_round, config, timeout)
         messages = self.configure_evaluate(server_round, ArrayRecord(), config, grid)
-        return self.aggregate_evaluate(server_round, self._exchange(grid, messages, timeout))
+        return self.aggregate_evaluate(server_round, self._post.exchange(grid, messages, timeout))
 
     def _evaluate_all(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
     ) -> MetricRecord | None:
         """Every client under its own cluster's model and under θ*_root."""
 
-        def ask(cluster_of: Callable[[str], Cluster]) -> Iterator[Message]:
-            assigned = {c: cluster_of(c) for c in self.roll_call.clients}
-            messages = self._messages(assigned, MessageType.EVALUATE, config, server_round)
-            return self._exchange(grid, messages, timeout)
+        def ask(cluster_of: Callable[[str], Cluster]) -> Measured:
+            assigned = {client: cluster_of(client) for client in self.roll_call.clients}
+            kind = MessageType.EVALUATE
+            messages = self._post.messages(assigned, self.layout, kind, config, server_round)
+            return self._post.measured(self._post.exchange(grid, messages, timeout))
 
-        own, contents = self._read_metrics(ask(self.tree.leaf_of))
-        federated = own
+        own = federated = ask(self.tree.leaf_of)
         if self.tree.root.split_round is not None:
-            federated, _ = self._read_metrics(ask(lambda _: self.tree.root))
+            federated = ask(lambda _: self.tree.root)
         known = self.state.known
         results = {
             client: ClientResult(
                 cluster=self.tree.leaf_of(client).name,
                 num_examples=known[client].num_examples if client in known else None,
-                own=measured,
-                federated=federated[client],
-                facts=dict(contents[client].config_records.get(FACTS, {})),
+                own=metrics,
+                federated=federated.metrics[client],
+                facts=dict(own.contents[client].config_records.get(FACTS, {})),
             )
-            for client, measured in own.items()
-            if client in federated
+            for client, metrics in own.metrics.items()
+            if client in federated.metrics
         }
-        self.final_report = FinalReport(self.state, results, dict(self._problems))
-        if not own:
+        self.final_report = FinalReport(self.state, results, dict(self._post.problems))
+        return self._mean_metrics(own)
+
+    def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
+        if not measured.metrics:
             return None
         if self.evaluate_metrics_aggr_fn is not None:
-            return self.evaluate_metrics_aggr_fn(list(contents.values()), self.weighted_by_key)
-        return as_record(weighted_mean(own.values()))
-
-    def _read_metrics(
-        self, replies: Iterable[Message]
-    ) -> tuple[dict[str, ClientMetrics], dict[str, RecordDict]]:
-        measured, contents = {}, {}
-        for message, client in self._by_client(replies):
-            try:
-                measured[client] = read_metrics(message, self.weighted_by_key)
-                contents[client] = message.content
-            except BadReplyError as problem:
-                self._set_aside(client, str(problem))
-        return measured, contents
+            contents = list(measured.contents.values())
+            return self.evaluate_metrics_aggr_fn(contents, self.keys.weighted_by)
+        return as_record(weighted_mean(measured.metrics.values()))
 
     def _evaluate_centrally(
         self,
@@ -356,12 +351,14 @@ class ClusteredFL(Strategy):
     def _plant(self, initial_arrays: ArrayRecord) -> None:
         """The tree of a new run: everyone in the root, under the initial model."""
         self.layout = Layout.of(initial_arrays, self.untrained)
-        self._cfl = CFL(
-            self.criterion,
-            self.optimizer,
-            self.weighting,
+        projection = Projection(
+            self.layout.num_trained,
+            self.projection_dim,
+            self.seed,
             self.layout.mask(self.similarity_layers),
-            self.layout.as_sent,
+        )
+        self._cfl = CFL(
+            self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
         )
         model = self.layout.weights(initial_arrays)
         self.state = CFLState(
@@ -379,70 +376,9 @@ class ClusteredFL(Strategy):
             log(INFO, "New client(s): %s", ", ".join(in_order(newcomers)))
         self.state = replace(self.state, tree=tree)
 
-    def _sample(self, purpose: str, server_round: int, fraction: float, least: int) -> list[str]:
-        """Connected clients, the same share of every cluster; all who walk down the tree."""
-        if fraction == 0:
-            return []
+    def _draw(self, purpose: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
         rng = generator(self.seed, purpose, server_round)
-        chosen, others = [], []
-        for leaf in self.tree.leaves:
-            there = [name for name in leaf.members if name in self.roll_call.nodes]
-            walking = [name for name in there if name in self.tree.walking]
-            settled = [name for name in there if name not in self.tree.walking]
-            order = [settled[i] for i in rng.permutation(len(settled))]
-            share = max(1, round(fraction * len(order)))
-            chosen += walking + order[:share]
-            others += order[share:]
-        return list(in_order(chosen + others[: max(0, least - len(chosen))]))
-
-    def _messages(
-        self, assigned: dict[str, Cluster], kind: str, config: ConfigRecord, server_round: int
-    ) -> list[Message]:
-        """A message a client, each with records of its own; the arrays are made once a cluster."""
-        models = {cluster.name: cluster.model for cluster in assigned.values()}
-        arrays = {name: self.layout.record(model) for name, model in models.items()}
-        return [
-            Message(
-                RecordDict(
-                    {
-                        self.arrayrecord_key: ArrayRecord(dict(arrays[cluster.name])),
-                        self.configrecord_key: ConfigRecord(
-                            {**config, "server-round": server_round, "cluster": cluster.name}
-                        ),
-                    }
-                ),
-                self.roll_call.nodes[client],
-                kind,
-                group_id=str(server_round),
-            )
-            for client, cluster in assigned.items()
-        ]
-
-    def _exchange(
-        self, grid: Grid, messages: Iterable[Message], timeout: float
-    ) -> Iterator[Message]:
-        exchange = Exchange(grid, messages, timeout)
-        self._recipients = exchange.recipients
-        yield from exchange
-        for node in exchange.silent:
-            self._set_aside(self.roll_call.name_of(node), f"did not come within {timeout:g} s")
-
-    def _by_client(self, replies: Iterable[Message]) -> Iterator[tuple[Message, str]]:
-        """Each message with its sender's name, the first of each sender."""
-        seen = set()
-        for message in replies:
-            answered = message.metadata.reply_to_message_id
-            node = self._recipients.get(answered, message.metadata.src_node_id)
-            client = self.roll_call.name_of(node)
-            if client in seen:
-                self._set_aside(client, "came twice")
-                continue
-            seen.add(client)
-            yield message, client
-
-    def _set_aside(self, client: str, problem: str) -> None:
-        self._problems[client] = problem
-        log(WARNING, "Round goes on without client %s: its reply %s", client, problem)
+        return sample(self.tree, self.roll_call.nodes, fraction, least, rng)
 
     # --------------------------------------------------------------- reporting
 
@@ -457,21 +393,14 @@ class ClusteredFL(Strategy):
                 self._decisions,
                 dict(self._trained_on),
                 dict(self._measured),
-                dict(self._problems),
+                dict(self._post.problems),
                 seconds,
             )
         )
 
     def _nobody(self, server_round: int) -> str:
         reasons: dict[str, Any] = {}
-        for client, problem in self._problems.items():
+        for client, problem in self._post.problems.items():
             reasons.setdefault(problem, client)
         told = "; ".join(f"{client}: the reply {problem}" for problem, client in reasons.items())
         return f"No usable reply in round {server_round}. {told or 'Nobody was asked.'}"
-
-
-def merged(first: ClientMetrics | None, second: ClientMetrics) -> ClientMetrics:
-    """Metrics of training and evaluation of one client; the evaluation's win."""
-    if first is None:
-        return second
-    return ClientMetrics({**first.metrics, **second.metrics}, second.num_examples)

@@ -3,7 +3,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 @pytest.fixture(autouse=True)
-def _identity(monkeypatch):
+def _identity():
     """Flower's Message constructor asks which task it runs in."""
-    for name in ("task_id", "run_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1

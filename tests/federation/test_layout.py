@@ -112,7 +112,7 @@ def test_the_order_of_the_keys_in_a_reply_does_not_matter(keys):
         (bad(num_batches_tracked=12.0), "has num_batches_tracked of dtype float64, not int64"),
         (bad(scale=np.float32(np.nan)), "has NaN or infinity in scale"),
         (bad(half=np.array([0, np.inf], np.float16)), "has NaN or infinity in half"),
-        (bad(running_mean=np.array([-np.inf, 0], np.float32)), "has NaN or infinity in running_mean"),
+        (bad(running_mean=np.float32([-np.inf, 0])), "has NaN or infinity in running_mean"),
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_are_set_aside_with_their_sentence(reply, problem):
@@ -122,8 +122,10 @@ def test_arrays_that_do_not_fit_are_set_aside_with_their_sentence(reply, problem
 
 
 def test_a_value_too_large_for_the_models_precision_is_set_aside():
-    with pytest.raises(BadArraysError, match="scale"):
+    with pytest.raises(BadArraysError, match="has NaN or infinity in scale"):
         LAYOUT.weights(bad(scale=np.float64(1e300)))
+    with pytest.raises(BadArraysError, match="has NaN or infinity in half"):
+        LAYOUT.weights(bad(half=np.float32([1e6, 0])))
 
 
 @pytest.mark.parametrize("data", [b"", b"no array", b"\x93NUMPY\x01\x00"])

@@ -1,0 +1,124 @@
+"""Messages out and replies back: which client gets which model, and who said what."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from logging import WARNING
+from typing import NamedTuple
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from cflower.algorithm.tree import Cluster
+from cflower.federation.exchange import Exchange
+from cflower.federation.layout import Layout
+from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
+from cflower.federation.roll_call import RollCall
+
+
+class Keys(NamedTuple):
+    """The names in records, as in ``FedAvg``."""
+
+    weighted_by: str = "num-examples"
+    arrays: str = "arrays"
+    config: str = "config"
+
+
+class Measured(NamedTuple):
+    """The usable metrics of an exchange by client, and the records they came in."""
+
+    metrics: dict[str, ClientMetrics]
+    contents: dict[str, RecordDict]
+
+
+class Post:
+    """The strategy's mail: writes to clients by name, tells replies apart by client.
+
+    Parameters
+    ----------
+    roll_call : RollCall
+        Where each client is.
+    keys : Keys
+
+    Attributes
+    ----------
+    problems : dict of str to str
+        Why a client's reply was set aside or did not come, since it was last cleared.
+    """
+
+    def __init__(self, roll_call: RollCall, keys: Keys) -> None:
+        self._roll_call, self._keys = roll_call, keys
+        self._recipients: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+
+    def messages(
+        self,
+        assigned: Mapping[str, Cluster],
+        layout: Layout,
+        kind: str,
+        config: ConfigRecord,
+        server_round: int,
+    ) -> list[Message]:
+        """A message for every client with the model of the cluster assigned to it.
+
+        Each message has records of its own, so that nothing one receiver does to them reaches
+        another; the arrays in them are made once for each cluster.
+        """
+        models = {cluster.name: cluster.model for cluster in assigned.values()}
+        arrays = {name: layout.record(model) for name, model in models.items()}
+        return [
+            Message(
+                RecordDict(
+                    {
+                        self._keys.arrays: ArrayRecord(dict(arrays[cluster.name])),
+                        self._keys.config: ConfigRecord(
+                            {**config, "server-round": server_round, "cluster": cluster.name}
+                        ),
+                    }
+                ),
+                self._roll_call.nodes[client],
+                kind,
+                group_id=str(server_round),
+            )
+            for client, cluster in assigned.items()
+        ]
+
+    def exchange(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterator[Message]:
+        """The replies as they come; who did not answer is noted at the end."""
+        exchange = Exchange(grid, messages, timeout)
+        self._recipients = exchange.recipients
+        yield from exchange
+        for node in exchange.silent:
+            self.set_aside(self._roll_call.name_of(node), f"did not come within {timeout:g} s")
+
+    def by_client(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
+        """Each reply with its sender's name; a second one of the same sender is set aside."""
+        seen = set()
+        for message in replies:
+            # An error reply may come from the SuperLink, so the message it answers tells.
+            answered = message.metadata.reply_to_message_id
+            client = self._roll_call.name_of(
+                self._recipients.get(answered, message.metadata.src_node_id)
+            )
+            if client in seen:
+                self.set_aside(client, "came twice")
+                continue
+            seen.add(client)
+            yield client, message
+
+    def measured(self, replies: Iterable[Message]) -> Measured:
+        """The usable metrics among the replies; the others are set aside."""
+        measured = Measured({}, {})
+        for client, message in self.by_client(replies):
+            try:
+                measured.metrics[client] = read_metrics(message, self._keys.weighted_by)
+                measured.contents[client] = message.content
+            except BadReplyError as problem:
+                self.set_aside(client, str(problem))
+        return measured
+
+    def set_aside(self, client: str, problem: str) -> None:
+        """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""
+        self.problems[client] = problem
+        log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
