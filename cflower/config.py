@@ -113,6 +113,7 @@ class RunConfig:
     weighting: Weighting = choice("examples", WEIGHTINGS)
 
     output_dir: str = "~/cflower-runs"
+    resume: str = ""
 
     def __post_init__(self) -> None:
         for spec in fields(self):

@@ -18,9 +18,10 @@ from cflower.federation.reports import RoundReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
+from cflower.runs.checkpoint import Checkpoint
 from cflower.runs.folder import RunFolder, new_run_id
 from cflower.runs.progress import RoundProgress, Say
-from cflower.runs.reading import read_json
+from cflower.runs.reading import find_run, read_json
 from cflower.runs.tables import as_text, run_view
 
 app = ServerApp()
@@ -66,11 +67,12 @@ def run(
         The content of ``summary.json``.
     """
     config = RunConfig.read(context.run_config)
-    folder = RunFolder(config.output_path() / new_run_id(context.run_id), config.as_keys())
+    folder, checkpoint = open_folder(config, context.run_id, say)
     roll_call = RollCall(timeout=config.node_timeout)
     clients = roll_call.gather(grid, config.min_available_nodes)
     model = initial_model(config, [roll_call.facts[name] for name in clients])
-    folder.begin()
+    if checkpoint is None:
+        folder.begin()
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
 
@@ -96,6 +98,9 @@ def run(
         roll_call=roll_call,
         on_round=on_round,
     )
+    if checkpoint is not None:
+        strategy.resume(checkpoint.state, checkpoint.server_round)
+        say(f"Going on after round {checkpoint.server_round}.")
     try:
         strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     finally:
@@ -107,6 +112,15 @@ def run(
     say(as_text(run_view(summary, read_json(folder.path, "tree.json"))))
     say(f"Run folder: {folder.path}")
     return summary
+
+
+def open_folder(config: RunConfig, run_id: int, say: Say) -> tuple[RunFolder, Checkpoint | None]:
+    """The folder of a new run, or that of the run to resume and its last checkpoint."""
+    output = config.output_path()
+    if not config.resume:
+        return RunFolder(output / new_run_id(run_id), config.as_keys()), None
+    folder = RunFolder(find_run(output, config.resume), config.as_keys())
+    return folder, folder.take_up(warn=say)
 
 
 def criterion_of(config: RunConfig) -> Criterion:

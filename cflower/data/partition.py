@@ -129,7 +129,8 @@ def _positions(
 ) -> tuple[NDArray[np.int64], ...]:
     """Deal out the positions instead of the examples: the images are never touched."""
     kept = [name for name in source.column_names if name in columns]
-    table = source.select_columns(kept).with_format("arrow")[:]
+    # combined: a shuffled table is one chunk per row, and dealing that out again takes gigabytes
+    table = source.select_columns(kept).with_format("arrow")[:].combine_chunks()
     position = "position in the source"
     table = table.append_column(position, [np.arange(len(source))])
     features = datasets.Features(

@@ -101,7 +101,10 @@ class InlineGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         try:
-            return self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            reply = self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            if not isinstance(reply, Message):
+                raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
+            return reply
         except Exception as error:
             # A client that fails is data, as in every Flower grid: the server decides.
             reason = f"{type(error)}:<{str(error)!r}>"

@@ -21,7 +21,7 @@ from cflower.algorithm.criteria import Criterion, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, ParameterTree, in_order
-from cflower.errors import FederationError
+from cflower.errors import ConfigError, FederationError
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.post import Keys, Measured, Post
 from cflower.federation.replies import (
@@ -131,6 +131,7 @@ class ClusteredFL(Strategy):
         self.state: CFLState
         self.layout: Layout
         self.final_report: FinalReport | None = None
+        self._finished_rounds = 0
         self._post = Post(self.roll_call, self.keys)
         self._measured: dict[str, ClientMetrics] = {}
         self._trained_on: dict[str, str] = {}
@@ -192,23 +193,37 @@ class ClusteredFL(Strategy):
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self._evaluate_centrally(0, evaluate_fn, result)
-        for server_round in range(1, num_rounds + 1):
-            began, last = time.monotonic(), server_round == num_rounds
+        for server_round in range(self._finished_rounds + 1, num_rounds + 1):
+            began = time.monotonic()
             self._admit(grid, server_round)
             messages = self.configure_train(server_round, initial_arrays, train_config, grid)
             replies = self._post.exchange(grid, messages, timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
-            unanswered = 0 if metrics else unanswered + 1
+            unanswered = 0 if arrays is not None else unanswered + 1
             if unanswered and (server_round == 1 or unanswered >= PATIENCE):
                 raise FederationError(self._nobody(server_round))
             if arrays is not None and metrics is not None:
                 result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-            evaluated = self._evaluate(grid, server_round, evaluate_config, timeout, last)
-            if evaluated is not None:
-                result.evaluate_metrics_clientapp[server_round] = evaluated
+            if server_round < num_rounds:
+                messages = self.configure_evaluate(
+                    server_round, initial_arrays, evaluate_config, grid
+                )
+                replies = self._post.exchange(grid, messages, timeout)
+                evaluated = self.aggregate_evaluate(server_round, replies)
+                if evaluated is not None:
+                    result.evaluate_metrics_clientapp[server_round] = evaluated
             self._evaluate_centrally(server_round, evaluate_fn, result)
             self._report(server_round, num_rounds, time.monotonic() - began)
+        self.final_report = self._evaluate_all(grid, num_rounds, evaluate_config, timeout, result)
         return result
+
+    def resume(self, state: CFLState, server_round: int) -> None:
+        """Let `start` go on after ``server_round`` from this state instead of from the beginning.
+
+        With the same settings and clients, the rounds that follow are those that would have
+        followed without the interruption.
+        """
+        self.state, self._finished_rounds = state, server_round
 
     # ---------------------------------------------------------------- training
 
@@ -285,18 +300,11 @@ class ClusteredFL(Strategy):
             self._measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
         return self._mean_metrics(measured)
 
-    def _evaluate(
-        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, last: bool
-    ) -> MetricRecord | None:
-        if last:
-            return self._evaluate_all(grid, server_round, config, timeout)
-        messages = self.configure_evaluate(server_round, ArrayRecord(), config, grid)
-        return self.aggregate_evaluate(server_round, self._post.exchange(grid, messages, timeout))
-
     def _evaluate_all(
-        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
-    ) -> MetricRecord | None:
+        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
+    ) -> FinalReport:
         """Every client under its own cluster's model and under θ*_root."""
+        self._post.problems.clear()
 
         def ask(cluster_of: Callable[[str], Cluster]) -> Measured:
             assigned = {client: cluster_of(client) for client in self.roll_call.clients}
@@ -319,8 +327,10 @@ class ClusteredFL(Strategy):
             for client, metrics in own.metrics.items()
             if client in federated.metrics
         }
-        self.final_report = FinalReport(self.state, results, dict(self._post.problems))
-        return self._mean_metrics(own)
+        metrics = self._mean_metrics(own)
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[server_round] = metrics
+        return FinalReport(self.state, results, dict(self._post.problems))
 
     def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
         if not measured.metrics:
@@ -349,7 +359,7 @@ class ClusteredFL(Strategy):
     # ----------------------------------------------------------------- clients
 
     def _plant(self, initial_arrays: ArrayRecord) -> None:
-        """The tree of a new run: everyone in the root, under the initial model."""
+        """The layout of the models, and unless resumed a tree with everyone in the root."""
         self.layout = Layout.of(initial_arrays, self.untrained)
         projection = Projection(
             self.layout.num_trained,
@@ -360,7 +370,12 @@ class ClusteredFL(Strategy):
         self._cfl = CFL(
             self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
         )
-        model = self.layout.weights(initial_arrays)
+        if self._finished_rounds:
+            return
+        try:
+            model = self.layout.weights(initial_arrays)
+        except BadArraysError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
         self.state = CFLState(
             ParameterTree.plant(model, self.roll_call.clients, isolated=self.isolated)
         )

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,12 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Weights, in_order
 from cflower.errors import RunFolderError
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
+from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from cflower.runs.reading import read_json
 
+CHECKPOINTS = "checkpoints"
+MAY_CHANGE = ("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout")
+"""Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")
 
 
@@ -67,12 +72,48 @@ class RunFolder:
             if decision.similarity is not None:
                 self._write_similarity(decision)
             if decision.outcome is Outcome.SPLIT:
-                self._splits.append(split_line(decision, report.state.tree))
+                self._splits.append(split_line(json.loads(self._lines[-1]), report.state.tree))
         for client, measured in report.measured.items():
             self._clients.setdefault(client, {}).update(measured.metrics)
         self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
         self.write_tree(report.state.tree, layout)
         self._write_json("summary.json", self._summary(report.server_round, report.state.tree))
+        write_checkpoint(
+            self.path / CHECKPOINTS,
+            Checkpoint(report.server_round, report.state),
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
+
+    def take_up(self, warn: Callable[[str], None]) -> Checkpoint:
+        """Go on with a run that was interrupted: its last checkpoint, and what was told before.
+
+        Raises
+        ------
+        RunFolderError
+            If it has no whole checkpoint, or was started with another config.
+        """
+        before = read_json(self.path, "config.json")["config"]
+        changed = [
+            f"{key} was {before.get(key)!r} and is {value!r}"
+            for key, value in self._config.items()
+            if key not in MAY_CHANGE and before.get(key) != value
+        ]
+        if changed:
+            raise RunFolderError(
+                f"Cannot resume {self.path.name} with another config: {'; '.join(changed)}. "
+                "Give the same run config as the first time."
+            )
+        checkpoint = read_checkpoint(self.path / CHECKPOINTS, warn)
+        for text in (self.path / "rounds.jsonl").read_text().splitlines():
+            line = json.loads(text)
+            if line["round"] > checkpoint.server_round:
+                break
+            self._lines.append(text)
+            for client, metrics in line["clients"].items():
+                self._clients.setdefault(client, {}).update(metrics)
+            if line["decision"] == Outcome.SPLIT:
+                self._splits.append(split_line(line, checkpoint.state.tree))
+        return checkpoint
 
     def write_end(self, report: FinalReport, num_rounds: int) -> dict[str, Any]:
         """The closing ``summary.json``, also returned."""
@@ -178,16 +219,11 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     }
 
 
-def split_line(decision: Decision, tree: ParameterTree) -> dict[str, Any]:
-    """One entry of ``splits`` in the summary."""
-    return {
-        "round": decision.server_round,
-        "cluster": decision.cluster,
-        "children": list(tree.clusters[decision.cluster].children),
-        "alpha_cross": decision.alpha_cross,
-        "mean_norm": decision.mean_norm,
-        "max_norm": decision.max_norm,
-    }
+def split_line(line: Mapping[str, Any], tree: ParameterTree) -> dict[str, Any]:
+    """One entry of ``splits`` in the summary, from the split's line in ``rounds.jsonl``."""
+    children = list(tree.clusters[line["cluster"]].children)
+    figures = {key: line[key] for key in ("alpha_cross", "mean_norm", "max_norm")}
+    return {"round": line["round"], "cluster": line["cluster"], "children": children, **figures}
 
 
 def tree_lines(tree: ParameterTree) -> dict[str, Any]:

@@ -7,14 +7,28 @@ import numpy as np
 from hypothesis import settings
 
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply, RoundResult
-from cflower.algorithm.criteria import NormCriterion
+from cflower.algorithm.criteria import Criterion, NormCriterion
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.seeding import generator
 
-laws = settings(derandomize=True, deadline=None, max_examples=60)
+laws = settings(derandomize=True, deadline=None, max_examples=40)
 """How hypothesis looks for counterexamples: the same examples in every run."""
 
 CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0)
+
+DIM = 20
+
+
+def cfl_of(
+    criterion: Criterion = CRITERION,
+    *,
+    length: int = 0,
+    mask: np.ndarray | None = None,
+    **settings: object,
+) -> CFL:
+    """The algorithm for models of `DIM` entries; updates are kept whole unless ``length``."""
+    return CFL(criterion, Projection(DIM, length, mask=mask), **settings)
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class Federation:
     num_examples: dict[str, float] | None = None
 
     @classmethod
-    def dealt(cls, *sizes: int, dim: int = 20, seed: int = 0, **settings: object) -> "Federation":
+    def dealt(cls, *sizes: int, seed: int = 0, **settings: object) -> "Federation":
         """Groups of these sizes, dealt out in turn, so that no group's clients lie together."""
         left, groups = list(sizes), {}
         while any(left):
@@ -36,7 +50,7 @@ class Federation:
                 if size:
                     groups[f"client-{len(groups)}"] = group
                     left[group] -= 1
-        centers = generator(seed, "centers").normal(size=(len(sizes), dim))
+        centers = generator(seed, "centers").normal(size=(len(sizes), DIM))
         return cls(groups, centers, **settings)
 
     @property

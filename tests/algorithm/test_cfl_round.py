@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.algorithm.cfl_round import CFL, Reply, is_fresh, weighted_sum
+from cflower.algorithm.cfl_round import Reply, Tally, is_fresh
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.tree import ParameterTree, Weights
@@ -16,6 +16,7 @@ from tests.algorithm.planted import (
     CRITERION,
     Federation,
     assert_partitions,
+    cfl_of,
     final,
     found,
     laws,
@@ -30,7 +31,7 @@ PATIENT = NormCriterion(eps1=0.4, eps2=0.6, gamma_max=0.0)
 two = Federation.dealt(3, 3)
 
 
-def first_split(federation, cfl=CFL(CRITERION)):  # noqa: B008 - frozen
+def first_split(federation, cfl):
     """State before and result of the first round with a split."""
     return next(
         (before, result)
@@ -48,18 +49,18 @@ def test_planted_groups_are_found_exactly(sizes, weighting):
     federation = Federation.dealt(*sizes)
     examples = {c: 1.0 + i % 4 for i, c in enumerate(federation.clients)}
     federation = replace(federation, num_examples=examples)
-    state = final(federation, CFL(CRITERION, weighting=weighting), 45)
+    state = final(federation, cfl_of(CRITERION, weighting=weighting), 45)
     assert found(state) == federation.planted
     for client, group in federation.groups.items():
         model = state.tree.leaf_of(client).model.trained
         np.testing.assert_allclose(model, federation.centers[group], atol=0.02)
 
 
-@settings(laws, max_examples=25)
+@settings(laws, max_examples=15)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 99))
 def test_at_every_round_the_clusters_partition_the_clients(sizes, seed):
     federation = Federation.dealt(*sizes, seed=seed)
-    for _, result in run(federation, CFL(CRITERION), 25):
+    for _, result in run(federation, cfl_of(), 25):
         assert_partitions(result.state.tree, federation.clients)
     assert found(result.state) == federation.planted
 
@@ -68,7 +69,7 @@ def test_the_second_split_sees_clients_and_not_positions_in_the_sub_matrix():
     # The authors' code takes rows of the sub-matrix for client numbers: from the third cluster
     # on clients vanish or sit in two clusters.
     federation = Federation.dealt(3, 3, 3, 3)
-    history = [result for _, result in run(federation, CFL(CRITERION), 45)]
+    history = [result for _, result in run(federation, cfl_of(), 45)]
     splits = [d for result in history for d in result.decisions if d.sides]
     assert len(splits) == 3
     assert splits[1].clients != tuple(federation.clients[: len(splits[1].clients)])
@@ -81,7 +82,7 @@ def test_the_second_split_sees_clients_and_not_positions_in_the_sub_matrix():
 @pytest.mark.parametrize("linkage", ["single", "complete"])
 def test_either_linkage_finds_them(linkage):
     federation = Federation.dealt(3, 2, 4)
-    assert found(final(federation, CFL(replace(CRITERION, linkage=linkage)), 40)) == (
+    assert found(final(federation, cfl_of(replace(CRITERION, linkage=linkage)), 40)) == (
         federation.planted
     )
 
@@ -89,17 +90,17 @@ def test_either_linkage_finds_them(linkage):
 @pytest.mark.parametrize("rule", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
 def test_the_groups_are_found_whichever_the_server_optimizer(rule):
     optimizer = ServerOptimizer(rule, momentum=0.5)
-    state = final(two, CFL(replace(CRITERION, eps1=0.2), optimizer), 150)
+    state = final(two, cfl_of(replace(CRITERION, eps1=0.2), optimizer=optimizer), 150)
     assert found(state) == two.planted
 
 
 def test_clients_of_one_kind_stay_together():
-    state = final(Federation.dealt(6), CFL(CRITERION), 30)
+    state = final(Federation.dealt(6), cfl_of(), 30)
     assert list(state.tree.clusters) == ["0"]
 
 
 def test_a_cluster_that_may_not_split_is_federated_averaging():
-    state = final(two, CFL(NeverSplit()), 30)
+    state = final(two, cfl_of(NeverSplit()), 30)
     assert len(found(state)) == 1
     np.testing.assert_allclose(state.tree.root.model.trained, two.centers.mean(axis=0), atol=0.01)
 
@@ -110,7 +111,7 @@ def test_a_cluster_that_may_not_split_is_federated_averaging():
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (4, 4, 4), (5, 4, 6, 4)])
 def test_half_of_the_clients_a_round_are_enough(sizes):
     federation = Federation.dealt(*sizes, seed=1)
-    for _, result in run(federation, CFL(PATIENT), 120, partial=True):
+    for _, result in run(federation, cfl_of(PATIENT), 120, partial=True):
         assert_partitions(result.state.tree, federation.clients)
     assert found(result.state) == federation.planted
     assert not result.state.tree.walking
@@ -120,7 +121,7 @@ def test_who_is_absent_is_not_taken_for_unlike():
     # Clients of one kind: an absent one counted as similarity 0 would stand out. gamma_max 1
     # accepts no split, so that the matrix is seen every round.
     federation = replace(Federation.dealt(8), noise=0.0)
-    cfl, sizes = CFL(NormCriterion(99.0, 0.0, gamma_max=1.0, heard_share=0.5)), set()
+    cfl, sizes = cfl_of(NormCriterion(99.0, 0.0, gamma_max=1.0, heard_share=0.5)), set()
     for _, result in run(federation, cfl, 12, partial=True):
         (decision,) = result.decisions
         assert decision.similarity.shape == (len(decision.clients),) * 2
@@ -134,7 +135,7 @@ def test_who_is_silent_at_the_split_keeps_a_cluster_and_later_finds_its_own():
     federation = Federation.dealt(5, 5)
     absent = "client-3"
     others = [c for c in federation.clients if c != absent]
-    cfl, state = CFL(CRITERION), federation.state()
+    cfl, state = cfl_of(), federation.state()
     for server_round in range(1, 30):
         replies = federation.replies(state, server_round, others)
         state = cfl.run_round(state, replies, server_round=server_round).state
@@ -151,30 +152,30 @@ def test_who_is_silent_at_the_split_keeps_a_cluster_and_later_finds_its_own():
 
 def test_a_newcomer_walks_to_its_group_through_every_level():
     federation = Federation.dealt(3, 3, 3, 3)
-    state = final(federation, CFL(CRITERION), 45)
+    state = final(federation, cfl_of(), 45)
     for group in range(4):
         joined = replace(federation, groups={**federation.groups, "new": group})
         walked = replace(state, tree=state.tree.admit("new", 46))
         for server_round in range(46, 50):
             assert_partitions(walked.tree, joined.clients)
             reply = joined.reply(walked, "new", server_round)
-            walked = CFL(CRITERION).run_round(walked, [reply], server_round=server_round).state
+            walked = cfl_of().run_round(walked, [reply], server_round=server_round).state
         assert found(walked) == joined.planted
 
 
 def test_a_cluster_without_participants_keeps_its_model():
-    state = final(two, CFL(CRITERION), 30)
+    state = final(two, cfl_of(), 30)
     resting, training = state.tree.leaves
     replies = two.replies(state, 31, training.members)
-    result = CFL(CRITERION).run_round(state, replies, server_round=31)
+    result = cfl_of().run_round(state, replies, server_round=31)
     assert result.state.tree.clusters[resting.name].model is resting.model
     assert result.state.tree.clusters[training.name].model is not training.model
     assert {d.cluster for d in result.decisions} == {resting.name, training.name}
 
 
 def test_a_round_without_any_reply_changes_no_model_and_no_member():
-    state = final(two, CFL(CRITERION), 30)
-    result = CFL(CRITERION).run_round(state, [], server_round=31)
+    state = final(two, cfl_of(), 30)
+    result = cfl_of().run_round(state, [], server_round=31)
     assert found(result.state) == found(state)
     for name, cluster in state.tree.clusters.items():
         assert result.state.tree.clusters[name].model is cluster.model
@@ -183,9 +184,44 @@ def test_a_round_without_any_reply_changes_no_model_and_no_member():
 def test_an_isolated_newcomer_trains_from_its_first_round_on():
     tree = ParameterTree.plant(two.state().tree.root.model, ["client-0"], isolated=True)
     state = replace(two.state(), tree=tree.admit("client-1", 5, isolated=True))
-    result = CFL(NeverSplit()).run_round(state, [two.reply(state, "client-1", 5)], server_round=5)
+    result = cfl_of(NeverSplit()).run_round(
+        state, [two.reply(state, "client-1", 5)], server_round=5
+    )
     moved = result.state.tree.leaf_of("client-1").model.trained
     np.testing.assert_allclose(moved, two.centers[1] / 2, atol=0.01)
+
+
+# ------------------------------------------------------------------------------ projection
+
+
+def test_projected_updates_find_the_groups_too():
+    federation = Federation.dealt(3, 2, 4)
+    assert found(final(federation, cfl_of(length=12), 40)) == federation.planted
+
+
+def test_of_a_projected_update_no_child_starts():
+    # What is kept cannot be added to a model: both children go on from the whole mean.
+    before, result = first_split(two, cfl_of(length=12))
+    vectors = [
+        reply.weights.trained for reply in two.replies(before, result.decisions[0].server_round)
+    ]
+    for leaf in result.state.tree.leaves:
+        np.testing.assert_allclose(leaf.model.trained, np.mean(vectors, axis=0), atol=1e-12)
+        assert {len(update) for update in leaf.edge.values()} == {12}
+
+
+@pytest.mark.xfail(reason="a masked projection keeps no norm of the whole update", strict=True)
+def test_the_mean_norm_counts_all_trained_entries_also_with_members_absent():
+    mask = np.arange(20) < 14
+    centers = np.where(mask, 0.0, two.centers[:1])  # nothing to learn where similarity looks
+    alike = Federation.dealt(6)
+    alike = replace(alike, centers=centers, noise=0.0)
+    figures = []
+    for length in (0, 12):
+        cfl = cfl_of(NeverSplit(), length=length, mask=mask)
+        *_, (_, result) = run(alike, cfl, 2, partial=True)
+        figures.append(result.decisions[0].mean_norm)
+    assert figures[1] > 0.5 * figures[0] > 0
 
 
 # ------------------------------------------------------------------------- what a split is
@@ -194,27 +230,27 @@ def test_an_isolated_newcomer_trains_from_its_first_round_on():
 def test_children_start_from_the_parent_plus_the_mean_update_of_their_own_members():
     examples = {c: 1.0 + i for i, c in enumerate(two.clients)}
     federation = replace(two, num_examples=examples)
-    before, result = first_split(federation)
+    before, result = first_split(federation, cfl_of())
     model = before.tree.root.model.trained
     for leaf in result.state.tree.leaves:
         known = [result.state.known[name] for name in leaf.members]
         mean = np.average(
-            [k.update.trained for k in known], axis=0, weights=[k.num_examples for k in known]
+            [k.vector for k in known], axis=0, weights=[k.num_examples for k in known]
         )
         np.testing.assert_allclose(leaf.model.trained, model + mean, rtol=1e-12)
 
 
 def test_the_split_cluster_keeps_the_model_its_members_started_from():
-    before, result = first_split(two)
+    before, result = first_split(two, cfl_of())
     root = result.state.tree.root
     np.testing.assert_array_equal(root.model.trained, before.tree.root.model.trained)
     assert root.split_round == result.decisions[0].server_round
-    later = final(two, CFL(CRITERION), 30)
+    later = final(two, cfl_of(), 30)
     np.testing.assert_array_equal(later.tree.root.model.trained, root.model.trained)
 
 
 def test_edges_hold_the_updates_from_before_the_split():
-    before, result = first_split(two)
+    before, result = first_split(two, cfl_of())
     server_round = result.decisions[0].server_round
     for leaf in result.state.tree.leaves:
         assert set(leaf.edge) == set(leaf.members)
@@ -228,30 +264,32 @@ def test_edges_hold_the_updates_from_before_the_split():
 def test_similarity_and_edges_see_only_the_masked_entries():
     mask = np.zeros(20, dtype=bool)
     mask[:7] = True
-    _, result = first_split(two, CFL(CRITERION, similarity_mask=mask))
+    _, result = first_split(two, cfl_of(CRITERION, mask=mask))
     decision = result.decisions[0]
     assert decision.max_norm == max(k.norm for k in result.state.known.values())
     for leaf in result.state.tree.leaves:
         for client, update in leaf.edge.items():
-            whole = result.state.known[client].update.trained
+            whole = result.state.known[client].vector
             np.testing.assert_array_equal(update, whole[:7])
 
 
 def test_children_are_numbered_by_their_first_client():
-    _, result = first_split(two)
+    _, result = first_split(two, cfl_of())
     assert [leaf.name for leaf in result.state.tree.leaves] == ["0.0", "0.1"]
     assert "client-0" in result.state.tree.clusters["0.0"].members
 
 
 def test_a_leaf_born_by_a_split_waits_for_updates_of_its_own():
-    _, result = first_split(two)
+    _, result = first_split(two, cfl_of())
     for leaf in result.state.tree.leaves:
-        assert not any(is_fresh(result.state.known[name], leaf) for name in leaf.members)
+        for known in (result.state.known[name] for name in leaf.members):
+            assert not is_fresh(known, leaf.born, known.origin)
+            assert is_fresh(known, leaf.born - 1, known.origin)
 
 
 def test_the_optimizers_state_is_inherited_at_a_split():
     # A child goes on from its parent's momentum; the parent keeps its own for the record.
-    cfl = CFL(replace(CRITERION, eps1=0.2), ServerOptimizer("fedavgm", momentum=0.5))
+    cfl = cfl_of(replace(CRITERION, eps1=0.2), optimizer=ServerOptimizer("fedavgm", momentum=0.5))
     before, result = first_split(two, cfl)
     velocity = before.tree.root.optimizer["momentum"]
     for leaf in result.state.tree.leaves:
@@ -264,7 +302,7 @@ def test_the_optimizers_state_is_inherited_at_a_split():
 
 
 def test_the_order_of_the_replies_does_not_matter():
-    federation, cfl = Federation.dealt(4, 2, 3), CFL(CRITERION)
+    federation, cfl = Federation.dealt(4, 2, 3), cfl_of()
     states = [federation.state(), federation.state()]
     for server_round in range(1, 25):
         replies = federation.replies(states[0], server_round)
@@ -276,25 +314,25 @@ def test_the_order_of_the_replies_does_not_matter():
     for name, cluster in states[0].tree.clusters.items():
         other = states[1].tree.clusters[name]
         assert other.members == cluster.members
-        assert other.model.trained.tobytes() == cluster.model.trained.tobytes()
+        np.testing.assert_allclose(other.model.trained, cluster.model.trained, atol=1e-9)
 
 
-@settings(laws, max_examples=10)
+@settings(laws, max_examples=6)
 @given(st.permutations(range(9)))
 def test_permuting_the_clients_permutes_the_answer(order):
     federation = Federation.dealt(4, 2, 3)
     names = {c: f"client-{order[i]}" for i, c in enumerate(federation.clients)}
-    state = final(renamed(federation, names), CFL(CRITERION), 40)
+    state = final(renamed(federation, names), cfl_of(), 40)
     assert found(state) == {frozenset(names[c] for c in group) for group in federation.planted}
 
 
 def test_states_and_replies_are_left_as_they_were():
-    state = final(two, CFL(CRITERION), 5)
+    state = final(two, cfl_of(), 5)
     known, clusters = dict(state.known), dict(state.tree.clusters)
     model = state.tree.root.model.trained.copy()
     replies = two.replies(state, 6)
     sent = [reply.weights.trained.copy() for reply in replies]
-    CFL(CRITERION).run_round(state, replies, server_round=6)
+    cfl_of().run_round(state, replies, server_round=6)
     assert state.known == known
     assert state.tree.clusters == clusters
     np.testing.assert_array_equal(state.tree.root.model.trained, model)
@@ -307,7 +345,7 @@ def test_states_and_replies_are_left_as_they_were():
 
 def test_one_client_is_a_federation():
     federation = Federation.dealt(1)
-    for _, result in run(federation, CFL(CRITERION), 20):
+    for _, result in run(federation, cfl_of(), 20):
         assert [d.outcome for d in result.decisions] == [Outcome.TOO_SMALL]
     np.testing.assert_allclose(
         result.state.tree.root.model.trained, federation.centers[0], atol=0.01
@@ -316,13 +354,13 @@ def test_one_client_is_a_federation():
 
 def test_two_clients_of_two_kinds_part():
     federation = Federation.dealt(1, 1)
-    assert found(final(federation, CFL(CRITERION), 30)) == federation.planted
+    assert found(final(federation, cfl_of(), 30)) == federation.planted
 
 
 @pytest.mark.parametrize("eps2", [0.0, 1.0])
 def test_clients_that_do_not_move_never_give_nan(eps2):
     federation = replace(Federation.dealt(4), step=0.0, noise=0.0)
-    for _, result in run(federation, CFL(replace(CRITERION, eps2=eps2)), 4):
+    for _, result in run(federation, cfl_of(replace(CRITERION, eps2=eps2)), 4):
         (decision,) = result.decisions
         assert decision.outcome is Outcome.CONTENT
         assert (decision.mean_norm, decision.max_norm) == (0.0, 0.0)
@@ -333,7 +371,7 @@ def test_one_client_that_does_not_move_gives_no_nan():
     state = two.state()
     still = Reply("client-0", Weights(np.zeros(20), np.zeros(0)), 1.0)
     replies = [still, *two.replies(state, 1, two.clients[1:])]
-    cfl = CFL(NormCriterion(eps1=99.0, eps2=0.0, gamma_max=0.0))
+    cfl = cfl_of(NormCriterion(eps1=99.0, eps2=0.0, gamma_max=0.0))
     result = cfl.run_round(state, replies, server_round=1)
     assert np.isfinite(result.decisions[0].similarity).all()
     assert_partitions(result.state.tree, two.clients)
@@ -343,12 +381,12 @@ def test_carried_entries_are_averaged_but_not_seen():
     state = two.state()
     model = Weights(np.zeros(20), np.array([10.0, 4.0]))
     state = replace(state, tree=ParameterTree.plant(model, two.clients))
-    plain = CFL(CRITERION).run_round(two.state(), two.replies(two.state(), 1), server_round=1)
+    plain = cfl_of().run_round(two.state(), two.replies(two.state(), 1), server_round=1)
     replies = [
         reply._replace(weights=Weights(reply.weights.trained, np.array([1e6 * i, 8.0])))
         for i, reply in enumerate(two.replies(state, 1))
     ]
-    result = CFL(CRITERION).run_round(state, replies, server_round=1)
+    result = cfl_of().run_round(state, replies, server_round=1)
     np.testing.assert_allclose(result.state.tree.root.model.carried, [2.5e6, 8.0])
     assert result.decisions == plain.decisions
     assert [k.norm for k in result.state.known.values()] == [
@@ -362,7 +400,7 @@ def test_the_mean_update_is_eq_2_or_algorithm_5():
     state = federation.state()
     vectors = [reply.weights.trained for reply in federation.replies(state, 1)]
     for weighting, weights in (("examples", [0.1] * 5 + [0.5]), ("uniform", [1 / 6] * 6)):
-        cfl = CFL(NeverSplit(), weighting=weighting)
+        cfl = cfl_of(NeverSplit(), weighting=weighting)
         result = cfl.run_round(state, federation.replies(state, 1), server_round=1)
         mean = np.average(vectors, axis=0, weights=weights)
         np.testing.assert_allclose(result.state.tree.root.model.trained, mean, rtol=1e-12)
@@ -370,11 +408,21 @@ def test_the_mean_update_is_eq_2_or_algorithm_5():
 
 
 def test_single_precision_sums_are_done_in_double():
-    big = np.array([1e8], np.float32)
-    one = np.array([1.0], np.float32)
-    total = weighted_sum(np.ones(3), [big, one, -big])
-    assert total.dtype == np.float32
-    assert total[0] == 1.0
+    tally = Tally(Weights(np.zeros(1, np.float32), np.zeros(0)))
+    for value in (1e8, 1.0, -1e8):
+        tally.add(Weights(np.float32([value]), np.zeros(0)), 1.0)
+    mean = tally.mean().trained
+    assert mean.dtype == np.float32
+    assert mean[0] == np.float32(1 / 3)
+
+
+def test_an_update_stays_fresh_while_the_model_moved_less_than_its_length():
+    _, result = next(run(two, cfl_of(), 1))
+    known = result.state.known["client-0"]
+    towards = np.eye(20)[0]
+    assert is_fresh(known, 0, known.origin + 0.99 * known.norm * towards)
+    assert not is_fresh(known, 0, known.origin + 1.01 * known.norm * towards)
+    assert not is_fresh(None, 0, known.origin)
 
 
 def test_groups_helper_tells_groups_apart():

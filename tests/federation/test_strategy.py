@@ -53,7 +53,7 @@ def test_the_planted_groups_are_found_and_served(groups):
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_every_client_always_gets_the_model_of_its_own_cluster(fraction):
     clients = Quadratics((0, 1, 2, 3) * 2)
-    _, _, reports = run(clients, num_rounds=40, fraction_train=fraction, seed=3)
+    _, _, reports = run(clients, num_rounds=30, fraction_train=fraction, seed=3)
     before = [None, None, *(report.state.tree for report in reports)]  # by round, from round 1
     looked_at = 0
     for seen in clients.seen:
@@ -61,7 +61,7 @@ def test_every_client_always_gets_the_model_of_its_own_cluster(fraction):
         after = reports[seen.server_round - 1].state.tree
         if seen.kind == "evaluate":
             expected = [after.leaf_of(name)]
-            if seen.server_round == 40:
+            if seen.server_round == 30:
                 expected.append(after.root)
         elif seen.server_round > 1:
             expected = [before[seen.server_round].trains_on(name)]
@@ -71,7 +71,7 @@ def test_every_client_always_gets_the_model_of_its_own_cluster(fraction):
         models = {cluster.name: cluster.model.trained for cluster in expected}
         np.testing.assert_array_equal(seen.vector, models[seen.cluster])
         looked_at += 1
-    assert looked_at > 400
+    assert looked_at > 250
     assert len(reports[-1].state.tree.leaves) == 4
 
 
@@ -213,8 +213,7 @@ def test_a_round_in_which_all_fail_is_survived_but_not_three():
     strategy, result, reports = run(clients, num_rounds=14)
     assert found(strategy) == clients.planted
     assert set(result.train_metrics_clientapp) == set(range(1, 15)) - {3, 4}
-    for earlier, later in zip(reports[1:3], reports[2:4], strict=True):
-        assert later.state.tree.root.model is earlier.state.tree.root.model
+    assert len({id(report.state.tree.root.model) for report in reports[1:4]}) == 1
     with pytest.raises(FederationError, match=r"round 5.*lost"):
         run(Quadratics(GROUPS, spoil=fails_in({3, 4, 5})), num_rounds=14)
 
@@ -237,7 +236,7 @@ def test_a_model_that_is_not_finite_is_refused_before_any_training():
     arrays = initial_arrays()
     arrays["b"] = Array(np.full(4, np.nan, np.float32))
     clients = Quadratics(GROUPS)
-    with pytest.raises(ConfigError, match="initial model .* NaN"):
+    with pytest.raises(ConfigError, match=r"initial model has NaN"):
         run(clients, arrays=arrays)
     assert clients.seen == []
 
@@ -312,10 +311,7 @@ def test_models_keep_their_precision(dtype):
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_same_seed_gives_the_same_tree_bit_by_bit(fraction):
-    trees = [
-        run(Quadratics(GROUPS + GROUPS), 20, fraction_train=fraction, seed=7)[0].tree
-        for _ in range(2)
-    ]
+    trees = [run(Quadratics(GROUPS), 14, fraction_train=fraction, seed=7)[0].tree for _ in range(2)]
     assert list(trees[0].clusters) == list(trees[1].clusters)
     assert trees[0].walking == trees[1].walking
     for name, one in trees[0].clusters.items():
@@ -325,6 +321,20 @@ def test_the_same_seed_gives_the_same_tree_bit_by_bit(fraction):
         assert {c: u.tobytes() for c, u in one.edge.items()} == {
             c: u.tobytes() for c, u in other.edge.items()
         }
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been():
+    groups, settings = (0, 1, 2) * 3, {"fraction_train": 0.5, "seed": 7}
+    whole, _, reports = run(Quadratics(groups), 24, **settings)
+    for stop in (1, 9, 17):
+        strategy = strategy_of(**settings)
+        strategy.resume(reports[stop - 1].state, stop)
+        strategy.start(Quadratics(groups).grid(), initial_arrays(), num_rounds=24)
+        assert list(strategy.tree.clusters) == list(whole.tree.clusters)
+        for name, cluster in whole.tree.clusters.items():
+            again = strategy.tree.clusters[name]
+            assert again.members == cluster.members
+            assert again.model.trained.tobytes() == cluster.model.trained.tobytes()
 
 
 def test_another_seed_asks_other_clients():
@@ -342,13 +352,13 @@ def test_another_seed_asks_other_clients():
 
 def test_metrics_are_weighted_over_all_clusters():
     clients = Quadratics(GROUPS)
-    strategy, result, reports = run(clients)
+    _, result, reports = run(clients)
     weights = [10 + i for i in range(6)]
     for server_round in range(1, 13):
         loss = result.train_metrics_clientapp[server_round]["train_loss"]
         assert loss == pytest.approx(np.average(range(6), weights=weights))
     assert result.evaluate_metrics_clientapp[12]["loss"] < 0.05
-    assert reports[-1].measured["partition-3"].metrics.keys() == {"train_loss", "loss"}
+    assert reports[-2].measured["partition-3"].metrics.keys() == {"train_loss", "loss"}
 
 
 def test_the_final_report_compares_with_conventional_federated_learning():

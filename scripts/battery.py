@@ -1,0 +1,244 @@
+"""The measurement: every family of federations, many seeds, any criterion, every core.
+
+    python scripts/battery.py --criterion norms,oracle,federated --seeds 0-4 --out outputs/battery
+
+Every run goes through cflower's own ServerApp and ClientApp. It leaves one small JSON in the
+output folder: stop the script whenever you like and start it again, and only what is missing,
+or was made with another run config, is run. Then it prints the table and writes `battery.csv`
+and `battery.png` over all runs in that folder. Runs with `--set` belong in a folder of their own.
+
+MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_dataset` reads:
+`--data digits,mnist=/data/mnist,fashion-mnist=/data/fashion-mnist,cifar10=/data/cifar10`.
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from battery_families import (
+    BASELINES,
+    CRITERIA,
+    FAMILIES,
+    MODELS,
+    SPLIT_KEYS,
+    Oracle,
+    judge,
+    run_config,
+    truth_of,
+)
+from battery_report import Record, Results, draw, print_table, sentence, write_csv
+from rich.console import Console
+
+from cflower.cli import read_overrides
+from cflower.errors import CFlowerError, ConfigError
+
+ALL = "all"
+
+
+class Job(NamedTuple):
+    """One run: what it is, and its whole run config."""
+
+    data: str
+    family: str
+    criterion: str
+    seed: int
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        return f"{self.data}--{self.family}--{self.criterion}--{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys that the result depends on."""
+        unused = {"output-dir", *(SPLIT_KEYS if self.criterion in BASELINES else ())}
+        return {key: value for key, value in self.config.items() if key not in unused}
+
+    @property
+    def cost(self) -> int:
+        """In proportion to its training steps, for the time left."""
+        examples = self.config["dataset-size"] or 1_797
+        return int(self.config["num-server-rounds"] * self.config["local-epochs"] * examples)
+
+    def is_done(self, out: Path) -> bool:
+        """Whether its record is there and of this run config.
+
+        Keys that are newer than the record do not count.
+        """
+        path = out / f"{self.name}.json"
+        if not path.exists():
+            return False
+        known = json.loads(path.read_text())["config"]
+        return all(self.settings.get(key, value) == value for key, value in known.items())
+
+
+def battery(
+    criterion: Annotated[str, typer.Option(help=f"Of: {', '.join(CRITERIA)}.")] = "norms",
+    data: Annotated[
+        str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
+    ] = "digits",
+    families: Annotated[str, typer.Option(help=f"Of: {', '.join(FAMILIES)}.")] = ALL,
+    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
+    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/battery"),
+    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
+    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the run folders, in OUT/runs.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+) -> None:
+    """Measure; options that name several things take commas, criteria and families also "all"."""
+    out = out.expanduser().absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    if not table:
+        keys = read_overrides([more]) if more else {}
+        if rounds is not None:
+            keys["num-server-rounds"] = rounds
+        jobs = [
+            Job(name, family, rule, seed, run_config(name, folder, family, rule, seed, keys))
+            for seed in numbers(seeds)
+            for name, folder in folders(data).items()
+            for family in chosen("family", families, FAMILIES)
+            for rule in chosen("criterion", criterion, CRITERIA)
+        ]
+        failed = run_all(jobs, out, workers or os.cpu_count() or 1, keep)
+    report(out)
+    raise typer.Exit(1 if failed else 0)
+
+
+def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
+    """Run what is missing and tell of each; the number of failed runs."""
+    missing = [job for job in jobs if not job.is_done(out)]
+    print(f"{len(jobs)} runs, {len(jobs) - len(missing)} there already, {len(missing)} to do.")
+    # Every worker computes on one core, and reads these when it loads its libraries.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    began, cost_done, cost = time.monotonic(), 0, sum(job.cost for job in missing)
+    failed = 0
+    pool = ProcessPoolExecutor(
+        max(1, min(workers, len(missing))), multiprocessing.get_context("spawn"), be_quiet
+    )
+    try:
+        running: dict[Future[Record], Job] = {
+            pool.submit(run_one, job, out, keep): job for job in missing
+        }
+        for count, future in enumerate(as_completed(running), start=1):
+            job = running[future]
+            cost_done += job.cost
+            left = (time.monotonic() - began) * (cost - cost_done) / cost_done / 60
+            try:
+                told = sentence(future.result())
+            except Exception as error:
+                failed += 1
+                told = f"FAILED: {type(error).__name__}: {error}"
+            label = f"{job.data} {job.family} {job.criterion} seed {job.seed}"
+            print(f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left")
+    except KeyboardInterrupt:
+        print("Stopped. The same command goes on from here.")
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return failed
+
+
+def be_quiet() -> None:
+    """Once in every worker: no progress bars of many runs in one terminal."""
+    from logging import WARNING, getLogger
+
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the worker lives)
+    getLogger("flwr").setLevel(WARNING)
+
+
+def run_one(job: Job, out: Path, keep: bool) -> Record:
+    """One run through cflower's own apps, in a worker; its record, also written to ``out``."""
+    from flwr.app import Context, RecordDict
+
+    from cflower.client_app import app as client_app
+    from cflower.data.client_data import load_client_data
+    from cflower.federation.inline_grid import InlineGrid
+    from cflower.server_app import run
+
+    began, folder = time.monotonic(), out / "runs" / job.name
+    shutil.rmtree(folder, ignore_errors=True)
+    config = job.config | {"output-dir": str(folder)}
+    truth = truth_of(config)
+    grid = InlineGrid(client_app, len(truth), config)
+    rule = Oracle(truth) if job.criterion == "oracle" else None
+    summary = run(grid, Context(1, 0, {}, RecordDict(), config), lambda text: None, rule)
+    tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
+    load_client_data.cache_clear()  # another seed's examples: of no use to the next run
+    if not keep:
+        shutil.rmtree(folder)
+    record = {
+        "data": job.data,
+        "family": job.family,
+        "criterion": job.criterion,
+        "seed": job.seed,
+        "rounds": summary["rounds"],
+        **judge(summary, tree, config),
+        "seconds": round(time.monotonic() - began, 1),
+        "found": summary["clusters"],
+        "split_lines": summary["splits"],
+        "config": job.settings,
+    }
+    path = out / f"{job.name}.json"
+    path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".tmp").replace(path)
+    return record
+
+
+def report(out: Path) -> None:
+    """Table, CSV and picture of all records in ``out``."""
+    results = Results([json.loads(path.read_text()) for path in out.glob("*--*.json")])
+    if not results.records:
+        raise ConfigError(f"There are no runs in {out}.")
+    console = Console()
+    print_table(results, console if console.is_terminal else Console(width=130))
+    write_csv(results, out / "battery.csv")
+    draw(results, out / "battery.png")
+    print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
+
+
+def chosen(what: str, names: str, known: dict[str, Any]) -> list[str]:
+    """The names between commas; all of them for "all"."""
+    parts = list(known) if names == ALL else [name.strip() for name in names.split(",")]
+    for name in parts:
+        if name not in known:
+            raise ConfigError(f"Got {what} {name!r}, but expected some of {', '.join(known)}.")
+    return parts
+
+
+def folders(data: str) -> dict[str, str]:
+    """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
+    found = {}
+    for part in data.split(","):
+        name, _, folder = (piece.strip() for piece in part.partition("="))
+        chosen("data", name, MODELS)
+        if bool(folder) == (name == "digits"):
+            raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
+        found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
+    return found
+
+
+def numbers(seeds: str) -> list[int]:
+    """The numbers of ``0,2,5-7``: 0, 2, 5, 6, 7."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in seeds.split(",")]
+        return [n for first, *last in ends for n in range(first, (*last, first)[0] + 1)]
+    except ValueError:
+        raise ConfigError(f"Got seeds {seeds!r}, but expected such as 0-4 or 0,2,5-7.") from None
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(battery)
+    except CFlowerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,208 @@
+"""What `battery.py` measures: the families, the data, the criteria, and what counts as right."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
+from cflower.config import CRITERIA as CONFIG_CRITERIA
+from cflower.config import RunConfig
+from cflower.data.shifts import groups_of
+
+Keys = dict[str, Any]
+"""Run-config keys with their values."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of federation; what is not said is the run config's default."""
+
+    reason: str
+    clients: int
+    keys: Keys
+    rounds: int = 40
+
+
+FLAT: Keys = {"shift": "none"}
+TURNED: Keys = {"shift": "rotation", "num-groups": 2}
+
+FAMILIES = {
+    # Nothing to find: every split is a false one.
+    "no-groups-iid": Family("clients alike in everything", 10, FLAT),
+    "no-groups-dirichlet-1": Family(
+        "labels unevenly spread, as in any real federation",
+        10,
+        FLAT | {"partitioner": "dirichlet", "dirichlet-alpha": 1.0},
+    ),
+    "no-groups-dirichlet-0.5": Family(
+        "so unevenly that updates look like groups",
+        20,
+        FLAT | {"partitioner": "dirichlet", "dirichlet-alpha": 0.5},
+    ),
+    "no-groups-epochs-1": Family("small updates", 10, FLAT | {"local-epochs": 1}, 80),
+    "no-groups-epochs-5": Family("clients drift apart", 10, FLAT | {"local-epochs": 5}),
+    "no-groups-rate-0.03": Family("small updates", 10, FLAT | {"learning-rate": 0.03}, 70),
+    # Groups of equal size.
+    "rotation-2": Family("the lab; 3 local epochs, learning rate 0.1", 10, TURNED),
+    "rotation-4": Family("two levels of splits", 20, TURNED | {"num-groups": 4}),
+    "label-swap-4": Family(
+        "the paper, VI: groups differ in two labels each",
+        20,
+        {"shift": "label-swap", "num-groups": 4},
+    ),
+    "label-permutation-4": Family(
+        "the paper, VI-C: groups agree on nothing",
+        20,
+        {"shift": "label-permutation", "num-groups": 4},
+    ),
+    # Groups that are harder to see.
+    "uneven-rotation": Family(
+        "the majority nearly has its way", 10, TURNED | {"group-sizes": "8,2"}
+    ),
+    "dirichlet-rotation": Family(
+        "uneven labels hide the groups",
+        10,
+        TURNED | {"partitioner": "dirichlet", "dirichlet-alpha": 1.0},
+    ),
+    "three-groups": Family(
+        "an odd number, uneven", 12, TURNED | {"num-groups": 3, "group-sizes": "6,4,2"}
+    ),
+    "nested": Family(
+        "two groups far apart, each of two near ones", 20, {"shift": "nested", "num-groups": 4}
+    ),
+    "adversaries": Family(
+        "3 of 20 with random labels",
+        20,
+        {"shift": "label-noise", "num-groups": 2, "group-sizes": "17,3"},
+    ),
+    # Other ways to train: norms change, groups do not. rotation-2 is the middle of each.
+    "half-per-round": Family("updates of different rounds", 20, TURNED | {"fraction-train": 0.5}),
+    "epochs-1": Family("small updates", 10, TURNED | {"local-epochs": 1}, 80),
+    "epochs-5": Family("large updates", 10, TURNED | {"local-epochs": 5}),
+    "rate-0.03": Family("small updates", 10, TURNED | {"learning-rate": 0.03}, 70),
+    "hundred-clients": Family(
+        "many small clients: on digits 18 examples each",
+        100,
+        {"shift": "label-permutation", "num-groups": 5},
+    ),
+}
+
+MODELS = {
+    "digits": "cnn",
+    "mnist": "lab-convnet",
+    "fashion-mnist": "lab-convnet",
+    "cifar10": "cifar-cnn",
+}
+"""Data sets by name, and the model each is measured with."""
+
+BASELINES: dict[str, Keys] = {
+    "oracle": {"method": "federated"},  # with the criterion `Oracle` below
+    "federated": {"method": "federated"},
+}
+CRITERIA: dict[str, Keys] = {
+    **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
+    "norms-complete": {"split-criterion": "norms", "linkage": "complete"},
+    # What everyone copies from the authors' code, without the tests that we added.
+    "norms-0.4-1.6": {
+        "split-criterion": "norms",
+        "eps1": 0.4,
+        "eps2": 1.6,
+        "gamma-max": 0.0,
+        "min-cluster-size": 1,
+    },
+    **BASELINES,
+}
+SPLIT_KEYS = ("split-criterion", "eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
+
+
+def run_config(data: str, folder: str, family: str, criterion: str, seed: int, more: Keys) -> Keys:
+    """The whole run config of one run; ``more`` has the last word.
+
+    ``folder`` is where the data lie; empty for the embedded digits.
+    """
+    spec = FAMILIES[family]
+    keys: Keys = {
+        "dataset": folder or data,
+        # As many examples for each client in every family, up to 20 clients.
+        "dataset-size": 0 if data == "digits" else min(500 * spec.clients, 10_000),
+        "model": MODELS[data],
+        "num-server-rounds": spec.rounds,
+        "min-available-nodes": spec.clients,
+        "seed": seed,
+    }
+    return RunConfig.read(keys | CRITERIA[criterion] | spec.keys | more).as_keys()
+
+
+def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """The true group of every client, by its name."""
+    clients = config["min-available-nodes"]
+    groups = groups_of(clients, config["num-groups"], config["group-sizes"])
+    if config["shift"] == "none":
+        groups = (0,) * clients
+    return {f"partition-{i}": group for i, group in enumerate(groups)}
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A criterion that was told the groups: it splits by them as soon as it can.
+
+    Clients that are absent then are placed by Algorithm 4, like any newcomer.
+    """
+
+    truth: Mapping[str, int]
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """One child for each group that was heard from."""
+        groups = np.array([self.truth[client] for client in evidence.clients])
+        if len(set(groups)) < 2:
+            return verdict(evidence, Outcome.NEVER, "one true group"), memory
+        names = np.array(evidence.clients)
+        sides = tuple(tuple(names[groups == group].tolist()) for group in np.unique(groups))
+        across = evidence.similarity[groups[:, None] != groups].max()
+        seen = {"sides": sides, "alpha_cross": float(across)}
+        return verdict(evidence, Outcome.SPLIT, "the true groups", **seen), memory
+
+
+def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> dict[str, Any]:
+    """How right a run was: the figures of its record.
+
+    Among adversaries (``label-noise``) only the honest clients count: it is right when they are
+    one cluster that holds no adversary, however the adversaries themselves are divided.
+    """
+    truth, found = truth_of(config), {n: c["cluster"] for n, c in summary["clients"].items()}
+    judged = set(truth)
+    if config["shift"] == "label-noise":
+        judged = {name for name, group in truth.items() if group < config["num-groups"] - 1}
+        with_honest = {found[name] for name in judged}
+        found = {n: cluster if cluster in with_honest else "" for n, cluster in found.items()}
+    names = sorted(truth)
+    index = adjusted_rand_score([truth[n] for n in names], [found[n] for n in names])
+    sides = [
+        [tree["clusters"][child]["edge_clients"] for child in split["children"]]
+        for split in summary["splits"]
+    ]
+    clients = [summary["clients"][name] for name in judged]
+    weights = [client["num_examples"] for client in clients]
+    return {
+        "exact": bool(index == 1.0),
+        "adjusted_rand_index": float(index),
+        "groups": len(set(truth.values())),
+        "clusters": len(summary["clusters"]),
+        "splits": len(summary["splits"]),
+        "false_splits": sum(separates(split, truth, judged) for split in sides),
+        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
+    }
+
+
+def separates(sides: Iterable[Iterable[str]], truth: Mapping[str, int], judged: set[str]) -> bool:
+    """Whether a split puts two judged clients of one true group on different sides.
+
+    >>> separates([["a"], ["b", "c"]], {"a": 0, "b": 0, "c": 1}, {"a", "b", "c"})
+    True
+    """
+    groups = [{truth[name] for name in side if name in judged} for side in sides]
+    return sum(map(len, groups)) > len(set().union(*groups))

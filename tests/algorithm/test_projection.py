@@ -1,0 +1,58 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.similarity import cosine_similarity
+from cflower.seeding import generator
+from tests.algorithm.planted import laws
+
+UPDATES = generator(0, "updates").normal(size=(6, 5000)) + generator(0, "common").normal(size=5000)
+
+
+def test_norms_and_cosines_are_preserved():
+    projection = Projection(5000, 2000)
+    kept = np.array([projection.keep(update) for update in UPDATES])
+    ratio = np.linalg.norm(kept, axis=1) / np.linalg.norm(UPDATES, axis=1)
+    np.testing.assert_allclose(ratio, 1, atol=0.1)
+    error = cosine_similarity(kept) - cosine_similarity(UPDATES)
+    assert np.abs(error).max() < 3 * np.sqrt(2 / 2000)
+
+
+@laws
+@given(st.floats(-5, 5), st.floats(-5, 5), st.integers(0, 9))
+def test_the_projection_is_linear(a, b, seed):
+    projection = Projection(5000, 100, seed)
+    combined = projection.keep(a * UPDATES[0] + b * UPDATES[1])
+    expected = a * projection.keep(UPDATES[0]) + b * projection.keep(UPDATES[1])
+    np.testing.assert_allclose(combined, expected, atol=1e-9)
+
+
+def test_the_same_seed_projects_alike_and_another_does_not():
+    one, same, other = (Projection(5000, 100, seed).keep(UPDATES[0]) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert np.abs(one - other).max() > 1
+
+
+def test_what_is_short_enough_is_kept_as_it_is():
+    update = UPDATES[0]
+    for length in (0, 5000, 9999):
+        projection = Projection(5000, length)
+        assert projection.keeps_all
+        assert projection.keep(update) is update
+
+
+def test_only_masked_entries_are_seen():
+    mask = np.arange(5000) % 2 == 0
+    whole = Projection(5000, mask=mask)
+    np.testing.assert_array_equal(whole.seen(whole.keep(UPDATES[0])), UPDATES[0][::2])
+    changed = np.where(mask, UPDATES[0], 1e6)
+    short = Projection(5000, 300, mask=mask)
+    assert short.keep(changed).shape == (300,)
+    np.testing.assert_array_equal(short.seen(short.keep(changed)), short.keep(UPDATES[0]))
+
+
+def test_precision_and_zero_are_kept():
+    projection = Projection(5000, 100)
+    assert projection.keep(UPDATES[0].astype(np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(projection.keep(np.zeros(5000)), np.zeros(100))

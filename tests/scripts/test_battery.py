@@ -1,0 +1,117 @@
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
+
+
+def battery(out: Path, *more: str) -> str:
+    """What the script prints, with warnings of its own processes let through."""
+    args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
+    args += ["--set", "dataset-size=200 local-epochs=1", "--workers", "1", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *args, *more], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_it_measures_and_resumes(tmp_path: Path) -> None:
+    first = battery(tmp_path)
+    assert "2 runs, 0 there already, 2 to do." in first
+    records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert len(records) == 2
+
+    again = battery(tmp_path)
+    assert "2 runs, 2 there already, 0 to do." in again
+    assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+
+    for family in ("no-groups-iid", "rotation-2"):
+        assert f"│ {family}" in again
+    with (tmp_path / "battery.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["family"], row["seed"]) for row in rows] == [
+        ("no-groups-iid", "0"),
+        ("rotation-2", "0"),
+    ]
+    assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def judged(family: str, *sides: str) -> dict[str, Any]:
+    """The figures of a run whose one split made these sides, such as ``"0-4"``."""
+    from battery_families import judge, run_config
+
+    config = run_config("digits", "", family, "norms", 0, {})
+    members = {}
+    for i, side in enumerate(sides):
+        first, _, last = side.partition("-")
+        members[f"0.{i}"] = [f"partition-{n}" for n in range(int(first), int(last or first) + 1)]
+    clients = {
+        name: {"cluster": cluster, "num_examples": 1, "accuracy": 1.0 if cluster == "0.0" else 0.5}
+        for cluster, names in members.items()
+        for name in names
+    }
+    splits = [{"round": 7, "children": list(members)}] if len(members) > 1 else []
+    tree = {"clusters": {cluster: {"edge_clients": names} for cluster, names in members.items()}}
+    return judge({"clients": clients, "clusters": members, "splits": splits}, tree, config)
+
+
+@pytest.mark.parametrize(
+    ("family", "sides", "exact", "false_splits"),
+    [
+        ("rotation-2", ["0-4", "5-9"], True, 0),
+        ("rotation-2", ["0-3", "4-9"], False, 1),
+        ("rotation-2", ["0-9"], False, 0),
+        ("rotation-4", ["0-9", "10-19"], False, 0),
+        ("no-groups-iid", ["0-9"], True, 0),
+        ("no-groups-iid", ["0", "1-9"], False, 1),
+        ("adversaries", ["0-16", "17-19"], True, 0),
+        ("adversaries", ["0-16", "17", "18-19"], True, 0),
+        ("adversaries", ["0-17", "18-19"], False, 0),
+        ("adversaries", ["0-15", "16-19"], False, 1),
+        ("adversaries", ["0-19"], False, 0),
+    ],
+)
+def test_what_counts_as_right(
+    family: str, sides: list[str], exact: bool, false_splits: int
+) -> None:
+    figures = judged(family, *sides)
+    assert figures["exact"] is exact
+    assert figures["false_splits"] == false_splits
+
+
+def test_adversaries_accuracy_is_that_of_honest_clients() -> None:
+    assert judged("adversaries", "0-16", "17-19")["accuracy"] == 1.0
+
+
+def test_every_family_and_criterion_is_a_run_config() -> None:
+    from battery_families import CRITERIA, FAMILIES, run_config, truth_of
+
+    for family, spec in FAMILIES.items():
+        for criterion in CRITERIA:
+            for data in ("digits", "mnist"):
+                config = run_config(data, "", family, criterion, 0, {})
+                assert len(truth_of(config)) == spec.clients
+
+
+def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path: Path) -> None:
+    import json
+
+    from battery import Job
+    from battery_families import run_config
+
+    def job(**more: Any) -> Job:
+        config = run_config("digits", "", "rotation-2", "norms", 0, more)
+        return Job("digits", "rotation-2", "norms", 0, config)
+
+    assert not job().is_done(tmp_path)
+    (tmp_path / f"{job().name}.json").write_text(json.dumps({"config": job().settings}))
+    assert job().is_done(tmp_path)
+    assert job(**{"output-dir": "/elsewhere"}).is_done(tmp_path)
+    assert not job(momentum=0.5).is_done(tmp_path)
