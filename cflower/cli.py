@@ -4,14 +4,16 @@ import sys
 from logging import WARNING, getLogger
 from pathlib import Path
 from secrets import randbelow
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from flwr.app import Context, RecordDict
 from rich.console import Console
 
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError, ConfigError
+from cflower.errors import CFlowerError
+from cflower.looking import DEFAULT_RUNS, Run, RunsDir, add_to
+from cflower.overrides import read_overrides
 from cflower.runs.reading import find_run, read_json
 from cflower.runs.tables import run_view
 
@@ -21,11 +23,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-RunsDir = Annotated[
-    Path, typer.Option("--runs", help="Where the run folders are.", show_default=True)
-]
-DEFAULT_RUNS = Path("~/cflower-runs")
 
 
 @app.command()
@@ -68,9 +65,7 @@ def simulate(
 
 @app.command()
 def show(
-    run: Annotated[
-        str, typer.Argument(help="Beginning of a run's id; the newest if not given.")
-    ] = "",
+    run: Run = "",
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
@@ -79,24 +74,7 @@ def show(
     print(f"Run folder: {folder}")
 
 
-def read_overrides(config: list[str]) -> dict[str, Any]:
-    """The values of ``-c``, in Flower's own syntax.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing or the text is no TOML.
-    """
-    import click
-    from flwr.common.config import parse_config_args
-
-    try:
-        return dict(parse_config_args(config))
-    except FileNotFoundError:
-        raise ConfigError(f"There is no file {config[0]!r}.") from None
-    except (click.ClickException, ValueError) as error:
-        message = error.message if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError(f"Cannot read -c {' '.join(config)!r}: {message}") from None
+add_to(app)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.data.glimpse import glimpse
 from cflower.errors import CFlowerError
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
@@ -36,7 +37,14 @@ def roll_call(message: Message, context: Context) -> Message:
         num_examples=len(data.train),
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),
+        **look(data, context),
     )
+
+
+def look(data: ClientData, context: Context) -> dict[str, Any]:
+    """A glimpse for the report, in simulation only: a real client's examples never leave it."""
+    dealt_out = "partition-id" in context.node_config and "data-path" not in context.node_config
+    return glimpse(data.train) if dealt_out else {}
 
 
 @app.train()

@@ -12,6 +12,7 @@ from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.errors import ConfigError
 
+TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("norms",)
 PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
@@ -114,6 +115,7 @@ class RunConfig:
 
     output_dir: str = "~/cflower-runs"
     resume: str = ""
+    tracker: str = choice("", TRACKERS)
 
     def __post_init__(self) -> None:
         for spec in fields(self):

@@ -19,10 +19,12 @@ from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
 from cflower.runs.checkpoint import Checkpoint
-from cflower.runs.folder import RunFolder, new_run_id
+from cflower.runs.folder import RunFolder, new_run_id, round_figures
 from cflower.runs.progress import RoundProgress, Say
 from cflower.runs.reading import find_run, read_json
+from cflower.runs.report import write_report
 from cflower.runs.tables import as_text, run_view
+from cflower.runs.trackers import check_tracker, start_tracker
 
 app = ServerApp()
 
@@ -67,17 +69,23 @@ def run(
         The content of ``summary.json``.
     """
     config = RunConfig.read(context.run_config)
+    check_tracker(config.tracker)
     folder, checkpoint = open_folder(config, context.run_id, say)
     roll_call = RollCall(timeout=config.node_timeout)
     clients = roll_call.gather(grid, config.min_available_nodes)
     model = initial_model(config, [roll_call.facts[name] for name in clients])
     if checkpoint is None:
         folder.begin()
+    folder.write_clients({name: roll_call.facts[name] for name in clients})
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
 
+    tracker = start_tracker(config.tracker, folder.path, config.as_keys())
+
     def on_round(report: RoundReport) -> None:
         folder.write_round(report, strategy.layout)
+        if tracker is not None:
+            tracker.log(round_figures(report), report.server_round)
         progress(report)
 
     strategy = ClusteredFL(
@@ -105,11 +113,14 @@ def run(
         strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     finally:
         progress.close()
+        if tracker is not None:
+            tracker.close()
     assert strategy.final_report is not None
     if not strategy.final_report.clients:
         raise FederationError("No client answered the closing evaluation.")
     summary = folder.write_end(strategy.final_report, config.num_server_rounds)
     say(as_text(run_view(summary, read_json(folder.path, "tree.json"))))
+    say(report_of(folder))
     say(f"Run folder: {folder.path}")
     return summary
 
@@ -121,6 +132,14 @@ def open_folder(config: RunConfig, run_id: int, say: Say) -> tuple[RunFolder, Ch
         return RunFolder(output / new_run_id(run_id), config.as_keys()), None
     folder = RunFolder(find_run(output, config.resume), config.as_keys())
     return folder, folder.take_up(warn=say)
+
+
+def report_of(folder: RunFolder) -> str:
+    """Write the report; the run is whole without it, so it does not fail with it."""
+    try:
+        return f"Report: {write_report(folder.path)}"
+    except Exception as error:
+        return f"No report was written ({error!r}); `cflower report {folder.path}` tries again."
 
 
 def criterion_of(config: RunConfig) -> Criterion:

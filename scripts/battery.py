@@ -17,17 +17,17 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from battery_families import (
-    BASELINES,
     CRITERIA,
     FAMILIES,
     MODELS,
-    SPLIT_KEYS,
+    Job,
     Oracle,
     judge,
     run_config,
@@ -36,48 +36,10 @@ from battery_families import (
 from battery_report import Record, Results, draw, print_table, sentence, write_csv
 from rich.console import Console
 
-from cflower.cli import read_overrides
 from cflower.errors import CFlowerError, ConfigError
+from cflower.overrides import read_overrides
 
 ALL = "all"
-
-
-class Job(NamedTuple):
-    """One run: what it is, and its whole run config."""
-
-    data: str
-    family: str
-    criterion: str
-    seed: int
-    config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        return f"{self.data}--{self.family}--{self.criterion}--{self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The keys that the result depends on."""
-        unused = {"output-dir", *(SPLIT_KEYS if self.criterion in BASELINES else ())}
-        return {key: value for key, value in self.config.items() if key not in unused}
-
-    @property
-    def cost(self) -> int:
-        """In proportion to its training steps, for the time left."""
-        examples = self.config["dataset-size"] or 1_797
-        return int(self.config["num-server-rounds"] * self.config["local-epochs"] * examples)
-
-    def is_done(self, out: Path) -> bool:
-        """Whether its record is there and of this run config.
-
-        Keys that are newer than the record do not count.
-        """
-        path = out / f"{self.name}.json"
-        if not path.exists():
-            return False
-        known = json.loads(path.read_text())["config"]
-        return all(self.settings.get(key, value) == value for key, value in known.items())
 
 
 def battery(
@@ -137,7 +99,9 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
                 told = sentence(future.result())
             except Exception as error:
                 failed += 1
-                told = f"FAILED: {type(error).__name__}: {error}"
+                told = f"FAILED: {type(error).__name__}: {error} (see {job.name}.error.txt)"
+                lines = traceback.format_exception(error)
+                (out / f"{job.name}.error.txt").write_text("".join(lines))
             label = f"{job.data} {job.family} {job.criterion} seed {job.seed}"
             print(f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left")
     except KeyboardInterrupt:
@@ -191,6 +155,7 @@ def run_one(job: Job, out: Path, keep: bool) -> Record:
     path = out / f"{job.name}.json"
     path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
     path.with_suffix(".tmp").replace(path)
+    (out / f"{job.name}.error.txt").unlink(missing_ok=True)
     return record
 
 

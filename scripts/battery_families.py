@@ -1,16 +1,16 @@
 """What `battery.py` measures: the families, the data, the criteria, and what counts as right."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score
 
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
-from cflower.data.shifts import groups_of
 
 Keys = dict[str, Any]
 """Run-config keys with their values."""
@@ -99,7 +99,9 @@ MODELS = {
 """Data sets by name, and the model each is measured with."""
 
 BASELINES: dict[str, Keys] = {
-    "oracle": {"method": "federated"},  # with the criterion `Oracle` below
+    # With the criterion `Oracle` below. Everyone trains in every round, or the groups known from
+    # the start would be those of half of the clients, and the others left to Algorithm 4.
+    "oracle": {"method": "federated", "fraction-train": 1.0},
     "federated": {"method": "federated"},
 }
 CRITERIA: dict[str, Keys] = {
@@ -115,7 +117,7 @@ CRITERIA: dict[str, Keys] = {
     },
     **BASELINES,
 }
-SPLIT_KEYS = ("split-criterion", "eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
+SPLIT_KEYS = (*CRITERIA["norms-0.4-1.6"], "linkage", "heard-share")
 
 
 def run_config(data: str, folder: str, family: str, criterion: str, seed: int, more: Keys) -> Keys:
@@ -133,24 +135,60 @@ def run_config(data: str, folder: str, family: str, criterion: str, seed: int, m
         "min-available-nodes": spec.clients,
         "seed": seed,
     }
-    return RunConfig.read(keys | CRITERIA[criterion] | spec.keys | more).as_keys()
+    return RunConfig.read(keys | spec.keys | CRITERIA[criterion] | more).as_keys()
+
+
+class Job(NamedTuple):
+    """One run: what it is, and its whole run config."""
+
+    data: str
+    family: str
+    criterion: str
+    seed: int
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        return f"{self.data}--{self.family}--{self.criterion}--{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys that the result depends on."""
+        unused = {"output-dir", *(SPLIT_KEYS if self.criterion in BASELINES else ())}
+        return {key: value for key, value in self.config.items() if key not in unused}
+
+    @property
+    def cost(self) -> int:
+        """In proportion to its training steps, for the time left."""
+        examples = self.config["dataset-size"] or 1_797
+        return int(self.config["num-server-rounds"] * self.config["local-epochs"] * examples)
+
+    def is_done(self, out: Path) -> bool:
+        """Whether its record is there and of this run config.
+
+        Keys that are newer than the record do not count.
+        """
+        path = out / f"{self.name}.json"
+        if not path.exists():
+            return False
+        known = json.loads(path.read_text())["config"]
+        return all(self.settings.get(key, value) == value for key, value in known.items())
 
 
 def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
     """The true group of every client, by its name."""
+    from cflower.data.shifts import groups_of  # loads much that `--table` need not wait for
+
     clients = config["min-available-nodes"]
-    groups = groups_of(clients, config["num-groups"], config["group-sizes"])
-    if config["shift"] == "none":
-        groups = (0,) * clients
+    num_groups = 1 if config["shift"] == "none" else config["num-groups"]
+    groups = groups_of(clients, num_groups, config["group-sizes"])
     return {f"partition-{i}": group for i, group in enumerate(groups)}
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A criterion that was told the groups: it splits by them as soon as it can.
-
-    Clients that are absent then are placed by Algorithm 4, like any newcomer.
-    """
+    """A criterion that was told the groups: it splits by them in the first round."""
 
     truth: Mapping[str, int]
 
@@ -172,6 +210,8 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
     Among adversaries (``label-noise``) only the honest clients count: it is right when they are
     one cluster that holds no adversary, however the adversaries themselves are divided.
     """
+    from sklearn.metrics import adjusted_rand_score
+
     truth, found = truth_of(config), {n: c["cluster"] for n, c in summary["clients"].items()}
     judged = set(truth)
     if config["shift"] == "label-noise":
@@ -185,7 +225,9 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         for split in summary["splits"]
     ]
     clients = [summary["clients"][name] for name in judged]
-    weights = [client["num_examples"] for client in clients]
+    known = [c["num_examples"] for c in clients if c["num_examples"]]
+    # A client that only ever walked down the tree has not told its number of examples.
+    weights = [c["num_examples"] or np.mean(known) for c in clients]
     return {
         "exact": bool(index == 1.0),
         "adjusted_rand_index": float(index),

@@ -1,7 +1,7 @@
 """What `battery.py` shows: the table in the terminal, one CSV, one picture."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -120,14 +120,14 @@ def draw(results: Results, path: Path) -> None:
     heights = [len(names) + 1.5 for names in families.values()]
     width = max(len(results.criteria(data=data)) for data in all_data)
     figure = Figure(
-        figsize=(11, sum(heights) * max(0.3, 0.16 * (width + 1)) + 1.2), layout="constrained"
+        figsize=(11, sum(heights) * max(0.3, 0.13 * (width + 1)) + 1.2), layout="constrained"
     )
     axes = figure.subplots(len(all_data), 2, squeeze=False, height_ratios=heights, sharey="row")
     for (exact, gap), (data, names) in zip(axes, families.items(), strict=True):
-        draw_bars(exact, results, data, names, share_exact, results.criteria(data=data))
+        draw_bars(exact, results, data, results.criteria(data=data), share_exact, "{:.0f}")
         exact.set(title=f"{data}: exact recoveries", xlabel="% of runs", xlim=(0, 110))
         shown = dict.fromkeys([*results.criteria(data=data), "federated"])
-        draw_bars(gap, results, data, names, gap_to_oracle, list(shown))
+        draw_bars(gap, results, data, list(shown), gap_to_oracle, "{:+.1f}")
         gap.set(title=f"{data}: accuracy against the oracle", xlabel="percentage points")
         gap.axvline(0, color="black", linewidth=0.8)
         gap.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
@@ -151,19 +151,24 @@ COLOURS: Mapping[str, str] = {"federated": "0.75", "oracle": "0.4"}
 
 
 def draw_bars(
-    axis: Any, results: Results, data: str, names: list[str], value_of: Any, criteria: list[str]
+    axis: Any,
+    results: Results,
+    data: str,
+    criteria: list[str],
+    value_of: Callable[[Results, Sequence[Record]], float | None],
+    form: str,
 ) -> None:
     """A bar for each family and criterion; a missing value says so."""
-    thick = 0.8 / len(criteria)
+    names, thick = results.names("family", data=data), 0.8 / len(criteria)
     for i, criterion in enumerate(criteria):
-        colour = COLOURS.get(criterion, f"C{i}")
+        colour = COLOURS.get(criterion, f"C{list(CRITERIA).index(criterion)}")
         for j, family in enumerate(names):
             rows = results.of(data, family, criterion)
             value = value_of(results, rows) if rows else None
             y = j - 0.4 + thick * (i + 0.5)
             label = "" if j else criterion
             axis.barh(y, value or 0, 0.9 * thick, color=colour, label=label)
-            text = "not run" if value is None else f"{value + 0.0:.3g}"
+            text = "not run" if value is None else form.format(value)
             left = value is not None and value < 0
             axis.annotate(
                 text,

@@ -1,9 +1,11 @@
 """One round of Clustered Federated Learning (Algorithm 5, server side): state in, state out.
 
 Differences from the paper: after a split each child starts from the parent's model plus the
-mean update of its own members, as the authors' code does (Algorithm 5 leaves it open); members
-may be absent, see `Evidence` for which updates count; the model may follow the mean update by
-other rules than eq. 2, see `ServerOptimizer`.
+mean update of its own members, as the authors' code does (Algorithm 5 leaves it open); where
+updates are only kept as projections, and for entries that are not trained, it starts from the
+mean over the whole parent. Members may be absent, see `Evidence` for which updates count. The
+model may follow the mean update by other rules than eq. 2, see `ServerOptimizer`; their momentum
+is handed down at a split.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -129,7 +131,7 @@ class CFL:
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
             unplaced = set(settled) - placed if decision.sides else ()
-            walking = {**dict.fromkeys(unplaced, leaf.name), **tree.walking}
+            walking = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.walking}
             tree = tree.update(*clusters, walking=walking)
         return RoundResult(CFLState(tree, known), tuple(decisions), forks)
 

@@ -1,5 +1,6 @@
 """Why a cluster is split, or is not: eqs. 32, 33 and 39, answered with figures and a sentence."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -79,6 +80,9 @@ class Decision:
     clients: tuple[str, ...] = ()
     """Order of ``similarity``."""
     similarity: Matrix | None = field(default=None, repr=False, compare=False)
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else the criterion went by, under its own names; ``eps1`` and ``eps2`` where it set
+    these itself."""
 
 
 class Criterion(Protocol):

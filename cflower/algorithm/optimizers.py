@@ -2,6 +2,9 @@
 
 ``fedavg`` is eq. 2. The others take the mean update as a pseudo-gradient: FedAvgM (Hsu et al.,
 arXiv 1909.06335), FedAdagrad, FedAdam and FedYogi (Reddi et al., arXiv 2003.00295, Alg. 2).
+
+Differences from Flower's strategies of these names: the second moment starts at τ², as in the
+paper, where theirs starts at 0, and there is no bias correction.
 """
 
 from collections.abc import Mapping

@@ -52,20 +52,27 @@ class Projection:
     @cached_property
     def _places(self) -> NDArray[np.intp]:
         rng = generator(self.seed, "projection", "places")
-        return rng.integers(self.length, size=self.num_seen)
+        places = rng.integers(self.length, size=self.num_trained)
+        # The entries that similarity does not look at go into a second half: they count in
+        # norms and distances.
+        return places if self.mask is None else np.where(self.mask, places, places + self.length)
 
     @cached_property
     def _signs(self) -> NDArray[np.float32]:
         rng = generator(self.seed, "projection", "signs")
-        return rng.choice(np.array([-1, 1], np.float32), size=self.num_seen)
+        return rng.choice(np.array([-1, 1], np.float32), size=self.num_trained)
 
     def seen(self, vector: Vector) -> Vector:
-        """The part of a kept vector that similarity looks at, shape (k,)."""
-        masked = self.mask is not None and len(vector) == self.num_trained
-        return vector[self.mask] if masked else vector
+        """The part of a kept vector that similarity looks at."""
+        if self.keeps_all:
+            return vector if self.mask is None else vector[self.mask]
+        return vector[: self.length]
 
     def keep(self, vector: Vector) -> Vector:
-        """What is kept of a vector of shape (d,): itself, or its projection of shape (k,).
+        """What is kept of a vector of shape (d,): itself, or its projection.
+
+        The projection has shape (k,), or (2k,) with a mask: the entries that similarity sees,
+        then the others.
 
         >>> projection = Projection(num_trained=10_000, length=1_000)
         >>> update = generator(0, "doctest").normal(size=10_000)
@@ -75,5 +82,5 @@ class Projection:
         """
         if self.keeps_all:
             return vector
-        weights = self._signs * self.seen(vector)
-        return np.bincount(self._places, weights, self.length).astype(vector.dtype)
+        size = self.length if self.mask is None else 2 * self.length
+        return np.bincount(self._places, self._signs * vector, size).astype(vector.dtype)

@@ -6,10 +6,10 @@ does not know the question still takes part: its node id is its name.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -28,6 +28,19 @@ CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, as one does that has no such function."""
 
 
+TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
+RETRY = 600.0
+"""Seconds after which a node that did not answer is asked again: each time holds up a round."""
+
+
+class Refusal(NamedTuple):
+    """A node that may not take part."""
+
+    client: str
+    reason: str
+    facts: Mapping[str, Any]
+
+
 @dataclass
 class RollCall:
     """The clients of a run by name, and the node each is at now.
@@ -40,16 +53,16 @@ class RollCall:
         Node id by client name, of clients that are connected.
     facts : dict of str to dict
         What each client told of itself.
-    refused : dict of int to str
+    refused : dict of int to Refusal
         Why a node may not take part, by node id.
     """
 
     timeout: float = 60.0
     nodes: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, Refusal] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    _twins: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _silent_since: dict[int, float] = field(default_factory=dict)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -84,19 +97,25 @@ class RollCall:
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
-        live = set(grid.get_node_ids())
+        live, now = set(grid.get_node_ids()), time.monotonic()
         self.nodes = {name: node for name, node in self.nodes.items() if node in live}
         for node, name in self._names.items():
-            if node in live and node not in self.refused:
+            if node in live:
                 self.nodes.setdefault(name, node)
-        for node, facts in [(n, f) for n, f in self._twins.items() if n in live]:
-            if str(facts.get("client-id", node)) not in self.nodes:  # its holder is gone
-                del self._twins[node], self.refused[node]
-                self._enter(node, facts)
-        unknown = sorted(live - set(self._names) - set(self.refused))
-        for node, facts in self._ask(grid, unknown):
-            self._enter(node, facts)
-        return len(unknown) - sum(node in self._names or node in self.refused for node in unknown)
+        for node, refusal in list(self.refused.items()):
+            if refusal.reason == TWIN and node in live and refusal.client not in self.nodes:
+                del self.refused[node]  # the node that held its name is gone
+                self._enter(node, refusal.facts)
+        known = self._names.keys() | self.refused.keys()
+        asked = sorted(n for n in live - known if now - self._silent_since.get(n, -RETRY) >= RETRY)
+        problems: dict[str, list[str]] = {}
+        for node, facts in self._ask(grid, asked):
+            if problem := self._enter(node, facts):
+                problems.setdefault(problem, []).append(self.refused[node].client)
+        for problem, names in problems.items():
+            log(WARNING, "Client(s) %s cannot take part: %s", ", ".join(in_order(names)), problem)
+        known = self._names.keys() | self.refused.keys()
+        return sum(node not in known for node in asked)
 
     def _ask(self, grid: Grid, nodes: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The facts each node answers with; empty for an app that does not know the question."""
@@ -114,34 +133,26 @@ class RollCall:
                 yield node, dict(records[FACTS]) if FACTS in records else {}
             elif reply.error.code == CLIENT_FAILED:
                 yield node, {}
+        self._silent_since |= dict.fromkeys(exchange.silent, time.monotonic())
 
-    def _enter(self, node: int, facts: dict[str, Any]) -> None:
+    def _enter(self, node: int, facts: Mapping[str, Any]) -> str:
+        """Note what a node answered; the problem, if it cannot take part."""
         name = str(facts.get("client-id", node))
-        if problem := facts.get("problem"):
-            self.refused[node] = f"{name}: {problem}"
-            log(WARNING, "Client %s cannot take part: %s", name, problem)
-        elif name in self.nodes:
-            self.refused[node] = f"{name}: another node already holds this name"
-            self._twins[node] = facts
-            log(
-                WARNING,
-                "Two nodes claim the name %s: node %d keeps it, node %d is refused. Give each "
-                "SuperNode a client-id of its own.",
-                name,
-                self.nodes[name],
-                node,
-            )
-        else:
-            returned = name in self.facts
-            self._names[node], self.nodes[name], self.facts[name] = name, node, facts
-            if returned:
-                log(INFO, "Client %s is back, at node %d.", name, node)
+        problem = str(facts.get("problem", "")) or (TWIN if name in self.nodes else "")
+        if problem:
+            self.refused[node] = Refusal(name, problem, facts)
+            return problem
+        if name in self.facts:
+            log(INFO, "Client %s is back, at node %d.", name, node)
+        self._names[node], self.nodes[name], self.facts[name] = name, node, dict(facts)
+        return ""
 
     def _too_few(self, at_least: int, announced: int) -> str:
-        reasons = {reason.split(": ", 1)[1] for reason in self.refused.values()}
+        reasons = {refusal.reason for refusal in self.refused.values()}
         if not self.nodes and len(reasons) == 1:
             return reasons.pop()
-        refused = "; refused: " + "; ".join(self.refused.values()) if self.refused else ""
+        told = [f"{refusal.client}: {refusal.reason}" for refusal in self.refused.values()]
+        refused = f"; refused: {'; '.join(told)}" if told else ""
         how = (
             f'add --federation-config "num-supernodes={at_least}" to `flwr run`, '
             f"or set -c min-available-nodes={max(len(self.nodes), 1)}"

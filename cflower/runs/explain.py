@@ -8,7 +8,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.runs.record import Line, RunRecord, counted, finding
-from cflower.runs.whatif import Thresholds, asked_again, first_split, margins
+from cflower.runs.whatif import Thresholds, asked_again, first_splits, margins, room
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys that can be asked about without training again."""
@@ -74,10 +74,10 @@ def story(run: RunRecord, cluster: str, used: Thresholds) -> Iterator[str]:
         yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
     if run.config["method"] != "clustered":
         return
-    if any("eps1" in (line.get("figures") or {}) for line in lines) and (
-        run.config["split-criterion"] != "norms"
-    ):
+    if run.config["split-criterion"] != "norms":
         return  # its own thresholds moved from round to round
+    if split and lines[-1]["alpha_cross"] is not None:
+        yield f"  {room(lines[-1])}"
     for margin in margins(run, cluster, used):
         sign = "above" if margin.key == "eps1" else "below"
         known = (
@@ -107,15 +107,17 @@ def what_if(run: RunRecord, cluster: str, given: Thresholds) -> str:
     lines = run.by_cluster[cluster]
     recorded = next((ln["round"] for ln in lines if ln["decision"] == Outcome.SPLIT), None)
     was = f"in the run: round {recorded}" if recorded else "in the run: not split"
-    first = first_split(run, cluster, given)
-    if first is None:
+    found = first_splits(run, cluster, given)
+    if not found:
         last = asked_again(lines[-1], given, run.matrix(lines[-1]))
         beyond = f"; what came after round {recorded} is not known" if recorded else ""
         return f"Cluster {cluster}: would not have split ({was}): {last.reason}{beyond}."
-    might = "would have split" if first.answer.outcome else "might have split"
-    return f"Cluster {cluster}: {might} in round {first.server_round} ({was}): " + (
-        f"{first.answer.reason}."
-    )
+    said = [
+        f"{'would' if first.answer.outcome else 'might'} have split in round "
+        f"{first.server_round}: {first.answer.reason}."
+        for first in found
+    ]
+    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(said)
 
 
 def span(first: int, last: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import version
@@ -20,9 +21,17 @@ from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from cflower.runs.reading import read_json
+from cflower.runs.trackers import figures_of
 
 CHECKPOINTS = "checkpoints"
-MAY_CHANGE = ("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout")
+MAY_CHANGE = (
+    "resume",
+    "output-dir",
+    "num-server-rounds",
+    "node-timeout",
+    "round-timeout",
+    "tracker",
+)
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")
 
@@ -114,6 +123,14 @@ class RunFolder:
             if line["decision"] == Outcome.SPLIT:
                 self._splits.append(split_line(line, checkpoint.state.tree))
         return checkpoint
+
+    def write_clients(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """``clients.json``: what the clients told of their data, in simulation; else nothing."""
+        told = {name: data_line(fact) for name, fact in facts.items() if data_line(fact)}
+        if told:
+            classes = next(iter(facts.values())).get("class-names", [])
+            content = {"class_names": list(classes), "clients": told}
+            self._write("clients.json", json.dumps(content).encode())
 
     def write_end(self, report: FinalReport, num_rounds: int) -> dict[str, Any]:
         """The closing ``summary.json``, also returned."""
@@ -210,12 +227,33 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "alpha_cross": decision.alpha_cross,
         "decision": decision.outcome.value,
         "reason": decision.reason,
+        "figures": dict(decision.figures),
         "metrics": report.metrics(decision.cluster),
         "clients": {
             name: report.measured[name].metrics for name in members if name in report.measured
         },
         "problems": {name: report.problems[name] for name in members if name in report.problems},
         "seconds": round(report.seconds, 3),
+    }
+
+
+def round_figures(report: RoundReport) -> dict[str, float]:
+    """All numbers that one round adds to ``rounds.jsonl``, for a tracker."""
+    found: dict[str, float] = {}
+    for decision in report.decisions:
+        found |= figures_of(round_line(report, decision))
+    return found
+
+
+def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``clients.json`` has of one client, of the facts it told in the roll call."""
+    keys = ("label-counts", "sample-images", "sample-shape", "sample-labels")
+    return {
+        key.replace("-", "_"): b64encode(facts[key]).decode()
+        if isinstance(facts[key], bytes)
+        else list(facts[key])
+        for key in keys
+        if key in facts
     }
 
 

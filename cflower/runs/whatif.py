@@ -91,13 +91,16 @@ class FirstSplit(NamedTuple):
     answer: Answer
 
 
-def first_split(run: RunRecord, cluster: str, given: Thresholds) -> FirstSplit | None:
-    """The first round of a cluster that would have split it, or might have; None without one."""
+def first_splits(run: RunRecord, cluster: str, given: Thresholds) -> list[FirstSplit]:
+    """The first round that would have split a cluster, after the first that might have, if any."""
+    found: list[FirstSplit] = []
     for line in run.by_cluster.get(cluster, []):
         answer = asked_again(line, given, run.matrix(line))
-        if answer.outcome in (Outcome.SPLIT, None):
-            return FirstSplit(line["round"], answer)
-    return None
+        if answer.outcome is Outcome.SPLIT:
+            return [*found, FirstSplit(line["round"], answer)]
+        if answer.outcome is None and not found:
+            found.append(FirstSplit(line["round"], answer))
+    return found
 
 
 class Margin(NamedTuple):
@@ -112,19 +115,30 @@ class Margin(NamedTuple):
 
 
 def margins(run: RunRecord, cluster: str, given: Thresholds) -> list[Margin]:
-    """The smallest change of ε1 alone, and of ε2 alone, that passes the norms in some round."""
+    """The smallest change of ε1 alone, and of ε2 alone, that passes the norms in another round."""
     could = [
         line
         for line in run.by_cluster.get(cluster, [])
         if asked_again(line, replace(given, eps1=float("inf"), eps2=-1.0), None).outcome is None
     ]
     found = []
-    if restless := [line for line in could if line["max_norm"] > given.eps2]:
-        line = min(restless, key=lambda line: float(line["mean_norm"]))
-        if line["mean_norm"] >= given.eps1:
-            found.append(Margin("eps1", line["mean_norm"], line["round"], run.has_matrix(line)))
-    if still := [line for line in could if line["mean_norm"] < given.eps1]:
-        line = max(still, key=lambda line: float(line["max_norm"]))
-        if line["max_norm"] <= given.eps2:
-            found.append(Margin("eps2", line["max_norm"], line["round"], run.has_matrix(line)))
+    if moving := [
+        ln for ln in could if ln["max_norm"] > given.eps2 and ln["mean_norm"] >= given.eps1
+    ]:
+        line = min(moving, key=lambda line: float(line["mean_norm"]))
+        found.append(Margin("eps1", line["mean_norm"], line["round"], run.has_matrix(line)))
+    if content := [
+        ln for ln in could if ln["max_norm"] <= given.eps2 and ln["mean_norm"] < given.eps1
+    ]:
+        line = max(content, key=lambda line: float(line["max_norm"]))
+        found.append(Margin("eps2", line["max_norm"], line["round"], run.has_matrix(line)))
     return found
+
+
+def room(line: Line) -> str:
+    """What the thresholds had to be for a split that happened."""
+    gamma = largest_safe_gamma(line["alpha_cross"])
+    return (
+        f"It needed eps1 above {line['mean_norm']:.4g}, eps2 below {line['max_norm']:.4g} "
+        f"and gamma-max below {gamma:.4g}."
+    )

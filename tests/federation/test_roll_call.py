@@ -82,7 +82,8 @@ def test_of_two_live_nodes_with_one_name_the_first_holds_it():
     grid = grid_of({1: {"client_id": "a"}, 2: {"client_id": "a"}, 3: {"client_id": "b"}})
     roll_call.gather(grid, 2)
     assert roll_call.nodes == {"a": 1, "b": 3}
-    assert roll_call.refused == {2: "a: another node already holds this name"}
+    assert roll_call.refused[2].client == "a"
+    assert roll_call.refused[2].reason.startswith("another node already holds this name")
 
 
 def test_a_refused_twin_takes_the_name_over_when_its_holder_is_gone():
@@ -104,7 +105,7 @@ def test_a_client_with_a_problem_is_refused_in_its_words():
     grid = grid_of({1: {"client_id": "a", "problem": "no data"}, 2: {"client_id": "b"}})
     roll_call = RollCall()
     assert roll_call.gather(grid, 1) == ("b",)
-    assert roll_call.refused == {1: "a: no data"}
+    assert roll_call.refused[1][:2] == ("a", "no data")
 
 
 def test_a_problem_that_all_share_is_the_error():
@@ -160,3 +161,12 @@ def test_a_node_that_was_unavailable_is_asked_again():
     facts[2] = {"client_id": "b"}
     assert roll_call.update(grid) == 0
     assert roll_call.clients == ("a", "b")
+
+
+def test_a_node_that_never_answers_holds_up_one_round_only():
+    facts = {1: {"client_id": "a"}, 2: None}
+    grid, roll_call = grid_of(facts), RollCall(timeout=0.3)
+    assert roll_call.update(grid) == 1
+    began = time.monotonic()
+    assert roll_call.update(grid) == 0
+    assert time.monotonic() - began < 0.2

@@ -1,4 +1,5 @@
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -101,10 +102,7 @@ def test_every_family_and_criterion_is_a_run_config() -> None:
 
 
 def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path: Path) -> None:
-    import json
-
-    from battery import Job
-    from battery_families import run_config
+    from battery_families import Job, run_config
 
     def job(**more: Any) -> Job:
         config = run_config("digits", "", "rotation-2", "norms", 0, more)

@@ -1,0 +1,24 @@
+"""`report.html`: everything a run folder tells, as one page that needs no network."""
+
+from pathlib import Path
+
+from cflower.runs.record import RunRecord
+from cflower.runs.report.content import page_content
+from cflower.runs.report.page import page
+
+REPORT = "report.html"
+
+
+def write_report(run: Path, *, live: bool = False) -> Path:
+    """Write a run's page into its folder, replacing an older one whole.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder is no run, or a file of it is damaged.
+    """
+    path = run / REPORT
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(page(page_content(RunRecord.read(run)), live=live), encoding="utf-8")
+    temporary.replace(path)
+    return path

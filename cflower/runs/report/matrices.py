@@ -1,0 +1,87 @@
+"""The similarity matrices for the page: ordered by their split, one byte an entry."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cflower.algorithm.bipartition import bipartition
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.tree import natural_order
+from cflower.runs.record import Line, RecordedMatrix, RunRecord
+
+ROOM = 6_000_000
+"""Bytes for all matrices of a page; those of splits come first."""
+
+
+def matrices(run: RunRecord, position: Mapping[str, int]) -> dict[str, Any]:
+    """Every split's matrix, and of the refused ones as many as there is room for.
+
+    Returns
+    -------
+    dict
+        ``shown``, by round, and ``left_out``, how many were recorded but are not shown.
+    """
+    recorded = [line for line in run.lines if run.has_matrix(line)]
+    chosen = fitting(recorded)
+    return {
+        "shown": [entry for line in chosen if (entry := matrix_entry(run, line, position))],
+        "left_out": len(recorded) - len(chosen),
+    }
+
+
+def fitting(recorded: list[Line]) -> list[Line]:
+    """The splits, and refused splits spread evenly over the rounds, within `ROOM`."""
+    splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
+    refused = [line for line in recorded if line["decision"] != Outcome.SPLIT]
+    room = ROOM - sum(size_of(line) for line in splits)
+    needed = sum(size_of(line) for line in refused)
+    if needed > room:
+        step = int(np.ceil(needed / max(room, 1)))
+        refused = refused[::-1][::step] if room > 0 else []
+    return sorted([*splits, *refused], key=lambda line: int(line["round"]))
+
+
+def size_of(line: Line) -> int:
+    """Bytes that a line's matrix takes in the page, at most."""
+    return int(len(line["members"]) ** 2 * 4 / 3)
+
+
+def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any] | None:
+    """One matrix, its two sides after each other; None if it is not there any more."""
+    matrix = run.matrix(line)
+    if matrix is None or len(matrix.clients) < 2:
+        return None
+    sides = sides_of(run, line, matrix)
+    order = [i for side in sides for i in side]
+    values = matrix.values[np.ix_(order, order)]
+    return {
+        "round": line["round"],
+        "cluster": line["cluster"],
+        "outcome": line["decision"],
+        "clients": [position[matrix.clients[i]] for i in order],
+        "first": len(sides[0]),
+        "values": b64encode(
+            np.rint(np.nan_to_num(values) * 127).astype(np.int8).tobytes()
+        ).decode(),
+    }
+
+
+def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[int]]:
+    """Positions in the matrix by side; within one, clients that ended together stand together."""
+    homes = {name: str(told.get("cluster")) for name, told in run.summary["clients"].items()}
+
+    def rank(i: int) -> tuple[Any, ...]:
+        name = matrix.clients[i]
+        return natural_order(homes.get(name, "")), natural_order(name)
+
+    children = run.clusters.get(line["cluster"], {}).get("children", [])
+    if line["decision"] == Outcome.SPLIT and len(children) >= 2:
+        # Those who were placed later, without an update at the time, are in no edge.
+        edges = [set(run.clusters[child]["edge_clients"]) for child in children]
+        sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]
+        if all(sides) and sum(map(len, sides)) == len(matrix.clients):
+            return [sorted(side, key=rank) for side in sides]
+    found = bipartition(matrix.values, run.config["linkage"])
+    return [sorted(found.first, key=rank), sorted(found.second, key=rank)]

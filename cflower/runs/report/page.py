@@ -1,0 +1,70 @@
+"""The page itself: its parts put together, and a run's content put into it safely.
+
+The parts are Markdown files whose code blocks are the page's HTML, CSS and JavaScript, because a
+Flower app bundle takes Markdown along but neither ``.html`` nor ``.css`` nor ``.js`` files.
+"""
+
+import json
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+SCRIPTS = ("draw", "tree", "norms", "accuracy", "similarity", "clients", "data", "notes", "start")
+"""JavaScript parts in the order they are put together."""
+BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def page(content: dict[str, Any], *, live: bool = False) -> str:
+    """The whole HTML document.
+
+    Parameters
+    ----------
+    content : dict
+        See `page_content`.
+    live : bool
+        Whether the page asks its server for newer content, as `cflower watch` has it.
+    """
+    scripts = [*SCRIPTS[:-1], *(["watch"] if live else []), SCRIPTS[-1]]
+    # One scope for all parts: nothing on the page can be reached from outside.
+    script = "(() => {\n'use strict';\n" + "\n".join(part(f"{s}.js") for s in scripts) + "})();\n"
+    # Nothing may be loaded from anywhere, and only this very script may run.
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {allowed(script)}"
+    if live:
+        policy += "; connect-src 'self'"
+    values = {
+        "policy": policy,
+        "title": escape(f"{content['run']['id']} · cflower"),
+        "style": part("style.css"),
+        "content": in_script(content),
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], part("page.html"))
+
+
+def in_script(content: Any) -> str:
+    r"""JSON that cannot end the script element it stands in.
+
+    >>> in_script({"name": "</script><b>"})
+    '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
+    """
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def allowed(script: str) -> str:
+    """The Content-Security-Policy directive that lets this script run and no other."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return f"script-src 'sha256-{digest}'"
+
+
+@cache
+def part(name: str) -> str:
+    """The code blocks of one part of the page."""
+    text = files(__package__).joinpath("page", f"{name}.md").read_text(encoding="utf-8")
+    return "\n".join(BLOCK.findall(text))

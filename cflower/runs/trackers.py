@@ -1,0 +1,174 @@
+"""Experiment trackers: the figures of ``rounds.jsonl``, under the same names, as they come in.
+
+A figure is called as its way into the line: cluster ``0.1``'s ``mean_norm`` is ``0.1/mean_norm``,
+its mean accuracy ``0.1/metrics/accuracy``, a client's ``clients/partition-3/accuracy``.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from cflower.errors import ConfigError
+from cflower.runs.record import Line
+
+Figures = dict[str, float]
+FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
+
+
+class Tracker(Protocol):
+    """Where the figures of a run go, besides its folder."""
+
+    def log(self, figures: Figures, server_round: int) -> None:
+        """Take in the figures of one round."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+def start_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker | None:
+    """The tracker that the key ``tracker`` names; None for "".
+
+    Parameters
+    ----------
+    name : {"", "tensorboard", "wandb", "mlflow"}
+    run : Path
+        The run folder, into which all of them write unless their own environment variables say
+        otherwise.
+    config : mapping
+        The run config, which the tracker shows too.
+
+    Raises
+    ------
+    ConfigError
+        If the tracker's package is not installed.
+    """
+    makers: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+        "tensorboard": TensorBoard,
+        "wandb": WeightsAndBiases,
+        "mlflow": MLflow,
+    }
+    check_tracker(name)
+    return makers[name](run, config) if name else None
+
+
+def check_tracker(name: str) -> None:
+    """Refuse a tracker whose package is missing, before anything has started.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if name and find_spec(name) is None:
+        raise ConfigError(
+            f"tracker={name!r} needs the package {name}, which is not installed: "
+            "pip install 'cflower[tracking]'."
+        )
+
+
+def figures_of(line: Line) -> Figures:
+    """The numbers of one line of ``rounds.jsonl``, each under its way into the line.
+
+    >>> figures_of({"cluster": "0", "mean_norm": 0.5, "metrics": {"loss": 2}, "clients": {}})
+    {'0/mean_norm': 0.5, '0/metrics/loss': 2.0}
+    """
+    cluster = line["cluster"]
+    found = {f"{cluster}/{key}": line.get(key) for key in FIGURES}
+    for group in ("figures", "metrics"):
+        found |= {f"{cluster}/{group}/{k}": v for k, v in (line.get(group) or {}).items()}
+    for client, metrics in line["clients"].items():
+        found |= {f"clients/{client}/{key}": value for key, value in metrics.items()}
+    return {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+class TensorBoard:
+    """Event files in ``<run>/tensorboard``: ``tensorboard --logdir <output-dir>`` shows them."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run / "tensorboard"))
+        table = "\n".join(f"| {key} | {value} |" for key, value in config.items())
+        self._writer.add_text("config", f"| key | value |\n| --- | --- |\n{table}")
+
+    def log(self, figures: Figures, server_round: int) -> None:
+        """One scalar a figure."""
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, server_round)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the event file."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run in ``<run>/wandb``, kept on this machine: ``wandb sync`` uploads it if one wants.
+
+    ``WANDB_MODE``, ``WANDB_PROJECT`` and the like are respected; without them it is offline.
+    """
+
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "cflower"),
+            name=run.name,
+            dir=str(run),
+            config=dict(config),
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
+    def log(self, figures: Figures, server_round: int) -> None:
+        """All of a round in one step."""
+        self._run.log({**figures, "round": server_round}, step=server_round)
+
+    def close(self) -> None:
+        """Finish the run's files."""
+        self._run.finish()
+
+
+class MLflow:
+    """A run in ``<run>/mlflow.db``, or wherever ``MLFLOW_TRACKING_URI`` says.
+
+    ``mlflow ui --backend-store-uri sqlite:///<run>/mlflow.db`` shows it.
+    """
+
+    BATCH = 1000
+    """Figures that MLflow takes at once."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+        from mlflow import MlflowClient
+
+        local = f"sqlite:///{run / 'mlflow.db'}"
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", local))
+        found = self._client.get_experiment_by_name("cflower")
+        place = (run / "mlflow").as_uri() if "MLFLOW_TRACKING_URI" not in os.environ else None
+        experiment = (
+            found.experiment_id if found else self._client.create_experiment("cflower", place)
+        )
+        self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
+        for key, value in config.items():
+            self._client.log_param(self._id, key, value)
+
+    def log(self, figures: Figures, server_round: int) -> None:
+        """One metric a figure; MLflow allows fewer signs in a name, the others become ``_``."""
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(re.sub(r"[^\w\-. :/]", "_", name), value, 0, server_round)
+            for name, value in figures.items()
+        ]
+        for start in range(0, len(metrics), self.BATCH):
+            self._client.log_batch(self._id, metrics[start : start + self.BATCH])
+
+    def close(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._id)

@@ -1,0 +1,91 @@
+"""`cflower watch`: the report of a run while it goes on, served on this machine only."""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from cflower.errors import CFlowerError, RunFolderError
+from cflower.runs.record import RunRecord
+from cflower.runs.report.content import page_content
+from cflower.runs.report.page import page
+
+HOST = "127.0.0.1"
+WATCHED = ("config.json", "rounds.jsonl", "summary.json")
+
+
+class ReportServer(ThreadingHTTPServer):
+    """Serves the page at ``/`` and what it shows, anew for every round, at ``/content``.
+
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    port : int
+        0 takes a free one.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, run: Path, port: int = 0) -> None:
+        self.run_folder = run
+        RunRecord.read(run)  # refuses what is no run before there is a server
+        try:
+            super().__init__((HOST, port), ReportHandler)
+        except OSError as error:
+            raise RunFolderError(
+                f"Cannot serve on port {port}: {error.strerror}. Give another --port, or none."
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_port}/"
+
+    def state(self) -> str:
+        """Changes whenever the run folder has something new."""
+        files = [self.run_folder / name for name in WATCHED]
+        stats = [(file.name, file.stat().st_mtime_ns) for file in files if file.is_file()]
+        return f'"{sha256(repr(stats).encode()).hexdigest()[:16]}"'
+
+
+class ReportHandler(BaseHTTPRequestHandler):
+    """Answers GET of two paths, to requests that name this machine only."""
+
+    server: ReportServer
+
+    def do_GET(self) -> None:
+        """The page, its content, or nothing new."""
+        # A page elsewhere could reach a server here under a name of its own (DNS rebinding).
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            self.send_error(403)
+        elif self.path == "/":
+            self._send("text/html; charset=utf-8", lambda run: page(page_content(run), live=True))
+        elif self.path == "/content":
+            self._send("application/json", lambda run: json.dumps(page_content(run)))
+        else:
+            self.send_error(404)
+
+    def _send(self, kind: str, make: Callable[[RunRecord], str]) -> None:
+        state = self.server.state()
+        if self.path != "/" and self.headers.get("If-None-Match") == state:
+            self.send_response(304)
+            self.end_headers()
+            return
+        try:
+            body = make(RunRecord.read(self.server.run_folder)).encode()
+        except CFlowerError as error:
+            self.send_error(500, explain=str(error))
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("ETag", state)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the terminal belongs to the user."""

@@ -1,0 +1,80 @@
+"""The run config: one source of truth, checked at the edge."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cflower.config import RunConfig, key_of
+from cflower.errors import ConfigError
+
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+def config_table() -> dict[str, object]:
+    return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_pyproject_lists_every_key_with_its_default() -> None:
+    assert config_table() == RunConfig().as_keys()
+    assert {k: type(v) for k, v in config_table().items()} == {
+        k: type(v) for k, v in RunConfig().as_keys().items()
+    }
+
+
+def test_every_key_of_pyproject_is_explained() -> None:
+    text = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("\n[")[0]
+    for line in text.splitlines():
+        if line and not line.lstrip().startswith("#"):
+            assert "#" in line, f"{line!r} has no comment"
+
+
+def test_keys_survive_the_round_trip() -> None:
+    config = RunConfig(seed=7, shift="none", eps1=0.1)
+    assert RunConfig.read(config.as_keys()) == config
+
+
+def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
+    assert "federations" not in tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"lerning-rate": 0.1}, "Unknown run-config key 'lerning-rate': did you mean 'learning-r"),
+        ({"zzz": 1}, "Unknown run-config key 'zzz': see pyproject.toml"),
+        ({"learning-rate": "fast"}, "Got learning-rate='fast' (str), but expected a number"),
+        ({"batch-size": 3.5}, "Got batch-size=3.5 (float), but expected a whole number"),
+        ({"seed": True}, "Got seed=True (bool), but expected a whole number"),
+        ({"dataset": 3}, "Got dataset=3 (int), but expected a text in quotes"),
+        ({"batch-size": 0}, "Got batch-size=0, but expected a number >= 1."),
+        ({"gamma-max": 1.0}, "Got gamma-max=1.0, but expected a number >= 0 and < 1."),
+        ({"fraction-train": 0}, "Got fraction-train=0.0, but expected a number > 0 and <= 1."),
+        ({"eps1": float("nan")}, "Got eps1=nan, but expected a number > 0."),
+        ({"method": "clusterd"}, "Did you mean 'clustered'?"),
+        ({"group-sizes": "6,x"}, "Got group-sizes='6,x', but expected whole numbers above 0"),
+        ({"partitioner": "natural-id"}, "needs natural-id-column"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_value_and_expectation(
+    values: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        RunConfig.read(values)
+    assert says in str(refused.value)
+
+
+def test_a_whole_number_is_a_fine_float() -> None:
+    assert RunConfig.read({"learning-rate": 1}).learning_rate == 1.0
+
+
+def test_a_relative_output_dir_needs_a_folder_it_is_relative_to(tmp_path: Path) -> None:
+    config = RunConfig(output_dir="runs")
+    assert config.output_path(relative_to=tmp_path) == tmp_path / "runs"
+    with pytest.raises(ConfigError, match="Give an absolute one"):
+        config.output_path()
+
+
+def test_every_field_is_a_kebab_case_key() -> None:
+    assert all("_" not in key_of(spec) for spec in fields(RunConfig))
