@@ -10,21 +10,13 @@ from typing import Any
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.choices import check_choice
+from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.errors import ConfigError
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("norms",)
-PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
-SHIFTS = (
-    "none",
-    "rotation",
-    "label-swap",
-    "label-permutation",
-    "label-subset",
-    "label-noise",
-    "nested",
-)
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ class RunConfig:
 
     split_criterion: str = choice("norms", CRITERIA)
     eps1: float = number(0.9, above=0)
-    eps2: float = number(1.6, above=0)
+    eps2: float = number(1.75, above=0)
     gamma_max: float = number(0.68, least=0, below=1)
     linkage: Linkage = choice("single", LINKAGES)
     min_cluster_size: int = number(2, least=1)
@@ -202,9 +194,5 @@ def check_value(spec: "dataclasses.Field[Any]", value: Any) -> None:
     bounds, options = spec.metadata.get("range"), spec.metadata.get("options")
     if bounds is not None and value not in bounds:
         raise ConfigError(f"Got {key_of(spec)}={value!r}, but expected a number {bounds}.")
-    if options is not None and value not in options:
-        near = get_close_matches(str(value), options, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"Got {key_of(spec)}={value!r}, but expected one of {', '.join(options)}.{hint}"
-        )
+    if options is not None:
+        check_choice(key_of(spec), value, options)

@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -106,6 +107,8 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
             print(f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left")
     except KeyboardInterrupt:
         print("Stopped. The same command goes on from here.")
+        for worker in multiprocessing.active_children():
+            worker.terminate()
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -113,9 +116,10 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
 
 
 def be_quiet() -> None:
-    """Once in every worker: no progress bars of many runs in one terminal."""
+    """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours."""
     from logging import WARNING, getLogger
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the worker lives)
     getLogger("flwr").setLevel(WARNING)
 

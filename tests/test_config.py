@@ -52,7 +52,7 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"gamma-max": 1.0}, "Got gamma-max=1.0, but expected a number >= 0 and < 1."),
         ({"fraction-train": 0}, "Got fraction-train=0.0, but expected a number > 0 and <= 1."),
         ({"eps1": float("nan")}, "Got eps1=nan, but expected a number > 0."),
-        ({"method": "clusterd"}, "Did you mean 'clustered'?"),
+        ({"method": "clusterd"}, "did you mean 'clustered'?"),
         ({"group-sizes": "6,x"}, "Got group-sizes='6,x', but expected whole numbers above 0"),
         ({"partitioner": "natural-id"}, "needs natural-id-column"),
     ],

@@ -38,7 +38,7 @@ FORBIDDEN = {
 }
 """What a layer must not import, beside the apps above it."""
 
-APPS = ("client_app", "server_app", "cli")
+APPS = ("client_app", "server_app", "cli", "looking")
 ALLOWED_TO_ALGORITHM = ("cflower.algorithm", "cflower.errors", "cflower.seeding")
 
 

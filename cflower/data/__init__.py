@@ -4,8 +4,3 @@ The way through: `sources` finds a data set, `partition` deals it out, `columns`
 partition into arrays, `shifts` makes the groups of clients differ, and `client_data` puts
 these together into what one client learns from.
 """
-
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
-from cflower.data.examples import Examples
-
-__all__ = ["ClientData", "DataSettings", "Examples", "load_client_data"]

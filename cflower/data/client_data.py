@@ -8,12 +8,13 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.choices import check_choice
+from cflower.choices import check_choice
 from cflower.data.columns import class_names, labels_of
 from cflower.data.decoding import inputs_of
 from cflower.data.examples import Examples
-from cflower.data.partition import PARTITIONERS, deal_out
-from cflower.data.shifts import SHIFTS, apply_shift, groups_of
+from cflower.data.names import PARTITIONERS, SHIFTS
+from cflower.data.partition import deal_out
+from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import image_size, load_source
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator

@@ -21,11 +21,10 @@ from flwr_datasets.partitioner import (
 )
 from numpy.typing import NDArray
 
-from cflower.data.choices import check_choice
+from cflower.choices import check_choice
 from cflower.data.columns import label_column
+from cflower.data.names import PARTITIONERS
 from cflower.errors import DataError
-
-PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
 
 
 def deal_out(

@@ -16,16 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import rotate
 
-from cflower.data.choices import check_choice
+from cflower.choices import check_choice
 from cflower.data.examples import Examples
+from cflower.data.names import SHIFTS
 from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator
-
-SHIFTS = (
-    "none", "rotation", "label-swap", "label-permutation", "label-subset", "label-noise",
-    "nested",
-)  # fmt: skip
 
 
 def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple[int, ...]:

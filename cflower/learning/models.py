@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cflower.data.choices import check_choice
+from cflower.choices import check_choice
 from cflower.errors import ConfigError
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +104,7 @@ class RunRecord:
         try:
             with np.load(path, allow_pickle=False) as content:
                 return RecordedMatrix(tuple(content["clients"].tolist()), content["similarity"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise RunFolderError(f"{path} is damaged: {error}.") from None
 
     def _matrix_path(self, line: Line) -> Path:

@@ -91,11 +91,9 @@ class TensorBoard:
     """Event files in ``<run>/tensorboard``: ``tensorboard --logdir <output-dir>`` shows them."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.summary import Writer
 
-        self._writer = SummaryWriter(str(run / "tensorboard"))
-        table = "\n".join(f"| {key} | {value} |" for key, value in config.items())
-        self._writer.add_text("config", f"| key | value |\n| --- | --- |\n{table}")
+        self._writer = Writer(str(run / "tensorboard"))
 
     def log(self, figures: Figures, server_round: int) -> None:
         """One scalar a figure."""

@@ -4,12 +4,12 @@ import sys
 import numpy as np
 import pytest
 
-from cflower.data import DataSettings, load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.errors import ConfigError, DataError
 
 DIGEST = """
 from zlib import crc32
-from cflower.data import DataSettings, load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 def digest(partition):
     settings = DataSettings(partitioner="dirichlet", shift="label-noise", seed=5)
     data = load_client_data(settings, partition, 4)

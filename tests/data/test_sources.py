@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from cflower.data import DataSettings, load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.columns import class_names, labels_of
 from cflower.data.decoding import inputs_of
 from cflower.data.sources import image_size, load_source

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from cflower.data import DataSettings, Examples, load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.examples import Examples
 from cflower.errors import ConfigError, DataError
 from cflower.learning import TrainingSettings, build_model, evaluate, train
 
 TRAINED = """
 import torch
 from zlib import crc32
-from cflower.data import DataSettings, load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.learning import TrainingSettings, build_model, train
 def trained(seed):
     data = load_client_data(DataSettings(), 1, 10)

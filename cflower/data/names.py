@@ -1,0 +1,15 @@
+"""What may be chosen in the run config, apart from the modules that do it: those load slowly."""
+
+PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
+"""See `cflower.data.partition`."""
+
+SHIFTS = (
+    "none",
+    "rotation",
+    "label-swap",
+    "label-permutation",
+    "label-subset",
+    "label-noise",
+    "nested",
+)
+"""See `cflower.data.shifts`."""

@@ -1,0 +1,109 @@
+"""`cflower explain`: the recorded verdicts, and those of other thresholds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflower.algorithm.criteria import Evidence, NormCriterion, Outcome
+from cflower.errors import ConfigError, RunFolderError
+from cflower.runs.explain import explanation
+from cflower.runs.record import RecordedMatrix, RunRecord
+from cflower.runs.whatif import Thresholds, asked_again, margins
+from tests.runs.folders import made_up_run
+
+NAMES = ("a", "b", "c", "d")
+
+
+@given(
+    eps1=st.floats(0.01, 3),
+    eps2=st.floats(0.01, 3),
+    gamma_max=st.floats(0, 0.99),
+    linkage=st.sampled_from(["single", "complete"]),
+    min_cluster_size=st.integers(1, 3),
+    seed=st.integers(0, 50),
+)
+def test_the_answer_is_what_the_criterion_would_have_said(
+    eps1: float, eps2: float, gamma_max: float, linkage: str, min_cluster_size: int, seed: int
+) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(4, 3))
+    weights = np.full(4, 0.25)
+    norms = np.linalg.norm(vectors, axis=1)
+    mean = float(np.linalg.norm(weights @ vectors))
+    evidence = Evidence("0", 1, 4, NAMES, tuple(vectors), norms, weights, mean)
+    keys = {"eps1": eps1, "eps2": eps2, "gamma_max": gamma_max, "linkage": linkage}
+    criterion = NormCriterion(**keys, min_cluster_size=min_cluster_size)
+    decision, _ = criterion.decide(evidence, {})
+    line = {
+        "members": list(NAMES),
+        "mean_norm": mean,
+        "max_norm": float(norms.max()),
+        "decision": "still moving",
+        "reason": "",
+    }
+    matrix = RecordedMatrix(NAMES, evidence.similarity)
+    thresholds = Thresholds(**keys, min_cluster_size=min_cluster_size)
+    assert asked_again(line, thresholds, matrix).outcome is decision.outcome
+    if asked_again(line, thresholds, None).outcome is None:
+        assert decision.outcome in (Outcome.SPLIT, Outcome.NOT_APART, Outcome.TOO_SMALL)
+
+
+def test_what_was_recorded_is_told_cluster_by_cluster(made_up: Path) -> None:
+    text = explanation(RunRecord.read(made_up))
+    assert "Cluster 0 (8 clients, rounds 1 to 6): split in round 6 into 0.0 and 0.1." in text
+    assert "rounds 4 to 5, sides not apart enough" in text
+    assert "It needed eps1 above 0.5, eps2 below 3 and gamma-max below 0.8062." in text
+    assert "Cluster 0.1 (4 clients, rounds 7 to 20): was not split." in text
+    assert "With eps2 below 1 alone the norms would have allowed a split in round 7" in text
+    assert "whose sides were not recorded" in text
+
+
+def test_other_thresholds_are_answered_from_the_matrices(made_up: Path) -> None:
+    run = RunRecord.read(made_up)
+    text = explanation(run, {"gamma-max": 0.5})
+    assert "Cluster 0 (in the run: round 6): would have split in round 4" in text
+    text = explanation(run, {"eps1": 0.01})
+    assert "Cluster 0: would not have split (in the run: round 6)" in text
+    assert "what came after round 6 is not known" in text
+    text = explanation(run, {"eps1": 9.0})
+    assert "might have split in round 1" in text
+    assert "the sides were not recorded in this round" in text
+    assert "For certain it would have split in round 4" in text
+
+
+def test_margins_are_the_smallest_changes(made_up: Path) -> None:
+    run = RunRecord.read(made_up)
+    used = Thresholds.of(run.config)
+    (first,) = margins(run, "0", used)
+    assert (first.key, first.server_round, first.recorded) == ("eps1", 3, False)
+    assert first.value == pytest.approx(2 / 3 + 1)
+
+
+@pytest.mark.parametrize("key", ["learning-rate", "epsilon"])
+def test_what_would_need_training_is_refused(made_up: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' needs a new run"):
+        explanation(RunRecord.read(made_up), {key: 1.0})
+
+
+def test_a_wrong_value_is_refused(made_up: Path) -> None:
+    with pytest.raises(ConfigError, match="eps1"):
+        explanation(RunRecord.read(made_up), {"eps1": -1.0})
+
+
+def test_a_run_without_rounds(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run")
+    (path / "rounds.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="no round yet"):
+        explanation(RunRecord.read(path))
+
+
+def test_damaged_files_are_told_by_name(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run")
+    (path / "similarity" / "4-0.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(RunFolderError, match=r"4-0\.npz is damaged"):
+        explanation(RunRecord.read(path), {"eps1": 1.0})
+    (path / "rounds.jsonl").write_text("{broken\n")
+    with pytest.raises(RunFolderError, match=r"rounds.jsonl is damaged"):
+        RunRecord.read(path)

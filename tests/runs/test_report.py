@@ -1,0 +1,170 @@
+"""`report.html`: what it holds, for every state of a run, and that nothing in it is trusted."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cflower.algorithm.bipartition import bipartition
+from cflower.runs.record import RunRecord, finding
+from cflower.runs.report import write_report
+from cflower.runs.report.content import page_content
+from cflower.runs.report.matrices import fitting, size_of
+from cflower.runs.report.page import page
+from tests.runs.folders import made_up_run
+
+PARTS = Path(__file__).parents[2] / "cflower" / "runs" / "report"
+HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the addresses in its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "action", "data")]
+
+
+def elements(text: str) -> Elements:
+    found = Elements()
+    found.feed(text)
+    return found
+
+
+def content_in(text: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.S)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_one_file_that_loads_nothing(made_up: Path) -> None:
+    text = write_report(made_up).read_text()
+    found = elements(text)
+    assert [address for address in found.addresses if not address.startswith("data:")] == []
+    assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert "fetch(" not in text
+    assert "default-src 'none'" in text
+    assert "connect-src" not in text
+
+
+def test_the_page_holds_everything_of_the_run(made_up: Path) -> None:
+    run = RunRecord.read(made_up)
+    content = page_content(run)
+    assert content["run"]["finding"] == finding(run.summary)
+    assert len(content["lines"]["round"]) == len(run.lines)
+    assert [c["name"] for c in content["clients"]] == [f"client-{i}" for i in range(8)]
+    assert content["config"] == dict(run.config)
+    assert content["problems"] == [
+        {"client": 0, "problem": "did not come within 60 s", "rounds": [3]}
+    ]
+    assert content["heard"][0] == [19, 20]
+    assert content["accuracies"][0][2] is None
+    assert content["data"]["counts"][3] == [3, 2, 1]
+    assert content["data"]["samples"][0]["sheet"].startswith("data:image/png;base64,")
+    assert content_in(page(content)) == json.loads(json.dumps(content))
+
+
+def test_matrices_stand_in_the_order_of_their_split(made_up: Path) -> None:
+    shown = page_content(RunRecord.read(made_up))["matrices"]["shown"]
+    assert [entry["outcome"] for entry in shown] == ["sides not apart enough"] * 2 + ["split"]
+    for entry in shown:
+        assert entry["clients"][: entry["first"]] == [0, 1, 2, 3]
+        assert sorted(entry["clients"]) == list(range(8))
+
+
+def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path: Path) -> None:
+    run_path = made_up_run(tmp_path / "run", refused=1)
+    signs = np.array([1, -1, 1, -1, 1, -1, 1, -1])
+    matrix = np.outer(signs, signs) * 0.5 + np.eye(8) * 0.5
+    names = [f"client-{i}" for i in range(8)]
+    file = run_path / "similarity" / "5-0.npz"
+    np.savez(file, similarity=matrix, clients=np.array(names))
+    entry = page_content(RunRecord.read(run_path))["matrices"]["shown"][0]
+    sides = bipartition(matrix)
+    assert (entry["round"], entry["first"]) == (5, len(sides.first))
+    assert entry["clients"][:4] == list(sides.first)
+
+
+def test_splits_come_first_where_matrices_do_not_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [str(i) for i in range(30)]
+    lines = [
+        {"round": r, "members": members, "decision": "split" if r == 7 else "sides not apart"}
+        for r in range(1, 21)
+    ]
+    monkeypatch.setattr("cflower.runs.report.matrices.ROOM", 5 * size_of(lines[0]))
+    rounds = [line["round"] for line in fitting(lines)]
+    assert 7 in rounds
+    assert 3 <= len(rounds) <= 5
+    assert rounds == sorted(rounds)
+
+
+def test_names_with_markup_end_up_as_data_only(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run", name=HOSTILE, classes=("<b>x</b>", "</script>", "&lt;"))
+    plain = made_up_run(tmp_path / "plain")
+    hostile_text, plain_text = write_report(path).read_text(), write_report(plain).read_text()
+    assert elements(hostile_text).tags == elements(plain_text).tags
+    clients = content_in(hostile_text)["clients"]
+    assert isinstance(clients, list)
+    assert [client["name"] for client in clients] == [HOSTILE.format(i) for i in range(8)]
+
+
+def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run", finished=False, data=False)
+    with (path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 21, "clu')  # being written
+    content = page_content(RunRecord.read(path))
+    assert content["run"]["finding"] == "So far 2 clusters among 8 clients after 20 rounds."
+    assert content["clients"][0]["federated"] is None
+    assert content["data"] is None
+    for file_ in path.rglob("*.*"):
+        if file_.name != "config.json":
+            file_.unlink()
+    assert page_content(RunRecord.read(path))["run"]["rounds"] == 0
+    write_report(path)
+
+
+def test_figures_of_another_criterion_and_numbers_that_are_none(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run")
+    lines = [json.loads(text) for text in (path / "rounds.jsonl").read_text().splitlines()]
+    lines[0] |= {"figures": {"eps1": 0.123456789, "p_value": 0.5}, "mean_norm": float("nan")}
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = page_content(RunRecord.read(path))
+    assert content["lines"]["figures"][0] == {"eps1": 0.12346, "p_value": 0.5}
+    assert content["lines"]["mean"][0] is None
+    page(content)
+
+
+def test_a_large_run_stays_below_15_megabytes(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path / "run", clients=500, rounds=200, refused=30)
+    report = write_report(path)
+    assert report.stat().st_size < 15_000_000
+    assert page_content(RunRecord.read(path))["matrices"]["left_out"] > 0
+
+
+def test_all_parts_travel_in_a_flower_app_bundle() -> None:
+    kinds = {path.suffix for path in PARTS.rglob("*.*") if "__pycache__" not in path.parts}
+    assert kinds == {".py", ".md"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "clusters", "said"),
+    [
+        ({"accuracy": 0.5, "fl_accuracy": 0.75}, {"0.0": ["a"], "0.1": ["b"]}, "25.0 points below"),
+        ({"accuracy": 0.5, "fl_accuracy": 0.5}, {"0": ["a", "b"]}, "no cluster was split"),
+        ({"accuracy": 0.5}, {"0": ["a", "b"]}, "a mean accuracy of 50.0%."),
+        ({}, {"0": ["a", "b"]}, "1 cluster among 2 clients after 4 rounds."),
+    ],
+)
+def test_the_sentence_at_the_top(
+    metrics: dict[str, float], clusters: dict[str, list[str]], said: str
+) -> None:
+    summary = {"finished": True, "rounds": 4, "clients": {"a": {"accuracy": 0.5}}}
+    assert said in finding(summary | {"metrics": metrics, "clusters": clusters})
