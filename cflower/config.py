@@ -16,7 +16,7 @@ from cflower.errors import ConfigError
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
-CRITERIA = ("norms",)
+CRITERIA = ("auto", "norms")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RunConfig:
     momentum: float = number(0.9, least=0, below=1)
     weight_decay: float = number(0.0, least=0)
 
-    split_criterion: str = choice("norms", CRITERIA)
+    split_criterion: str = choice("auto", CRITERIA)
     eps1: float = number(0.9, above=0)
     eps2: float = number(1.75, above=0)
     gamma_max: float = number(0.68, least=0, below=1)

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 from rich.console import Console
 
+from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
@@ -146,6 +147,8 @@ def criterion_of(config: RunConfig) -> Criterion:
     """When this run splits a cluster."""
     if config.method != "clustered":
         return NeverSplit()
+    if config.split_criterion == "auto":
+        return AutoCriterion(heard_share=config.heard_share)
     return NormCriterion(
         config.eps1,
         config.eps2,

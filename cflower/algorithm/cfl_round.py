@@ -126,7 +126,7 @@ class CFL:
                 if is_fresh(known.get(name), leaf.born, origins[leaf.name])
             }
             decision, clusters = self._advance(
-                leaf, settled, fresh, tallies[leaf.name].mean(), server_round
+                leaf, settled, known, fresh, tallies[leaf.name].mean(), server_round
             )
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
@@ -139,6 +139,7 @@ class CFL:
         self,
         leaf: Cluster,
         settled: list[str],
+        known: Mapping[str, KnownUpdate],
         fresh: Mapping[str, KnownUpdate],
         mean: Weights,
         server_round: int,
@@ -154,6 +155,7 @@ class CFL:
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
             mean_norm=norm(mean.trained if heard_all else self._mean(fresh)),
+            rounds=np.array([update.server_round for update in fresh.values()], dtype=int),
         )
         if not len(mean.trained):
             reason = "no member was heard from in this round"
@@ -163,23 +165,25 @@ class CFL:
             return decision, [replace(self._follow(leaf, mean), memory=memory)]
         children = []
         for i, side in enumerate(sorted(decision.sides, key=first_in_order)):
-            theirs = {name: fresh[name] for name in side}
+            theirs = {name: fresh[name] for name in side if name in fresh}
             # Of a projected update only what it looks like is left, not what to add: then
             # the children start from the mean over the whole cluster.
-            step = mean._replace(trained=self._mean(theirs)) if self._whole else mean
+            own = self.projection.keeps_all and theirs
+            step = mean._replace(trained=self._mean(theirs)) if own else mean
             children.append(
                 replace(
                     self._follow(leaf, step),
                     name=f"{leaf.name}.{i}",
                     members=side,
                     born=server_round,
-                    edge={name: self._seen(update) for name, update in theirs.items()},
-                    memory={},
+                    edge={name: self._seen(known[name]) for name in side},
+                    memory=self.criterion.inherit(memory),
                 )
             )
-        # Who has no fresh update said nothing about this split: such members join the largest
-        # child for the time being, and walk from here when they are next heard from.
-        silent = [name for name in leaf.members if name not in fresh]
+        # Members on no side said too little for this split: they join the largest child for
+        # the time being, and walk from here when they are next heard from.
+        placed = {name for side in decision.sides for name in side}
+        silent = [name for name in leaf.members if name not in placed]
         home = max(range(len(children)), key=lambda i: len(children[i].members))
         everyone = in_order((*children[home].members, *silent))
         children[home] = replace(children[home], members=everyone)
@@ -212,10 +216,6 @@ class CFL:
     def _weight(self, known: KnownUpdate) -> float:
         """w_i before normalisation."""
         return known.num_examples if self.weighting == "examples" else 1.0
-
-    @property
-    def _whole(self) -> bool:
-        return self.projection.keeps_all
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""

@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     MOVING = "still moving"
     CONTENT = "clients content"
     NOT_APART = "sides not apart enough"
+    UNSTEADY = "sides not steady yet"
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "too few heard from"
     NEVER = "never split"
@@ -50,6 +51,15 @@ class Evidence:
     """w_i, summing to 1, shape (m,)."""
     mean_norm: float
     """‖Σ w_i Δ_i‖, left side of eq. 32."""
+    rounds: NDArray[np.integer] | None = None
+    """The round each update came in, shape (m,); None: all in this one."""
+
+    @property
+    def heard_now(self) -> NDArray[np.bool_]:
+        """Which clients were heard from in this very round, shape (m,)."""
+        if self.rounds is None:
+            return np.ones(len(self.clients), dtype=bool)
+        return np.asarray(self.rounds == self.server_round, dtype=bool)
 
     @property
     def max_norm(self) -> float:
@@ -89,23 +99,42 @@ class Criterion(Protocol):
     """Decides, from the evidence of one cluster and what it remembers of it, what to do."""
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """The verdict, and the memory to hand in next round (a split starts afresh)."""
+        """The verdict, and the memory to hand in next round; the one given is not changed."""
+
+    def inherit(self, memory: Memory) -> Memory:
+        """The memory that the children of a split cluster start with."""
 
 
-def heard_enough(evidence: Evidence, share: float, min_cluster_size: int) -> Decision | None:
-    """The verdicts that need no figures: too few members, or too few of them heard from."""
-    heard, members = len(evidence.clients), evidence.num_members
-    least = max(2, 2 * min_cluster_size)
+def heard_enough(
+    evidence: Evidence,
+    share: float,
+    least: int,
+    heard: int | None = None,
+    how: str = "heard from since the model last moved far",
+) -> Decision | None:
+    """The verdicts that need no figures: too few members, or too few of them heard from.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    share : float
+        Share of the members that must have been heard from.
+    least : int
+        Members that a split needs.
+    heard : int, optional
+        Members that count as heard from; those of the evidence if not given.
+    how : str
+        What they had to do to count, for the sentence.
+    """
+    members = evidence.num_members
+    heard = len(evidence.clients) if heard is None else heard
     if members < least:
         reason = f"{members} member(s), and a split needs at least {least}"
         return verdict(evidence, Outcome.TOO_SMALL, reason)
     # 0.14 * 150 is 21.000000000000004: the share asked for must not lose a client to rounding.
     needed = max(least, ceil(share * members - 1e-9))
     if heard < needed:
-        reason = (
-            f"{heard} of {members} members heard from since the model last moved far, "
-            f"and a split needs {needed}"
-        )
+        reason = f"{heard} of {members} members {how}, and a split needs {needed}"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
     return None
 
@@ -131,6 +160,10 @@ class NeverSplit:
         """Never a split."""
         reason = "this method does not split clusters"
         return verdict(evidence, Outcome.NEVER, reason), memory
+
+    def inherit(self, memory: Memory) -> Memory:
+        """Nothing."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -171,8 +204,13 @@ class NormCriterion:
         """Eqs. 32, 33, then Algorithm 1, then eq. 39; remembers nothing."""
         return self._decide(evidence), memory
 
+    def inherit(self, memory: Memory) -> Memory:
+        """Nothing."""
+        return {}
+
     def _decide(self, evidence: Evidence) -> Decision:
-        if early := heard_enough(evidence, self.heard_share, self.min_cluster_size):
+        least = max(2, 2 * self.min_cluster_size)
+        if early := heard_enough(evidence, self.heard_share, least):
             return early
         mean, largest = evidence.mean_norm, evidence.max_norm
         if mean >= self.eps1:

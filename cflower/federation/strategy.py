@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
+from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
-from cflower.algorithm.criteria import Criterion, NormCriterion
+from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, ParameterTree, in_order
@@ -49,7 +50,7 @@ class ClusteredFL(Strategy):
     Parameters
     ----------
     criterion : Criterion, optional
-        When to split a cluster; `NormCriterion` with its defaults if not given.
+        When to split a cluster; `AutoCriterion` if not given, which needs no thresholds.
     fraction_train, fraction_evaluate : float
         Share of every cluster's clients that train, and that evaluate, in a round. The last
         round is evaluated by everyone. With ``fraction_evaluate=0`` the rounds before it are
@@ -115,7 +116,7 @@ class ClusteredFL(Strategy):
         roll_call: RollCall | None = None,
         on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
-        self.criterion = criterion or NormCriterion()
+        self.criterion = criterion or AutoCriterion()
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
         self.min_available_nodes = min_available_nodes

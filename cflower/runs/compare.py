@@ -19,35 +19,42 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
-    """One row a run; the best mean accuracy has a star."""
+    """One column a run; the best mean accuracy has a star."""
     table = Table(title="runs side by side (accuracy on held-out examples, * = best)")
-    table.add_column("run", overflow="fold")
-    for heading in ("rounds", "clusters", "clients"):
-        table.add_column(heading, justify="right")
-    for heading in ("mean", "std", "worst", "FL model", "gain", "Rand index", "seconds"):
-        table.add_column(heading, justify="right")
-    means = {name: run.summary["metrics"].get("accuracy") for name, run in runs.items()}
-    best = max((mean for mean in means.values() if mean is not None), default=None)
-    for name, run in runs.items():
-        summary, metrics = run.summary, run.summary["metrics"]
-        own, federated = means[name], metrics.get("fl_accuracy")
-        scores = [c["accuracy"] for c in summary["clients"].values() if "accuracy" in c]
-        seconds = {line["round"]: line["seconds"] for line in run.lines}
-        cells = [
-            name if run.finished else f"{name} (not finished)",
-            str(run.rounds),
-            str(len(summary["clusters"])),
-            str(len(summary["clients"])),
-            shown(own, ".4f") + ("*" if own is not None and own == best else " "),
-            shown(float(np.std(scores)) if scores else None, ".4f"),
-            shown(min(scores, default=None), ".4f"),
-            shown(federated, ".4f"),
-            shown(own - federated if own is not None and federated is not None else None, "+.4f"),
-            shown(summary["adjusted_rand_index"], ".3f"),
-            f"{sum(seconds.values()):.0f}",
-        ]
-        table.add_row(*(Text(cell) for cell in cells))
+    table.add_column("")
+    for name in runs:
+        table.add_column(Text(name), justify="right", overflow="fold")
+    columns = [column_of(run) for run in runs.values()]
+    means = [run.summary["metrics"].get("accuracy") for run in runs.values()]
+    best = max((mean for mean in means if mean is not None), default=None)
+    for column, mean in zip(columns, means, strict=True):
+        column["mean accuracy"] += "*" if mean is not None and mean == best else " "
+    for row in columns[0]:
+        table.add_row(row, *(Text(column[row]) for column in columns))
     return table
+
+
+def column_of(run: RunRecord) -> dict[str, str]:
+    """What the table says of one run."""
+    summary, metrics = run.summary, run.summary["metrics"]
+    own, federated = metrics.get("accuracy"), metrics.get("fl_accuracy")
+    scores = [c["accuracy"] for c in summary["clients"].values() if "accuracy" in c]
+    gain = own - federated if own is not None and federated is not None else None
+    seconds = {line["round"]: line["seconds"] for line in run.lines}
+    return {
+        "run": run.name,
+        "finished": "yes" if run.finished else "not finished",
+        "rounds": str(run.rounds),
+        "clients": str(len(summary["clients"])),
+        "clusters": str(len(summary["clusters"])),
+        "mean accuracy": shown(own, ".4f"),
+        "± std of the clients": shown(float(np.std(scores)) if scores else None, ".4f"),
+        "worst client": shown(min(scores, default=None), ".4f"),
+        "FL model (θ*_root)": shown(federated, ".4f"),
+        "gain over it": shown(gain, "+.4f"),
+        "adjusted Rand index": shown(summary["adjusted_rand_index"], ".3f"),
+        "seconds in rounds": f"{sum(seconds.values()):.0f}",
+    }
 
 
 def differences(runs: Mapping[str, RunRecord]) -> str:

@@ -8,7 +8,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.runs.record import Line, RunRecord, counted, finding
-from cflower.runs.whatif import Thresholds, asked_again, first_splits, margins, room
+from cflower.runs.whatif import Thresholds, asked_again, first_splits, margins, matrix_for, room
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys that can be asked about without training again."""
@@ -109,7 +109,7 @@ def what_if(run: RunRecord, cluster: str, given: Thresholds) -> str:
     was = f"in the run: round {recorded}" if recorded else "in the run: not split"
     found = first_splits(run, cluster, given)
     if not found:
-        last = asked_again(lines[-1], given, run.matrix(lines[-1]))
+        last = asked_again(lines[-1], given, matrix_for(run, lines[-1]))
         beyond = f"; what came after round {recorded} is not known" if recorded else ""
         return f"Cluster {cluster}: would not have split ({was}): {last.reason}{beyond}."
     said = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = ("#0b6fb8", "#c9500a", "#0a8064", "#ad4a86", "#836400", "#5b55cf")
+COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 """Stay apart in all common kinds of colour blindness; the report has the same."""
 INNER = "#7b828a"
 STYLE = {
@@ -63,7 +63,7 @@ def write_comparison(runs: Mapping[str, RunRecord], path: Path) -> list[Path]:
         left, right = figure.subplots(1, 2, width_ratios=[1.7, 1])
         finals = []
         for i, (name, run) in enumerate(runs.items()):
-            color, dash = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
+            color, dash = COLORS[i % len(COLORS)], ("-", "--", ":", "-.")[i % 4]
             rounds, values = client_accuracies(run)
             means = [mean for mean, _ in mean_and_std(values)]
             left.plot(rounds, means, dash, color=color, label=name, linewidth=1.8)

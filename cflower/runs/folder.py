@@ -183,7 +183,11 @@ class RunFolder:
         path = self._path(name)
         assert decision.similarity is not None
         with path.with_suffix(".tmp").open("wb") as file:
-            np.savez(file, similarity=decision.similarity, clients=np.array(decision.clients))
+            np.savez(
+                file,
+                similarity=decision.similarity.astype(np.float32),
+                clients=np.array(decision.clients),
+            )
         path.with_suffix(".tmp").replace(path)
 
     def _write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -159,10 +159,11 @@ def finding(summary: Mapping[str, Any]) -> str:
         return f"{text}: no cluster was split, so this is conventional federated learning."
     gained, lost, _ = gains(summary)
     moved = own - federated
-    way = "above" if moved >= 0 else "below"
+    points = f"{abs(moved) * 100:.1f} points {'above' if moved > 0 else 'below'}"
+    brought = points if abs(moved) >= 0.0005 else "the same as"
     return (
-        f"{text}, {abs(moved) * 100:.1f} points {way} the {federated:.1%} of conventional "
-        f"federated learning; {counted(gained, 'client')} gained and {lost} lost."
+        f"{text}, {brought} the {federated:.1%} of conventional federated learning; "
+        f"{counted(gained, 'client')} gained and {lost} lost."
     )
 
 

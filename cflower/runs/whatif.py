@@ -84,6 +84,11 @@ def asked_again(line: Line, given: Thresholds, matrix: RecordedMatrix | None) ->
     return Answer(Outcome.SPLIT, f"{norms}; sides of {sizes[0]} and {sizes[1]}, {apart}")
 
 
+def matrix_for(run: RunRecord, line: Line) -> RecordedMatrix | None:
+    """The matrix that eq. 39 asks for; other criteria record similarities of another kind."""
+    return run.matrix(line) if run.config["split-criterion"] == "norms" else None
+
+
 class FirstSplit(NamedTuple):
     """When a cluster would first have split."""
 
@@ -95,7 +100,7 @@ def first_splits(run: RunRecord, cluster: str, given: Thresholds) -> list[FirstS
     """The first round that would have split a cluster, after the first that might have, if any."""
     found: list[FirstSplit] = []
     for line in run.by_cluster.get(cluster, []):
-        answer = asked_again(line, given, run.matrix(line))
+        answer = asked_again(line, given, matrix_for(run, line))
         if answer.outcome is Outcome.SPLIT:
             return [*found, FirstSplit(line["round"], answer)]
         if answer.outcome is None and not found:

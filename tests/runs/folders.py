@@ -47,7 +47,8 @@ def made_up_run(
     half = clients // 2
     sides = {"0.0": names[:half], "0.1": names[half:]}
     split = max(refused + 1, round(SPLIT_AT * rounds))
-    config = RunConfig(num_server_rounds=rounds, **keys).as_keys()
+    thresholds = {"split_criterion": "norms", "eps1": 0.9, "eps2": 1.6, "gamma_max": 0.68}
+    config = RunConfig(num_server_rounds=rounds, **thresholds | keys).as_keys()
     write(path / "config.json", {"config": config, "versions": {"cflower": "0"}, "seed": 0})
     lines = []
     for server_round in range(1, rounds + 1):

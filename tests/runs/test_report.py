@@ -76,7 +76,8 @@ def test_matrices_stand_in_the_order_of_their_split(made_up: Path) -> None:
     shown = page_content(RunRecord.read(made_up))["matrices"]["shown"]
     assert [entry["outcome"] for entry in shown] == ["sides not apart enough"] * 2 + ["split"]
     for entry in shown:
-        assert entry["clients"][: entry["first"]] == [0, 1, 2, 3]
+        assert entry["sides"] == [4, 4]
+        assert entry["clients"][:4] == [0, 1, 2, 3]
         assert sorted(entry["clients"]) == list(range(8))
 
 
@@ -89,7 +90,7 @@ def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path: Path) -> No
     np.savez(file, similarity=matrix, clients=np.array(names))
     entry = page_content(RunRecord.read(run_path))["matrices"]["shown"][0]
     sides = bipartition(matrix)
-    assert (entry["round"], entry["first"]) == (5, len(sides.first))
+    assert (entry["round"], entry["sides"][0]) == (5, len(sides.first))
     assert entry["clients"][:4] == list(sides.first)
 
 

@@ -49,7 +49,7 @@ def size_of(line: Line) -> int:
 
 
 def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any] | None:
-    """One matrix, its two sides after each other; None if it is not there any more."""
+    """One matrix, its sides after each other; None if it is not there any more."""
     matrix = run.matrix(line)
     if matrix is None or len(matrix.clients) < 2:
         return None
@@ -61,7 +61,7 @@ def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dic
         "cluster": line["cluster"],
         "outcome": line["decision"],
         "clients": [position[matrix.clients[i]] for i in order],
-        "first": len(sides[0]),
+        "sides": [len(side) for side in sides],
         "values": b64encode(
             np.rint(np.nan_to_num(values) * 127).astype(np.int8).tobytes()
         ).decode(),
