@@ -43,8 +43,8 @@ class AutoCriterion:
     linked by average linkage, and the tree is cut at the largest drop between two merges. The
     cluster is split, into all parts at once, when all of these hold:
 
-    - settled: the mean of the averages is shorter than ``settled`` times their mean length;
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
+    - settled: the mean of the averages is shorter than ``settled`` times their mean length;
     - companions: at least that share of the members has company in its part;
     - apart: every member is nearer to its own part than to the next one, in mean cosine, by more
       than ``apart + small / m``: by chance alone, m members fall apart by about 1/m;
@@ -91,8 +91,8 @@ class AutoCriterion:
         memory["streak"] = memory["streak"] + 1 if same else 1
         memory["cut"] = cut.labels
         figures = {
-            "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
             "alive": float(lengths.max() / (memory["peak"] or 1.0)),
+            "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
             "companions": cut.companions,
             "apart": cut.apart,
             "apart_needed": self.apart + self.small / len(averages),
@@ -124,15 +124,15 @@ class AutoCriterion:
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures
         apart = f"apart by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed"
+        if f["alive"] <= self.alive:
+            reason = f"updates have shrunk to {f['alive']:.2f} of the longest seen: all but done"
+            return Outcome.CONTENT, reason
         if f["settled"] >= self.settled:
             reason = (
                 f"the members still move together: their mean is {f['settled']:.2f} of their "
                 f"length, {self.settled:g} or more"
             )
             return Outcome.MOVING, reason
-        if f["alive"] <= self.alive:
-            reason = f"updates have shrunk to {f['alive']:.2f} of the longest seen: all but done"
-            return Outcome.CONTENT, reason
         if f["companions"] < self.companions:
             reason = f"no groups: only {f['companions']:.0%} of the members have company in a part"
             return Outcome.NOT_APART, reason

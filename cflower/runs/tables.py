@@ -72,9 +72,8 @@ def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
         text = f"cluster {name}: {len(members)} client{'s' * (len(members) != 1)}"
         if name in splits:
             split = splits[name]
-            return (
-                f"{text}, split in round {split['round']} (alpha_cross {split['alpha_cross']:.2f})"
-            )
+            alpha = shown(split["alpha_cross"], ".2f")
+            return f"{text}, split in round {split['round']} (alpha_cross {alpha})"
         if clusters[name]["children"]:
             return text
         scores = [

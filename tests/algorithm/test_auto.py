@@ -1,0 +1,152 @@
+"""Laws of the threshold-free criterion."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflower.algorithm.auto import AutoCriterion, best_cut, remember
+from cflower.algorithm.criteria import Evidence, Outcome
+from cflower.algorithm.similarity import cosine_similarity
+from cflower.seeding import generator
+from tests.algorithm.planted import (
+    Federation,
+    assert_partitions,
+    cfl_of,
+    final,
+    found,
+    laws,
+    run,
+)
+
+AUTO = cfl_of(AutoCriterion())
+
+
+def evidence(updates: np.ndarray, server_round: int = 1) -> Evidence:
+    names = tuple(f"client-{i}" for i in range(len(updates)))
+    norms = np.linalg.norm(updates, axis=1)
+    weights = np.full(len(updates), 1 / len(updates))
+    mean = float(np.linalg.norm(weights @ updates))
+    return Evidence("0", server_round, len(names), names, tuple(updates), norms, weights, mean)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (4, 4, 4), (6, 4, 2), (8, 2), (5, 5, 5, 5), (9, 1)])
+def test_planted_groups_are_found_exactly_without_any_number(sizes: tuple[int, ...]) -> None:
+    federation = Federation.dealt(*sizes, noise=0.05)
+    assert found(final(federation, AUTO, 40)) == federation.planted
+
+
+def test_a_single_odd_client_is_separated() -> None:
+    federation = Federation.dealt(9, 1, noise=0.05)
+    assert frozenset(["client-1"]) in found(final(federation, AUTO, 30))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_clients_of_one_kind_stay_together_however_noisy(seed: int) -> None:
+    federation = Federation.dealt(10, seed=seed, noise=0.3)
+    assert len(final(federation, AUTO, 60).tree.leaves) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_who_differ_one_by_one_are_no_groups(seed: int) -> None:
+    # Uneven data of one kind: every client has an optimum of its own around the common one.
+    rng = generator(seed, "optima")
+    federation = Federation.dealt(*[1] * 12, seed=seed, noise=0.02)
+    spread = federation.centers[:1] + 0.3 * rng.normal(size=federation.centers.shape)
+    assert len(final(replace(federation, centers=spread), AUTO, 60).tree.leaves) == 1
+
+
+def test_two_clients_are_never_split() -> None:
+    federation = Federation.dealt(1, 1)
+    assert len(final(federation, AUTO, 40).tree.leaves) == 1
+
+
+def test_a_converged_cluster_stays_whole() -> None:
+    federation = Federation.dealt(4, 4, noise=1e-9)
+    outcomes = [
+        decision.outcome
+        for _, result in run(federation, AUTO, 60)
+        for decision in result.decisions
+        if decision.cluster != "0"
+    ]
+    assert outcomes[-1] is Outcome.CONTENT
+    assert Outcome.SPLIT not in outcomes
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (6, 6, 6)])
+def test_half_of_the_clients_a_round_are_enough(sizes: tuple[int, ...]) -> None:
+    federation = Federation.dealt(*sizes, noise=0.02)
+    state = final(federation, AUTO, 60, partial=True)
+    assert found(state) == federation.planted
+    assert_partitions(state.tree, federation.clients)
+
+
+@laws
+@given(st.floats(1e-12, 1e12))
+def test_the_scale_of_the_updates_changes_nothing(scale: float) -> None:
+    rng, criterion = generator(0, "scale"), AutoCriterion()
+    centers = np.repeat(rng.normal(size=(2, 20)), 5, axis=0)
+    memories: list[dict[str, object]] = [{}, {}]
+    for server_round in range(1, 8):
+        updates = (centers - centers.mean(axis=0) + 0.1 * rng.normal(size=centers.shape)).astype(
+            np.float32
+        )
+        outcomes = []
+        for i, factor in enumerate((1.0, scale)):
+            decision, memories[i] = criterion.decide(
+                evidence(np.float32(factor) * updates, server_round), memories[i]
+            )
+            outcomes.append((decision.outcome, decision.sides))
+        assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] is Outcome.SPLIT
+
+
+def test_the_memory_handed_in_is_left_as_it_was() -> None:
+    rng, criterion = generator(0, "memory"), AutoCriterion()
+    _, memory = criterion.decide(evidence(rng.normal(size=(6, 8))), {})
+    before = {key: np.array(value, copy=True) for key, value in memory.items()}
+    criterion.decide(evidence(rng.normal(size=(6, 8)), 2), memory)
+    for key, value in before.items():
+        np.testing.assert_array_equal(memory[key], value)
+
+
+def test_a_child_inherits_how_long_updates_were_and_nothing_else() -> None:
+    memory = remember({"peak": 3.0}, evidence(np.eye(4)))
+    assert AutoCriterion().inherit(memory) == {"peak": 3.0}
+
+
+def test_zero_updates_are_never_nan() -> None:
+    criterion, memory = AutoCriterion(), {}
+    for server_round in range(1, 6):
+        decision, memory = criterion.decide(evidence(np.zeros((5, 8)), server_round), memory)
+    assert decision.outcome is not Outcome.SPLIT
+    assert all(np.isfinite(value) for value in decision.figures.values())
+
+
+@laws
+@given(st.permutations(range(7)))
+def test_permuting_the_members_permutes_the_cut(order: list[int]) -> None:
+    updates = generator(3, "cut").normal(size=(7, 5))
+    parts = best_cut(cosine_similarity(updates)).labels
+    permuted = best_cut(cosine_similarity(updates[order])).labels
+    together = parts[:, None] == parts[None, :]
+    np.testing.assert_array_equal(
+        permuted[:, None] == permuted[None, :], together[np.ix_(order, order)]
+    )
+
+
+def test_the_margin_is_that_of_the_least_clear_member() -> None:
+    similarity = np.array(
+        [
+            [1.0, 0.9, 0.2, 0.1],
+            [0.9, 1.0, 0.3, 0.0],
+            [0.2, 0.3, 1.0, 0.8],
+            [0.1, 0.0, 0.8, 1.0],
+        ]
+    )
+    cut = best_cut(similarity)
+    assert cut.labels.tolist() == [0, 0, 1, 1]
+    assert cut.apart == pytest.approx(0.8 - (0.2 + 0.3) / 2)
+    assert cut.companions == 1.0
