@@ -155,6 +155,8 @@ def finding(summary: Mapping[str, Any]) -> str:
     text = f"The run found {found}, with a mean accuracy of {own:.1%}"
     if federated is None:
         return f"{text}."
+    if len(clusters) > 1 and not summary["splits"]:
+        return f"{text}: every client trained alone, so there is no model for all to compare with."
     if len(clusters) == 1 and list(clusters) == [ROOT]:
         return f"{text}: no cluster was split, so this is conventional federated learning."
     gained, lost, _ = gains(summary)
@@ -162,9 +164,16 @@ def finding(summary: Mapping[str, Any]) -> str:
     points = f"{abs(moved) * 100:.1f} points {'above' if moved > 0 else 'below'}"
     brought = points if abs(moved) >= 0.0005 else "the same as"
     return (
-        f"{text}, {brought} the {federated:.1%} of conventional federated learning; "
+        f"{text}, {brought} the {federated:.1%} of the FL model as it was before the first split"
+        f"{first_split(summary)}; "
         f"{counted(gained, 'client')} gained and {lost} lost."
     )
+
+
+def first_split(summary: Mapping[str, Any]) -> str:
+    """When the FL model stopped learning: it is not what more rounds would have made of it."""
+    rounds = [split["round"] for split in summary["splits"]]
+    return f" (round {min(rounds)})" if rounds else ""
 
 
 def gains(summary: Mapping[str, Any]) -> tuple[int, int, int]:

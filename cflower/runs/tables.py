@@ -51,10 +51,14 @@ def headline(summary: Mapping[str, Any]) -> str:
     metrics = summary["metrics"]
     if "accuracy" in metrics and "fl_accuracy" in metrics:
         own, federated = metrics["accuracy"], metrics["fl_accuracy"]
-        text += (
-            f" Weighted mean accuracy {own:.4f}; conventional federated learning {federated:.4f} "
-            f"({own - federated:+.4f})."
-        )
+        text += f" Weighted mean accuracy {own:.4f}"
+        split_in = [split["round"] for split in summary["splits"]]
+        if split_in:
+            text += (
+                f"; the FL model, as it was before the split in round {min(split_in)}: "
+                f"{federated:.4f} ({own - federated:+.4f})"
+            )
+        text += "."
     if summary.get("adjusted_rand_index") is not None:
         text += (
             f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
