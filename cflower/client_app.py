@@ -10,6 +10,7 @@ from torch import nn
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
+from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
@@ -25,15 +26,14 @@ def roll_call(message: Message, context: Context) -> Message:
     """Who this client is and what its data look like, or why it cannot take part."""
     name = client_name(context)
     try:
-        config = RunConfig.read(context.run_config)
-        partition, num_partitions = partition_of(context)
-        data = load_client_data(data_settings(config), partition, num_partitions)
+        data = data_of(RunConfig.read(context.run_config), context)
     except CFlowerError as problem:
         return answer(message, client_id=name, problem=str(problem))
+    announced = {} if has_own_data(context) else {"num_partitions": partition_of(context)[1]}
     return answer(
         message,
         client_id=name,
-        num_partitions=num_partitions,
+        **announced,
         num_examples=len(data.train),
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),
@@ -43,8 +43,7 @@ def roll_call(message: Message, context: Context) -> Message:
 
 def look(data: ClientData, context: Context) -> dict[str, Any]:
     """A glimpse for the report, in simulation only: a real client's examples never leave it."""
-    dealt_out = "partition-id" in context.node_config and "data-path" not in context.node_config
-    return glimpse(data.train) if dealt_out else {}
+    return {} if has_own_data(context) else glimpse(data.train)
 
 
 @app.train()
@@ -77,7 +76,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
     config = RunConfig.read(context.run_config)
-    data = load_client_data(data_settings(config), *partition_of(context))
+    data = data_of(config, context)
     model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
     arrays = message.content.array_records["arrays"]
     model.load_state_dict(arrays.to_torch_state_dict())
@@ -105,6 +104,19 @@ def client_name(context: Context) -> str:
     return f"partition-{node['partition-id']}" if "partition-id" in node else str(context.node_id)
 
 
+def has_own_data(context: Context) -> bool:
+    """Whether this node brings its data, instead of being dealt a share."""
+    return "data-path" in context.node_config
+
+
+def data_of(config: RunConfig, context: Context) -> ClientData:
+    """This node's examples: those of its own folder, else its share of the data set."""
+    if not has_own_data(context):
+        return load_client_data(data_settings(config), *partition_of(context))
+    path = str(context.node_config["data-path"])
+    return load_own_data(OwnData(path, config.classes, config.validation_fraction, config.seed))
+
+
 def partition_of(context: Context) -> tuple[int, int]:
     """This node's share of the data set: which, of how many."""
     node = context.node_config
@@ -112,8 +124,9 @@ def partition_of(context: Context) -> tuple[int, int]:
         return int(node["partition-id"]), int(node["num-partitions"])
     except KeyError as missing:
         raise CFlowerError(
-            f"The node config has no {missing}: start the SuperNode with "
-            '--node-config "partition-id=0 num-partitions=10".'
+            f"The node config has no {missing}: start the SuperNode with --node-config "
+            '\'client-id="site-a" data-path="/its/folder"\' for data of its own, or with '
+            '"partition-id=0 num-partitions=10" for a share of the data set.'
         ) from None
 
 

@@ -72,6 +72,7 @@ class RunConfig:
 
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
+    class_names: str = ""
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
     shards_per_client: int = number(2, least=1)
@@ -104,6 +105,8 @@ class RunConfig:
     server_learning_rate: float = number(0.0, least=0)
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
+    max_norm_ratio: float = number(0.0, least=0)
+    exclude_after: int = number(5, least=0)
 
     output_dir: str = "~/cflower-runs"
     resume: str = ""
@@ -119,11 +122,31 @@ class RunConfig:
                 f"Got group-sizes={self.group_sizes!r}, but expected whole numbers above 0 "
                 'separated by commas, such as "6,4,2".'
             )
+        if 0 < self.max_norm_ratio < 1:
+            raise ConfigError(
+                f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
+                ">= 1: below that, updates of the usual length would be set aside."
+            )
         if self.partitioner == "natural-id" and not self.natural_id_column:
             raise ConfigError(
                 'partitioner="natural-id" needs natural-id-column, the column that names the '
                 "client of every example."
             )
+
+        classes = self.classes
+        if self.class_names and (
+            len(classes) < 2 or "" in classes or len(set(classes)) < len(classes)
+        ):
+            raise ConfigError(
+                f"Got class-names={self.class_names!r}, but expected at least two different names "
+                'separated by commas, such as "cat,dog".'
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names in ``class-names``; empty if it is."""
+        names = self.class_names.split(",") if self.class_names else ()
+        return tuple(name.strip() for name in names)
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "RunConfig":

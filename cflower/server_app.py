@@ -14,6 +14,7 @@ from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError
+from cflower.federation.agreement import Kind, prevailing
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.reports import RoundReport
 from cflower.federation.roll_call import RollCall
@@ -74,7 +75,10 @@ def run(
     folder, checkpoint = open_folder(config, context.run_id, say)
     roll_call = RollCall(timeout=config.node_timeout)
     clients = roll_call.gather(grid, config.min_available_nodes)
-    model = initial_model(config, [roll_call.facts[name] for name in clients])
+    kind = prevailing(roll_call.facts[name] for name in clients)
+    roll_call.require(kind.problem_with)
+    clients = roll_call.gather(grid, config.min_available_nodes)
+    model = initial_model(config, kind)
     if checkpoint is None:
         folder.begin()
     folder.write_clients({name: roll_call.facts[name] for name in clients})
@@ -102,13 +106,15 @@ def run(
         weighting=config.weighting,
         similarity_layers=config.similarity_layers,
         projection_dim=config.projection_dim,
+        max_norm_ratio=config.max_norm_ratio,
+        exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
         seed=config.seed,
         roll_call=roll_call,
         on_round=on_round,
     )
     if checkpoint is not None:
-        strategy.resume(checkpoint.state, checkpoint.server_round)
+        strategy.resume(checkpoint.state, checkpoint.server_round, checkpoint.conduct)
         say(f"Going on after round {checkpoint.server_round}.")
     try:
         strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
@@ -159,23 +165,7 @@ def criterion_of(config: RunConfig) -> Criterion:
     )
 
 
-def initial_model(config: RunConfig, facts: list[dict[str, Any]]) -> ArrayRecord:
-    """The first model, sized to the data that the clients told of.
-
-    Raises
-    ------
-    FederationError
-        If their data differ in shape or classes.
-    """
-    told = [(tuple(f["input-shape"]), tuple(f["class-names"])) for f in facts]
-    first = told[0]
-    for fact, kind in zip(facts, told, strict=True):
-        if kind != first:
-            raise FederationError(
-                f"The clients' data do not go together: {facts[0]['client-id']} has inputs of "
-                f"shape {first[0]} and classes {', '.join(first[1])}; {fact['client-id']} has "
-                f"{kind[0]} and {', '.join(kind[1])}. They must be the same everywhere."
-            )
-    shape, classes = first
-    model = build_model(config.model, shape, len(classes), seed=config.seed)
-    return ArrayRecord(model.state_dict())
+def initial_model(config: RunConfig, kind: Kind) -> ArrayRecord:
+    """The first model, sized to the clients' data."""
+    shape, num_classes = kind.input_shape, len(kind.class_names)
+    return ArrayRecord(build_model(config.model, shape, num_classes, config.seed).state_dict())

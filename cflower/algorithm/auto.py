@@ -187,12 +187,14 @@ def best_cut(similarity: Matrix) -> Cut:
     middle = (heights[widest] + heights[widest + 1]) / 2
     labels = in_appearance(fcluster(merges, middle, criterion="distance"))
     parts = labels.max() + 1
-    belongs = np.eye(parts)[labels]  # shape: (m, parts)
-    sizes = belongs.sum(axis=0)
+    sizes = np.bincount(labels)
     own = np.arange(len(labels)), labels
-    sums = similarity @ belongs
+    # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
+    by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
+    sums = np.add.reduceat(similarity[by_part].astype(np.float64), starts, axis=0).T
     sums[own] -= 1.0  # not to itself
-    to_part = sums / np.maximum(sizes - belongs, 1)
+    to_part = sums / sizes  # shape: (m, parts)
+    to_part[own] = sums[own] / np.maximum(sizes[labels] - 1, 1)
     company = sizes[labels] > 1
     if parts < 2 or not company.any():
         return Cut(labels, 0.0, float(company.mean()))

@@ -4,9 +4,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.cluster.hierarchy import linkage as hierarchy
-from scipy.cluster.hierarchy import to_tree
-from scipy.spatial.distance import squareform
 
 Linkage = Literal["single", "complete"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete")
@@ -55,6 +52,11 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     >>> bipartition([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])
     Bipartition(first=(0, 1), second=(2,), alpha_cross=-0.7)
     """
+    # Loads for a second, and a client, which never gets here, starts anew for every message.
+    from scipy.cluster.hierarchy import linkage as hierarchy
+    from scipy.cluster.hierarchy import to_tree
+    from scipy.spatial.distance import squareform
+
     matrix = np.asarray(similarity)
     if len(matrix) < 2:
         raise ValueError(f"Got {len(matrix)} client(s), but a bipartition needs at least 2.")

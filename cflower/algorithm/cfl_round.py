@@ -8,7 +8,7 @@ model may follow the mean update by other rules than eq. 2, see `ServerOptimizer
 is handed down at a split.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -84,7 +84,12 @@ class CFL:
     """Rounds a new model to what clients can be sent (integers, half precision)."""
 
     def run_round(
-        self, state: CFLState, replies: Iterable[Reply], *, server_round: int
+        self,
+        state: CFLState,
+        replies: Iterable[Reply],
+        *,
+        server_round: int,
+        excluded: Container[str] = (),
     ) -> RoundResult:
         """Aggregate, decide and split, cluster by cluster.
 
@@ -96,6 +101,8 @@ class CFL:
             result of training on ``state.tree.trains_on(client)``.
         server_round : int
             Counted from 1.
+        excluded : container of str
+            Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
         tallies = {leaf.name: Tally(leaf.model) for leaf in tree.leaves}
@@ -119,7 +126,9 @@ class CFL:
                 tallies[start.name].add(update, self._weight(heard))
         decisions = []
         for leaf in tree.leaves:
-            settled = [name for name in leaf.members if name not in tree.walking]
+            settled = [
+                name for name in leaf.members if name not in tree.walking and name not in excluded
+            ]
             fresh = {
                 name: known[name]
                 for name in settled

@@ -147,7 +147,14 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
             missing_labels=settings.missing_labels,
         )
     rng = generator(settings.seed, "hold-out", partition)
-    train, validation = examples.hold_out(settings.validation_fraction, rng)
+    return held_out(examples, settings.validation_fraction, rng, group)
+
+
+def held_out(
+    examples: Examples, fraction: float, rng: np.random.Generator, group: int | None = None
+) -> ClientData:
+    """A client's examples split in two, in read-only arrays; see `Examples.hold_out`."""
+    train, validation = examples.hold_out(fraction, rng)
     for array in (train.inputs, train.labels, validation.inputs, validation.labels):
         array.flags.writeable = False
     return ClientData(train, validation, group)

@@ -76,10 +76,10 @@ def with_classes(dataset: datasets.Dataset, source: str) -> datasets.Dataset:
     return without.add_column(column, encoded, feature=class_label)
 
 
-def class_names(dataset: datasets.Dataset, source: str) -> tuple[str, ...]:
-    """Names of all classes of a source prepared by `with_classes`."""
+def class_names(dataset: datasets.Dataset, source: str, *, least: int = 2) -> tuple[str, ...]:
+    """Names of all classes of a source prepared by `with_classes`; at least so many."""
     names = tuple(dataset.features[label_column(dataset, source)].names)
-    if len(names) < 2:
+    if len(names) < least:
         raise DataError(
             f"{source} has only {len(names)} class ({listed(names)}): learning to tell classes "
             "apart needs at least 2."

@@ -7,6 +7,7 @@
 """
 
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
-from datasets.features.features import Array2DExtensionType
+from datasets.features.features import Array2DExtensionType, Array3DExtensionType
 from numpy.typing import NDArray
 
 from cflower.errors import DataError
@@ -29,12 +30,12 @@ HAM10000_NAMES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
 
 def embedded(pixels: NDArray[Any], labels: NDArray[np.int64], names: list[str]) -> datasets.Dataset:
-    """Grey images in memory as a Dataset with the columns ``image`` and ``label``.
+    """Inputs in memory as a Dataset with the columns ``image`` and ``label``.
 
     Parameters
     ----------
-    pixels : NDArray[np.uint8] or NDArray[np.float32], shape (n, height, width)
-        Bytes are decoded as n/255 later, floats are taken as they are.
+    pixels : ndarray of numbers, shape (n, features), (n, height, width) or with channels
+        Whole numbers are decoded as n/255 later, floats are taken as they are.
     labels : NDArray[np.int64], shape (n,)
         Positions in `names`.
     names : list of str
@@ -44,17 +45,20 @@ def embedded(pixels: NDArray[Any], labels: NDArray[np.int64], names: list[str]) 
     -----
     Builds the Arrow buffers itself: ``Dataset.from_dict`` takes a minute for EMNIST.
     """
-    num, height, width = pixels.shape
-    column: Any = pa.array(np.ascontiguousarray(pixels).reshape(-1))
-    for rows, length in ((num * height, width), (num, height)):
+    shape, dtype = pixels.shape[1:], str(pixels.dtype)
+    images: Any = pa.array(np.ascontiguousarray(pixels).reshape(-1))
+    for axis in range(len(shape), 0, -1):
+        rows, length = math.prod(pixels.shape[:axis]), pixels.shape[axis]
         offsets = pa.array(np.arange(rows + 1, dtype=np.int64) * length, pa.int32())
-        column = pa.ListArray.from_arrays(offsets, column)
-    array_type = Array2DExtensionType((height, width), str(pixels.dtype))
-    images = pa.ExtensionArray.from_storage(array_type, column)
-    features = datasets.Features(
-        image=datasets.Array2D((height, width), str(pixels.dtype)),
-        label=datasets.ClassLabel(names=names),
-    )
+        images = pa.ListArray.from_arrays(offsets, images)
+    kind: Any = datasets.List(datasets.Value(dtype))
+    if len(shape) > 1:
+        extension, kind = {
+            2: (Array2DExtensionType, datasets.Array2D(shape, dtype)),
+            3: (Array3DExtensionType, datasets.Array3D(shape, dtype)),
+        }[len(shape)]
+        images = pa.ExtensionArray.from_storage(extension(shape, dtype), images)
+    features = datasets.Features(image=kind, label=datasets.ClassLabel(names=names))
     table = pa.table({"image": images, "label": pa.array(labels, pa.int64())})
     return datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
 

@@ -9,22 +9,19 @@
 """
 
 import warnings
+from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
-from flwr_datasets.partitioner import (
-    DirichletPartitioner,
-    IidPartitioner,
-    NaturalIdPartitioner,
-    Partitioner,
-    ShardPartitioner,
-)
 from numpy.typing import NDArray
 
 from cflower.choices import check_choice
 from cflower.data.columns import label_column
 from cflower.data.names import PARTITIONERS
 from cflower.errors import DataError
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
 
 
 def deal_out(
@@ -70,6 +67,10 @@ def deal_out(
     DataError
         If the examples do not suffice for so many partitions.
     """
+    # Loads plotting libraries, for which a node with data of its own should not have to wait at
+    # every message: a deployment starts a new process for each.
+    from flwr_datasets import partitioner as dealers
+
     check_choice("partitioner", partitioner, PARTITIONERS)
     num_examples = len(source)
     if not 1 <= num_partitions <= num_examples:
@@ -81,7 +82,7 @@ def deal_out(
     if partitioner == "dirichlet":
         mean = num_examples // num_partitions
         fewest = max(min(2, mean), min(10, mean // 4))  # 2: one to train on, one held out
-        dealer: Partitioner = DirichletPartitioner(
+        dealer: Partitioner = dealers.DirichletPartitioner(
             num_partitions,
             partition_by=label,
             alpha=float(dirichlet_alpha),
@@ -95,7 +96,7 @@ def deal_out(
             "use a larger dirichlet-alpha, fewer clients or more examples."
         )
     elif partitioner == "shards":
-        dealer = ShardPartitioner(
+        dealer = dealers.ShardPartitioner(
             num_partitions,
             partition_by=label,
             num_shards_per_partition=shards_per_client,
@@ -108,19 +109,19 @@ def deal_out(
         )
     elif partitioner == "natural-id":
         _check_natural_ids(source, natural_id_column, num_partitions)
-        dealer = NaturalIdPartitioner(partition_by=natural_id_column)
+        dealer = dealers.NaturalIdPartitioner(partition_by=natural_id_column)
         failure = (
             f"natural-id-column = {natural_id_column!r} cannot be dealt out: expected one text "
             "or whole number in every row."
         )
     else:
-        dealer = IidPartitioner(num_partitions)
+        dealer = dealers.IidPartitioner(num_partitions)
         failure = f"{num_examples} examples cannot be dealt out to {num_partitions} clients."
     return _positions(dealer, source, {label, natural_id_column}, num_partitions, failure)
 
 
 def _positions(
-    dealer: Partitioner,
+    dealer: "Partitioner",
     source: datasets.Dataset,
     columns: set[str],
     num_partitions: int,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cflower.data.columns import with_classes
 from cflower.data.layouts import HAM10000_SIZE, embedded, emnist, ham10000
+from cflower.data.npz import read_npz
 from cflower.errors import DataError
 from cflower.seeding import generator
 
@@ -28,8 +29,8 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
     Parameters
     ----------
     name : str
-        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder that
-        ``datasets.load_dataset`` reads (Parquet, CSV, one folder of images per class ...);
+        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
+        `load_folder`;
         ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts; else a data
         set name of the Hugging Face Hub, e.g. ``"ylecun/mnist"``.
     size : int
@@ -61,7 +62,7 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
     if name == "digits":
         source = _digits()
     elif _is_path(name):
-        source = _folder(Path(name).expanduser())
+        source = load_folder(Path(name).expanduser())
     else:
         source = _hub(name)
     return with_classes(source, name).select(choose(len(source)))
@@ -87,29 +88,48 @@ def _is_path(name: str) -> bool:
     return written_like_one or Path(name).exists()
 
 
-def _folder(folder: Path) -> datasets.Dataset:
+def load_folder(folder: Path, key: str = "dataset") -> datasets.Dataset:
+    """The training examples in a local folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds what ``datasets.load_dataset`` reads (Parquet, CSV, one folder of images per class
+        ...) or NumPy archives, see `read_npz`.
+    key : str
+        The setting that names the folder, for errors.
+
+    Raises
+    ------
+    DataError
+        If it is missing, empty, cannot be read or has no training examples.
+    """
+    instead = " or use 'digits'" if key == "dataset" else ""
     if not folder.exists():
         raise DataError(
-            f"dataset = {str(folder)!r}: there is no such folder; correct the path (an absolute "
-            "one is safest) or use 'digits'."
+            f"{key} = {str(folder)!r}: there is no such folder; correct the path (an absolute "
+            f"one is safest){instead}."
         )
     if not folder.is_dir():
         raise DataError(
-            f"dataset = {str(folder)!r} is a file: give the folder that holds it, "
+            f"{key} = {str(folder)!r} is a file: give the folder that holds it, "
             f"{str(folder.parent)!r}."
         )
-    if not any(path.is_file() for path in folder.rglob("*")):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files:
         raise DataError(
-            f"dataset = {str(folder)!r} is an empty folder: put Parquet or CSV files or one "
+            f"{key} = {str(folder)!r} is an empty folder: put Parquet, CSV or NPZ files or one "
             "folder of images per class into it."
         )
+    if archives := [path for path in files if path.suffix == ".npz"]:
+        return read_npz(folder, archives)
     with _quiet():
         try:
             parts = datasets.load_dataset(str(folder))
         except Exception as error:
             raise DataError(
-                f"dataset = {str(folder)!r} cannot be read ({_first_line(error)}): it should "
-                "hold Parquet or CSV files of one form or one folder of images per class."
+                f"{key} = {str(folder)!r} cannot be read ({_first_line(error)}): it should "
+                "hold Parquet, CSV or NPZ files of one form or one folder of images per class."
             ) from None
     return _train_part(parts, str(folder))
 

@@ -24,6 +24,9 @@ class Exchange:
         so who failed is told by the message it answers.
     silent : list of int
         Nodes that did not answer in time; complete after the last reply.
+    strays : list of int
+        Senders of replies to none of these messages, or to one that was answered already;
+        they are not yielded. Complete after the last reply.
     """
 
     def __init__(self, grid: Grid, messages: Iterable[Message], timeout: float) -> None:
@@ -33,6 +36,7 @@ class Exchange:
         by_id = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         self.recipients = {i: node for i, node in by_id.items() if i in pushed}
         self.silent = [node for i, node in by_id.items() if i not in pushed]
+        self.strays: list[int] = []
 
     def __iter__(self) -> Iterator[Message]:
         early: dict[str, Message] = {}
@@ -54,9 +58,12 @@ class Exchange:
         while open_ids:
             arrived = list(self._grid.pull_messages(open_ids))
             for reply in arrived:
-                if reply.metadata.reply_to_message_id in open_ids:
-                    open_ids.discard(reply.metadata.reply_to_message_id)
+                answered = reply.metadata.reply_to_message_id
+                if answered in open_ids:
+                    open_ids.discard(answered)
                     yield reply
+                else:
+                    self.strays.append(self.recipients.get(answered, reply.metadata.src_node_id))
             if time.monotonic() > self._deadline:
                 return
             if open_ids and not arrived:

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.tree import Cluster
+from cflower.federation.conduct import Fault, Problem, fault_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.layout import Layout
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
@@ -41,14 +42,14 @@ class Post:
 
     Attributes
     ----------
-    problems : dict of str to str
-        Why a client's reply was set aside or did not come, since it was last cleared.
+    problems : dict of str to Problem
+        Why a client's reply was set aside or did not come, since `take` was last called.
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
         self._roll_call, self._keys = roll_call, keys
         self._recipients: dict[str, int] = {}
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, Problem] = {}
 
     def messages(
         self,
@@ -86,11 +87,19 @@ class Post:
         self, grid: Grid, messages: Iterable[Message], timeout: float
     ) -> Iterator[Message]:
         """The replies as they come; who did not answer is noted at the end."""
+        messages = list(messages)
+        for message in messages:
+            # What is not delivered by then is dropped; it would hold up its node's next round.
+            message.metadata.ttl = timeout
         exchange = Exchange(grid, messages, timeout)
         self._recipients = exchange.recipients
         yield from exchange
         for node in exchange.silent:
-            self.set_aside(self._roll_call.name_of(node), f"did not come within {timeout:g} s")
+            problem = f"did not come within {timeout:g} s"
+            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
+        for node in exchange.strays:
+            problem = "came twice, or answers a message of another round"
+            self.set_aside(self._roll_call.name_of(node), problem)
 
     def by_client(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
         """Each reply with its sender's name; a second one of the same sender is set aside."""
@@ -115,10 +124,15 @@ class Post:
                 measured.metrics[client] = read_metrics(message, self._keys.weighted_by)
                 measured.contents[client] = message.content
             except BadReplyError as problem:
-                self.set_aside(client, str(problem))
+                self.set_aside(client, str(problem), fault_of(message))
         return measured
 
-    def set_aside(self, client: str, problem: str) -> None:
+    def take(self) -> dict[str, Problem]:
+        """The problems so far; then there are none."""
+        taken, self.problems = self.problems, {}
+        return taken
+
+    def set_aside(self, client: str, problem: str, fault: Fault = Fault.CLIENT) -> None:
         """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""
-        self.problems[client] = problem
+        self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)

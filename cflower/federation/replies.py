@@ -6,9 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from flwr.app import Message, MetricRecord
 
+from cflower.algorithm.tree import Weights
 from cflower.errors import FederationError
+from cflower.federation.layout import BadArraysError, Layout
 
 Metrics = dict[str, int | float | list[int] | list[float]]
+
+MOST_EXAMPLES = 1e12
+"""More than any client has; a larger number would silence all others of its cluster."""
 
 
 class BadReplyError(FederationError):
@@ -22,26 +27,58 @@ class ClientMetrics(NamedTuple):
     num_examples: float
 
 
-def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
-    """The metrics and the weight in a reply.
+class Answer(NamedTuple):
+    """A client's whole reply to training."""
+
+    client: str
+    weights: Weights
+    measured: ClientMetrics
+
+
+def read_answer(client: str, message: Message, layout: Layout, weighted_by: str) -> Answer:
+    """The model and the metrics in a reply to training.
 
     Raises
     ------
     BadReplyError
-        For an error message, not exactly one MetricRecord, or a weight that is no finite
-        number above zero.
+        As `read_metrics`, and for arrays that do not fit the layout.
+    """
+    measured = read_metrics(message, weighted_by)
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise BadReplyError(f"has {len(records)} ArrayRecords instead of one")
+    try:
+        return Answer(client, layout.weights(records[0]), measured)
+    except BadArraysError as problem:
+        raise BadReplyError(str(problem)) from None
+
+
+def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
+    """The metrics and the weight in a reply; metrics that are not finite are left out.
+
+    Raises
+    ------
+    BadReplyError
+        For an error message, not exactly one MetricRecord, or a weight that is no number
+        above zero, or more than `MOST_EXAMPLES`.
     """
     if message.has_error():
         raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
     records = list(message.content.metric_records.values())
     if len(records) != 1:
         raise BadReplyError(f"has {len(records)} MetricRecords instead of one")
-    metrics = {key: value for key, value in records[0].items() if key != weighted_by}
+    metrics = {
+        key: value
+        for key, value in records[0].items()
+        if key != weighted_by and np.isfinite(value).all()
+    }
     weight = records[0].get(weighted_by)
     if weight is None:
         raise BadReplyError(f"says no {weighted_by!r}")
     if isinstance(weight, list) or not np.isfinite(weight) or weight <= 0:
         raise BadReplyError(f"says {weighted_by}={weight!r}, not a finite number above 0")
+    if weight > MOST_EXAMPLES:
+        raise BadReplyError(f"says {weighted_by}={weight!r}, more than {MOST_EXAMPLES:g}")
     return ClientMetrics(metrics, float(weight))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.federation.conduct import Conduct
 from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
 
 
@@ -25,6 +26,8 @@ class RoundReport:
     problems: Mapping[str, str]
     """Why a client's reply was set aside, or that it did not answer."""
     seconds: float
+    conduct: Conduct = field(default_factory=Conduct)
+    """The clients' record up to this round."""
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
@@ -56,6 +59,7 @@ class FinalReport:
     state: CFLState
     clients: Mapping[str, ClientResult]
     problems: Mapping[str, str] = field(default_factory=dict)
+    conduct: Conduct = field(default_factory=Conduct)
 
     @property
     def metrics(self) -> Metrics:

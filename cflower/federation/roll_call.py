@@ -6,7 +6,7 @@ does not know the question still takes part: its node id is its name.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -54,13 +54,16 @@ class RollCall:
     facts : dict of str to dict
         What each client told of itself.
     refused : dict of int to Refusal
-        Why a node may not take part, by node id.
+        Why a node may not take part, by node id; forgotten when the node leaves.
+    check : callable
+        From a client's facts to why it cannot take part; empty if it can.
     """
 
     timeout: float = 60.0
     nodes: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, Refusal] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     _names: dict[int, str] = field(default_factory=dict)
     _silent_since: dict[int, float] = field(default_factory=dict)
 
@@ -102,6 +105,8 @@ class RollCall:
         for node, name in self._names.items():
             if node in live:
                 self.nodes.setdefault(name, node)
+        # Who comes back may have been put right meanwhile, so it is asked again.
+        self.refused = {node: why for node, why in self.refused.items() if node in live}
         for node, refusal in list(self.refused.items()):
             if refusal.reason == TWIN and node in live and refusal.client not in self.nodes:
                 del self.refused[node]  # the node that held its name is gone
@@ -116,6 +121,15 @@ class RollCall:
             log(WARNING, "Client(s) %s cannot take part: %s", ", ".join(in_order(names)), problem)
         known = self._names.keys() | self.refused.keys()
         return sum(node not in known for node in asked)
+
+    def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
+        """Set `check`, also for those who are there already."""
+        self.check = check
+        for name, node in list(self.nodes.items()):
+            if check(self.facts[name]):
+                del self.nodes[name], self._names[node]
+                problem = self._enter(node, self.facts.pop(name))
+                log(WARNING, "Client %s cannot take part: %s", name, problem)
 
     def _ask(self, grid: Grid, nodes: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The facts each node answers with; empty for an app that does not know the question."""
@@ -139,6 +153,7 @@ class RollCall:
         """Note what a node answered; the problem, if it cannot take part."""
         name = str(facts.get("client-id", node))
         problem = str(facts.get("problem", "")) or (TWIN if name in self.nodes else "")
+        problem = problem or self.check(facts)
         if problem:
             self.refused[node] = Refusal(name, problem, facts)
             return problem

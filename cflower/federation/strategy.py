@@ -8,8 +8,7 @@ the algorithm is in `cflower.algorithm`.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from logging import INFO
-from typing import Any
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -23,22 +22,22 @@ from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, ParameterTree, in_order
 from cflower.errors import ConfigError, FederationError
+from cflower.federation.conduct import Answers, Conduct, fault_of
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
+from cflower.federation.norms import NormWatch
 from cflower.federation.post import Keys, Measured, Post
 from cflower.federation.replies import (
+    Answer,
     BadReplyError,
     ClientMetrics,
     as_record,
-    read_metrics,
+    read_answer,
     weighted_mean,
 )
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.federation.roll_call import FACTS, RollCall
 from cflower.federation.sampling import sample
 from cflower.seeding import generator
-
-PATIENCE = 3
-"""Rounds in a row without one usable reply after which a run gives up."""
 
 
 class ClusteredFL(Strategy):
@@ -73,6 +72,12 @@ class ClusteredFL(Strategy):
         number of clients.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
+    max_norm_ratio : float
+        A reply whose update is longer than this times the median of its cluster's other known
+        updates is set aside, see `NormWatch`; 0: none is.
+    exclude_after : int
+        Bad replies to training in a row after which a client is asked no more; 0: never. It
+        stays a member of its cluster, but no longer counts when that decides on a split.
     isolated : bool
         Every client is a cluster of its own from the start.
     seed : int
@@ -88,6 +93,8 @@ class ClusteredFL(Strategy):
         Tree and known updates after the last round; ``strategy.tree`` for short.
     layout : Layout
         How the models' arrays lie in the algorithm's vectors.
+    conduct : Conduct
+        How the clients behaved up to the last round.
     final_report : FinalReport or None
         The closing evaluation, once `start` has returned.
     """
@@ -111,6 +118,8 @@ class ClusteredFL(Strategy):
         similarity_layers: str = "*",
         projection_dim: int = 16384,
         untrained: Sequence[str] = UNTRAINED,
+        max_norm_ratio: float = 0.0,
+        exclude_after: int = 5,
         isolated: bool = False,
         seed: int = 0,
         roll_call: RollCall | None = None,
@@ -126,16 +135,19 @@ class ClusteredFL(Strategy):
         self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
         self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
         self.untrained = tuple(untrained)
+        self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
         self.isolated, self.seed = isolated, seed
         self.roll_call = roll_call or RollCall()
         self.on_round = on_round
         self.state: CFLState
         self.layout: Layout
+        self.conduct = Conduct()
         self.final_report: FinalReport | None = None
         self._finished_rounds = 0
         self._post = Post(self.roll_call, self.keys)
         self._measured: dict[str, ClientMetrics] = {}
         self._trained_on: dict[str, str] = {}
+        self._told: dict[str, str] = {}
 
     @property
     def tree(self) -> ParameterTree:
@@ -184,13 +196,14 @@ class ClusteredFL(Strategy):
         Raises
         ------
         FederationError
-            When there are too few clients, or no usable reply came in several rounds.
+            When there are too few clients, no usable reply came in several rounds or at all,
+            or the simulation engine broke down.
         """
         self.roll_call.gather(grid, max(self.min_available_nodes, 1))
         self._plant(initial_arrays)
         log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
         self.summary()
-        result, unanswered = Result(arrays=initial_arrays), 0
+        result = Result(arrays=initial_arrays)
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self._evaluate_centrally(0, evaluate_fn, result)
@@ -200,9 +213,6 @@ class ClusteredFL(Strategy):
             messages = self.configure_train(server_round, initial_arrays, train_config, grid)
             replies = self._post.exchange(grid, messages, timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
-            unanswered = 0 if arrays is not None else unanswered + 1
-            if unanswered and (server_round == 1 or unanswered >= PATIENCE):
-                raise FederationError(self._nobody(server_round))
             if arrays is not None and metrics is not None:
                 result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             if server_round < num_rounds:
@@ -215,16 +225,19 @@ class ClusteredFL(Strategy):
                     result.evaluate_metrics_clientapp[server_round] = evaluated
             self._evaluate_centrally(server_round, evaluate_fn, result)
             self._report(server_round, num_rounds, time.monotonic() - began)
+        if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
+            raise FederationError(problem)
         self.final_report = self._evaluate_all(grid, num_rounds, evaluate_config, timeout, result)
         return result
 
-    def resume(self, state: CFLState, server_round: int) -> None:
+    def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:
         """Let `start` go on after ``server_round`` from this state instead of from the beginning.
 
         With the same settings and clients, the rounds that follow are those that would have
         followed without the interruption.
         """
         self.state, self._finished_rounds = state, server_round
+        self.conduct = conduct or Conduct()
 
     # ---------------------------------------------------------------- training
 
@@ -244,15 +257,18 @@ class ClusteredFL(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
-        self._measured, self._trained_on = {}, {}
-        self._post.problems.clear()
+        self._measured, self._trained_on, self._told = {}, {}, {}
         contents: list[RecordDict] = []
         result = self._cfl.run_round(
-            self.state, self._usable(replies, contents), server_round=server_round
+            self.state,
+            self._usable(replies, contents),
+            server_round=server_round,
+            excluded=self.conduct.excluded,
         )
         self._decisions, self.state = result.decisions, result.state
         for client, fork in result.forks.items():
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
+        self._judge(server_round)
         if not self._measured:
             return None, None
         metrics = as_record(weighted_mean(self._measured.values()))
@@ -262,21 +278,34 @@ class ClusteredFL(Strategy):
 
     def _usable(self, replies: Iterable[Message], contents: list[RecordDict]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
-        for client, message in self._post.by_client(replies):
-            try:
-                measured = read_metrics(message, self.keys.weighted_by)
-                records = list(message.content.array_records.values())
-                if len(records) != 1:
-                    raise BadReplyError(f"has {len(records)} ArrayRecords instead of one")
-                weights = self.layout.weights(records[0])
-            except (BadReplyError, BadArraysError) as problem:
-                self._post.set_aside(client, str(problem))
-                continue
+        watch = NormWatch(self.tree, self.state.known, self.max_norm_ratio)
+        for client, weights, measured in watch.sift(self._read(replies), self._post.set_aside):
             self._measured[client] = measured
             self._trained_on[client] = self.tree.trains_on(client).name
             if self.train_metrics_aggr_fn is not None:
-                contents.append(RecordDict(dict(message.content.metric_records)))
+                weight = {self.keys.weighted_by: measured.num_examples}
+                contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
             yield Reply(client, weights, measured.num_examples)
+
+    def _read(self, replies: Iterable[Message]) -> Iterator[Answer]:
+        for client, message in self._post.by_client(replies):
+            try:
+                yield read_answer(client, message, self.layout, self.keys.weighted_by)
+            except BadReplyError as problem:
+                self._post.set_aside(client, str(problem), fault_of(message))
+
+    def _judge(self, server_round: int) -> None:
+        """Note how the round went; exclude clients, or stop the run."""
+        answers = Answers(self._measured.keys(), self._post.take())
+        before = self.conduct.excluded
+        self.conduct = self.conduct.trained(answers, self.exclude_after, len(self._present))
+        self._told = {client: problem.text for client, problem in answers.problems.items()}
+        for client in self.conduct.excluded.keys() - before.keys():
+            self._told[client] += "; it is excluded from now on"
+            log(WARNING, "Client %s is excluded: %s.", client, self.conduct.excluded[client])
+        stop = self.conduct.must_stop(answers, server_round, simulated=self._simulated)
+        if stop:
+            raise FederationError(stop)
 
     # -------------------------------------------------------------- evaluation
 
@@ -296,6 +325,10 @@ class ClusteredFL(Strategy):
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
         measured = self._post.measured(replies)
+        problems = self._post.take()
+        self.conduct = replace(self.conduct, problems=self.conduct.noted(problems))
+        for client, problem in problems.items():
+            self._told.setdefault(client, problem.text)
         for client, new in measured.metrics.items():
             old = self._measured.get(client, new)
             self._measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
@@ -305,13 +338,18 @@ class ClusteredFL(Strategy):
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
     ) -> FinalReport:
         """Every client under its own cluster's model and under θ*_root."""
-        self._post.problems.clear()
+        told: dict[str, str] = {}
 
         def ask(cluster_of: Callable[[str], Cluster]) -> Measured:
-            assigned = {client: cluster_of(client) for client in self.roll_call.clients}
+            assigned = {client: cluster_of(client) for client in self._present}
             kind = MessageType.EVALUATE
             messages = self._post.messages(assigned, self.layout, kind, config, server_round)
-            return self._post.measured(self._post.exchange(grid, messages, timeout))
+            measured = self._post.measured(self._post.exchange(grid, messages, timeout))
+            answers = Answers(measured.metrics.keys(), self._post.take())
+            if died := answers.worker_died:
+                raise FederationError(f"The run stops in the closing evaluation: {died}.")
+            told.update({name: problem.text for name, problem in answers.problems.items()})
+            return measured
 
         own = federated = ask(self.tree.leaf_of)
         if self.tree.root.split_round is not None:
@@ -331,7 +369,7 @@ class ClusteredFL(Strategy):
         metrics = self._mean_metrics(own)
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
-        return FinalReport(self.state, results, dict(self._post.problems))
+        return FinalReport(self.state, results, told, self.conduct)
 
     def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
         if not measured.metrics:
@@ -358,6 +396,16 @@ class ClusteredFL(Strategy):
             result.evaluate_metrics_serverapp[server_round] = as_record(weighted_mean(measured))
 
     # ----------------------------------------------------------------- clients
+
+    @property
+    def _present(self) -> tuple[str, ...]:
+        """The clients that can be asked: connected, not excluded."""
+        return tuple(c for c in self.roll_call.clients if c not in self.conduct.excluded)
+
+    @property
+    def _simulated(self) -> bool:
+        """Whether the nodes are those of a simulation, which announce how many they are."""
+        return any("num-partitions" in facts for facts in self.roll_call.facts.values())
 
     def _plant(self, initial_arrays: ArrayRecord) -> None:
         """The layout of the models, and unless resumed a tree with everyone in the root."""
@@ -394,7 +442,7 @@ class ClusteredFL(Strategy):
 
     def _draw(self, purpose: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
         rng = generator(self.seed, purpose, server_round)
-        return sample(self.tree, self.roll_call.nodes, fraction, least, rng)
+        return sample(self.tree, self._present, fraction, least, rng)
 
     # --------------------------------------------------------------- reporting
 
@@ -409,14 +457,8 @@ class ClusteredFL(Strategy):
                 self._decisions,
                 dict(self._trained_on),
                 dict(self._measured),
-                dict(self._post.problems),
+                dict(self._told),
                 seconds,
+                self.conduct,
             )
         )
-
-    def _nobody(self, server_round: int) -> str:
-        reasons: dict[str, Any] = {}
-        for client, problem in self._post.problems.items():
-            reasons.setdefault(problem, client)
-        told = "; ".join(f"{client}: the reply {problem}" for problem, client in reasons.items())
-        return f"No usable reply in round {server_round}. {told or 'Nobody was asked.'}"

@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
+from cflower.federation.conduct import Conduct
 
 FORMAT = "cflower-checkpoint-1"
 KEPT = 2
@@ -28,6 +29,7 @@ class Checkpoint(NamedTuple):
 
     server_round: int
     state: CFLState
+    conduct: Conduct = Conduct()
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, write: Callable[..., None]) -> None:
@@ -97,6 +99,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     structure = {
         "server_round": checkpoint.server_round,
         "walking": dict(tree.walking),
+        "conduct": checkpoint.conduct.as_json(),
         "clusters": [
             {
                 "name": cluster.name,
@@ -144,7 +147,8 @@ def decode(content: bytes) -> Checkpoint:
         for client, (server_round, vector, norm, num_examples, origin) in structure["known"].items()
     }
     tree = ParameterTree(clusters, structure["walking"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known))
+    conduct = Conduct(**structure["conduct"])
+    return Checkpoint(structure["server_round"], CFLState(tree, known), conduct)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:

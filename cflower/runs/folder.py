@@ -86,10 +86,10 @@ class RunFolder:
             self._clients.setdefault(client, {}).update(measured.metrics)
         self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
         self.write_tree(report.state.tree, layout)
-        self._write_json("summary.json", self._summary(report.server_round, report.state.tree))
+        self._write_json("summary.json", self._summary(report.server_round, report))
         write_checkpoint(
             self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state),
+            Checkpoint(report.server_round, report.state, report.conduct),
             lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
         )
 
@@ -134,7 +134,7 @@ class RunFolder:
 
     def write_end(self, report: FinalReport, num_rounds: int) -> dict[str, Any]:
         """The closing ``summary.json``, also returned."""
-        summary = self._summary(num_rounds, report.state.tree, report)
+        summary = self._summary(num_rounds, report)
         self._write_json("summary.json", summary)
         return summary
 
@@ -149,9 +149,9 @@ class RunFolder:
             self._written[cluster.name] = cluster.model
         self._write_json("tree.json", tree_lines(tree))
 
-    def _summary(
-        self, num_rounds: int, tree: ParameterTree, final: FinalReport | None = None
-    ) -> dict[str, Any]:
+    def _summary(self, num_rounds: int, report: RoundReport | FinalReport) -> dict[str, Any]:
+        tree, conduct = report.state.tree, report.conduct
+        final = report if isinstance(report, FinalReport) else None
         results = final.clients if final else {}
         clients = {name: dict(measured) for name, measured in self._clients.items()}
         for name, result in results.items():
@@ -176,6 +176,8 @@ class RunFolder:
             "metrics": final.metrics if final else {},
             "groups": groups or None,
             "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+            "problems": {name: conduct.problems[name] for name in in_order(conduct.problems)},
+            "excluded": {name: conduct.excluded[name] for name in in_order(conduct.excluded)},
         }
 
     def _write_similarity(self, decision: Decision) -> None:

@@ -20,6 +20,27 @@ def test_norms_and_cosines_are_preserved():
 
 
 @laws
+@given(st.floats(-1, 1), st.integers(2, 3), st.integers(0, 5))
+def test_the_error_of_a_cosine_is_as_small_as_stated(cosine, log_entries, which):
+    """Over 400 projections: unbiased, with a standard deviation of at most sqrt(2 / k)."""
+    length, repeats = 64, 400
+    rng = generator(which, "pair", log_entries)
+    one, other = np.linalg.qr(rng.normal(size=(10**log_entries, 2)))[0].T
+    if which % 2:  # all weight on few entries is the hardest case
+        one, other = np.eye(100)[0] + np.eye(100)[1], np.eye(100)[0] - np.eye(100)[1]
+        one, other = one / np.sqrt(2), other / np.sqrt(2)
+    other = cosine * one + np.sqrt(1 - cosine**2) * other
+    errors = []
+    for seed in range(repeats):
+        projection = Projection(len(one), length, seed)
+        kept = np.array([projection.keep(one), projection.keep(other)])
+        errors.append(cosine_similarity(kept)[0, 1] - cosine)
+    bound = np.sqrt(2 / length)
+    assert np.std(errors) < 1.15 * bound  # 400 of them tell it within a tenth or so
+    assert abs(np.mean(errors)) < 4 * bound / np.sqrt(repeats) + 1 / length
+
+
+@laws
 @given(st.floats(-5, 5), st.floats(-5, 5), st.integers(0, 9))
 def test_the_projection_is_linear(a, b, seed):
     projection = Projection(5000, 100, seed)

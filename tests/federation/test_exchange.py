@@ -56,6 +56,27 @@ def test_nodes_that_stay_silent_are_told_after_the_timeout():
     assert exchange.silent == [2]
 
 
+def test_a_second_reply_or_one_to_another_round_is_a_stray():
+    def answer(message):
+        sent.append(message)
+        return echo(message)
+
+    class Babbling(ScriptedGrid):
+        def pull_messages(self, message_ids):
+            came = super().pull_messages(message_ids)
+            return [*came, echo(sent[-1]), *([] if old is None else [echo(old)])]
+
+    sent, old = [], None
+    first = exchange_with(Babbling(answer, [1, 2], [[1], [2]]), [1, 2])
+    assert senders(first) == [1, 2]
+    old, sent = sent[0], []
+    grid = Babbling(answer, [3, 4], [[3], [4]])
+    grid.asked = [0] * 9  # message ids of its own
+    second = exchange_with(grid, [3, 4])
+    assert senders(second) == [3, 4]
+    assert (first.strays, second.strays) == ([1, 2], [3, 1, 4, 1])
+
+
 def test_nodes_that_left_before_the_message_are_silent_at_once():
     exchange = exchange_with(ScriptedGrid(echo, [1, 3]), [1, 2, 3])
     assert senders(exchange) == [1, 3]

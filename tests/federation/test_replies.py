@@ -34,6 +34,12 @@ def test_metrics_and_weight_are_told_apart():
     assert read_metrics(reply, "num-examples") == ({"loss": 0.5, "recall": [0.1, 0.2]}, 4.0)
 
 
+def test_metrics_that_are_not_finite_are_left_out_and_the_reply_is_used():
+    odd = {"loss": math.nan, "recall": [0.1, math.inf], "accuracy": 0.5}
+    reply = reply_of(metrics(num_examples=4, **odd))
+    assert read_metrics(reply, "num-examples") == ({"accuracy": 0.5}, 4.0)
+
+
 def test_the_weight_may_have_another_name_and_the_record_too():
     content = RecordDict({"x": MetricRecord({"tokens": 2.5}), "facts": ConfigRecord({"a": 1})})
     assert read_metrics(reply_of(content), "tokens") == ({}, 2.5)
@@ -54,6 +60,7 @@ def test_the_weight_may_have_another_name_and_the_record_too():
         (metrics(num_examples=-3), "says num-examples=-3, not a finite number above 0"),
         (metrics(num_examples=math.nan), "says num-examples=nan, not a finite number above 0"),
         (metrics(num_examples=math.inf), "says num-examples=inf, not a finite number above 0"),
+        (metrics(num_examples=2e12), "says num-examples=2000000000000.0, more than 1e+12"),
         (metrics(num_examples=[1, 2]), "says num-examples=[1, 2], not a finite number above 0"),
     ],
 )

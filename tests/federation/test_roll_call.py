@@ -4,6 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from cflower.errors import FederationError
+from cflower.federation.agreement import prevailing
 from cflower.federation.roll_call import CLIENT_FAILED, RollCall, answer
 from tests.federation.scripted_grid import ScriptedGrid
 
@@ -170,3 +171,37 @@ def test_a_node_that_never_answers_holds_up_one_round_only():
     began = time.monotonic()
     assert roll_call.update(grid) == 0
     assert time.monotonic() - began < 0.2
+
+
+def test_a_refused_client_is_asked_again_when_it_comes_back():
+    facts = {1: {"client_id": "a", "problem": "no data"}, 2: {"client_id": "b"}}
+    grid, roll_call = grid_of(facts), RollCall()
+    roll_call.gather(grid, 1)
+    grid.live = {2}
+    roll_call.update(grid)
+    facts[1] = {"client_id": "a"}
+    grid.live = {1, 2}
+    roll_call.update(grid)
+    assert roll_call.nodes == {"a": 1, "b": 2}
+    assert roll_call.refused == {}
+
+
+def test_who_does_not_go_with_the_others_is_refused_now_and_later():
+    facts = {
+        i: {"client_id": name, "input_shape": shape, "class_names": ["x", "y"]}
+        for i, (name, shape) in enumerate(
+            [("a", [1, 8, 8]), ("b", [3, 8, 8]), ("c", [1, 8, 8]), ("d", [2])]
+        )
+    }
+    grid, roll_call = grid_of(facts), RollCall(timeout=0.1)
+    grid.live = {0, 1, 2}
+    clients = roll_call.gather(grid, 3)
+    roll_call.require(prevailing(roll_call.facts[name] for name in clients).problem_with)
+    assert roll_call.clients == ("a", "c")
+    assert roll_call.refused[1].reason.startswith("its inputs have shape (3, 8, 8), but those of")
+    grid.live = {0, 1, 2, 3}
+    roll_call.update(grid)
+    assert roll_call.clients == ("a", "c")
+    assert roll_call.refused[3].client == "d"
+    with pytest.raises(FederationError, match=r"needs 3 .* has 2; refused: b: its inputs"):
+        roll_call.gather(grid, 3)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def test_matrices_stand_in_the_order_of_their_split(made_up: Path) -> None:
         assert entry["sides"] == [4, 4]
         assert entry["clients"][:4] == [0, 1, 2, 3]
         assert sorted(entry["clients"]) == list(range(8))
+        values = np.frombuffer(b64decode(entry["values"]), np.int8)
+        assert values.shape == (8 * 7 // 2,)
+        assert values[:3].min() > 0 > values[3]  # within the first side, then across
 
 
 def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path: Path) -> None:
@@ -167,5 +171,10 @@ def test_all_parts_travel_in_a_flower_app_bundle() -> None:
 def test_the_sentence_at_the_top(
     metrics: dict[str, float], clusters: dict[str, list[str]], said: str
 ) -> None:
-    summary = {"finished": True, "rounds": 4, "clients": {"a": {"accuracy": 0.5}}}
+    summary = {
+        "finished": True,
+        "rounds": 4,
+        "splits": [{"round": 1}],
+        "clients": {"a": {"accuracy": 0.5}},
+    }
     assert said in finding(summary | {"metrics": metrics, "clusters": clusters})

@@ -1,4 +1,4 @@
-"""The similarity matrices for the page: ordered by their split, one byte an entry."""
+"""The similarity matrices for the page: in the order of their split, one byte an entry."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import natural_order
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
-ROOM = 6_000_000
+ROOM = 2_500_000
 """Bytes for all matrices of a page; those of splits come first."""
 
 
@@ -45,7 +45,7 @@ def fitting(recorded: list[Line]) -> list[Line]:
 
 def size_of(line: Line) -> int:
     """Bytes that a line's matrix takes in the page, at most."""
-    return int(len(line["members"]) ** 2 * 4 / 3)
+    return int(len(line["members"]) ** 2 * 2 / 3)
 
 
 def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dic
         return None
     sides = sides_of(run, line, matrix)
     order = [i for side in sides for i in side]
-    values = matrix.values[np.ix_(order, order)]
+    values = matrix.values[np.ix_(order, order)][np.triu_indices(len(order), 1)]
     return {
         "round": line["round"],
         "cluster": line["cluster"],

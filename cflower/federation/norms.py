@@ -1,0 +1,89 @@
+"""Updates far longer than the others of their cluster: set aside, where that is asked for."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import median
+
+import numpy as np
+
+from cflower.algorithm.cfl_round import KnownUpdate
+from cflower.algorithm.tree import ParameterTree, Vector
+from cflower.federation.replies import Answer
+
+ENOUGH = 3
+"""Other clients' norms that a norm is compared with; replies that come before wait for them."""
+
+
+class NormWatch:
+    """Lets the replies of one round pass whose updates are not out of line.
+
+    An update is compared with the median norm of the last known updates of its cluster's other
+    members, those of this round that have come before it included. Where too few are known yet,
+    as in the first round, a few replies wait for one another. A client on its way down the tree
+    (Algorithm 4) moves no model and is not compared, nor is one with fewer than two others.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+        Before the round.
+    known : mapping of str to KnownUpdate
+    ratio : float
+        An update longer than this times the median is set aside; 0: none, only updates whose
+        norm is not even finite.
+    """
+
+    def __init__(self, tree: ParameterTree, known: Mapping[str, KnownUpdate], ratio: float) -> None:
+        self._tree, self._ratio = tree, ratio
+        self._norms = {
+            leaf.name: {name: known[name].norm for name in leaf.members if name in known}
+            for leaf in tree.leaves
+        }
+
+    def sift(
+        self, answers: Iterable[Answer], set_aside: Callable[[str, str], None]
+    ) -> Iterator[Answer]:
+        """The answers in line; ``set_aside(client, problem)`` is told about the others."""
+        waiting: dict[str, list[Answer]] = {}
+        for answer in answers:
+            start = self._tree.trains_on(answer.client)
+            length = distance(answer.weights.trained, start.model.trained)
+            if not np.isfinite(length):
+                set_aside(answer.client, "has an update too long for its norm to be finite")
+            elif not self._ratio or answer.client in self._tree.walking or len(start.members) < 3:
+                yield answer
+            else:
+                norms = self._norms[start.name]
+                norms[answer.client] = length
+                waiting.setdefault(start.name, []).append(answer)
+                if len(norms) > min(ENOUGH, len(start.members) - 1):
+                    yield from self._in_line(norms, waiting.pop(start.name), set_aside)
+        for name, held in waiting.items():
+            yield from self._in_line(self._norms[name], held, set_aside)
+
+    def _in_line(
+        self, norms: dict[str, float], held: Iterable[Answer], set_aside: Callable[[str, str], None]
+    ) -> Iterator[Answer]:
+        for answer in held:
+            others = [norm for name, norm in norms.items() if name != answer.client]
+            usual = median(others) if len(others) > 1 else 0.0
+            length = norms[answer.client]
+            if usual and length > self._ratio * usual:
+                del norms[answer.client]
+                problem = (
+                    f"has an update of norm {length:.3g}, more than {self._ratio:g} times the "
+                    f"{usual:.3g} that is usual in its cluster"
+                )
+                set_aside(answer.client, problem)
+            else:
+                yield answer
+
+
+def distance(one: Vector, other: Vector) -> float:
+    """The norm of their difference; infinite where the precision does not hold it.
+
+    >>> distance(np.array([3.0, 1.0]), np.array([0.0, 5.0]))
+    5.0
+    >>> distance(np.float32([3e38]), np.float32([-3e38]))
+    inf
+    """
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(one - other))

@@ -1,0 +1,269 @@
+"""Whole runs on a Grid that breaks: bad replies, nodes that come and go, kills and resumes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from cflower import ClusteredFL
+from cflower.errors import RunFolderError
+from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.runs.checkpoint import packed
+from cflower.runs.folder import RunFolder
+from tests.federation.quadratics import Quadratics, initial_arrays
+
+Spoiled = Callable[[RecordDict], Any]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+# ------------------------------------------------------------------- what a client may send
+
+
+def array(key: str, value: Any) -> Spoiled:
+    return lambda content: content["arrays"].update({key: Array(np.asarray(value))})
+
+
+def metrics(**values: Any) -> Spoiled:
+    record = MetricRecord({key.replace("_", "-"): value for key, value in values.items()})
+    return lambda content: content.update({"metrics": record})
+
+
+def torn(content: RecordDict) -> None:
+    whole = content["arrays"]["w"]
+    content["arrays"]["w"] = Array(whole.dtype, whole.shape, whole.stype, whole.data[:-7])
+
+
+def swollen(content: RecordDict) -> None:
+    """A header that announces far more than follows."""
+    data = content["arrays"]["w"].data.replace(b"(3, 4), ", b"(9999999999999,), ")
+    content["arrays"]["w"] = Array("float32", (3, 4), "numpy.ndarray", data)
+
+
+BAD: dict[str, Spoiled] = {
+    "nan": array("b", np.full(4, np.nan, np.float32)),
+    "infinity": array("b", np.full(4, -np.inf, np.float32)),
+    "too large for float32": array("b", np.full(4, 1e300)),
+    "norm overflows": array("b", np.full(4, 1e30, np.float32)),
+    "one entry, would broadcast": array("b", np.zeros(1, np.float32)),
+    "transposed": array("w", np.zeros((4, 3), np.float32)),
+    "missing array": lambda content: content["arrays"].pop("w"),
+    "extra array": array("c", np.zeros(3, np.float32)),
+    "integers": array("b", np.zeros(4, np.int64)),
+    "texts": array("b", np.array(["a", "b", "c", "d"])),
+    "torn bytes": torn,
+    "swollen header": swollen,
+    "no arrays": lambda content: content.pop("arrays"),
+    "two records of arrays": lambda content: content.update({"more": ArrayRecord()}),
+    "no metrics": lambda content: content.pop("metrics"),
+    "two records of metrics": lambda content: content.update({"more": MetricRecord()}),
+    "no num-examples": metrics(loss=1.0),
+    "zero examples": metrics(num_examples=0),
+    "negative examples": metrics(num_examples=-5),
+    "absurdly many examples": metrics(num_examples=1e13),
+    "infinitely many examples": metrics(num_examples=float("inf")),
+    "a list of examples": metrics(num_examples=[3, 4]),
+    "nothing": lambda content: content.clear(),
+    "error": lambda content: Error(2, "<class 'ValueError'>:<'boom'>"),
+    "crash": lambda content: Error(8, "ClientApp stopped responding."),
+}
+"""Each makes a bad reply out of a good one, in place, or returns the error instead."""
+
+HARMLESS: dict[str, Spoiled] = {
+    "twice": lambda content: None,
+    "also to another round": lambda content: None,
+    "loss is not a number": lambda content: content["metrics"].update({"loss": float("nan")}),
+}
+"""Oddities after which the reply is as good as without."""
+
+# ----------------------------------------------------------------------------- the federation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What goes wrong, by (client, round)."""
+
+    faults: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Kind of the reply to training; "silence": none."""
+    away: Mapping[int, range] = field(default_factory=dict)
+    """Rounds in which a client's node is gone; it returns under another node id."""
+
+    def silenced(self) -> "Plan":
+        """Silence in the place of every bad reply and of every absence."""
+        bad = {where: "silence" for where, kind in self.faults.items() if kind in BAD}
+        away = {(client, r): "silence" for client, rounds in self.away.items() for r in rounds}
+        return Plan({**self.faults, **bad, **away})
+
+
+class ChaosGrid(InlineGrid):
+    """Nodes in one process with a plan of what goes wrong; ``now`` is the round to come."""
+
+    def __init__(self, clients: Quadratics, plan: Plan, now: int, tick: Callable[[], None]) -> None:
+        super().__init__(clients.app(), len(clients.groups), {})
+        self.plan, self.now, self.tick = plan, now, tick
+        self._old: dict[int, Message] = {}
+        self._pulled: list[Message] = []
+        for client, rounds in plan.away.items():
+            after = self.node_of(client, rounds.stop)
+            first = self._contexts[FIRST_NODE_ID + client]
+            self._contexts[after] = Context(1, after, first.node_config, RecordDict(), {})
+
+    def node_of(self, client: int, server_round: int) -> int:
+        returned = client in self.plan.away and server_round >= self.plan.away[client].stop
+        return FIRST_NODE_ID + client + 1000 * returned
+
+    def get_node_ids(self) -> Iterable[int]:
+        partitions = {int(c.node_config["partition-id"]) for c in self._contexts.values()}
+        return [
+            self.node_of(client, self.now)
+            for client in partitions
+            if self.now not in self.plan.away.get(client, ())
+        ]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return super().push_messages(m for m in messages if self.kind_of(m) != "silence")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.tick()
+        came = list(super().pull_messages(message_ids))
+        return [*came, *(self._pulled.pop() for _ in range(len(self._pulled)))]
+
+    def kind_of(self, message: Message) -> str | None:
+        """The plan's word on the reply to this message."""
+        if message.metadata.message_type != "train":
+            return None
+        client = message.metadata.dst_node_id % 1000
+        return self.plan.faults.get((client, int(message.content["config"]["server-round"])))
+
+    def _answer(self, message: Message) -> Message:
+        kind = self.kind_of(message)
+        reply = super()._answer(message)
+        node = message.metadata.dst_node_id
+        if kind in BAD:
+            error = BAD[kind](reply.content)
+            return Message(error, reply_to=message) if isinstance(error, Error) else reply
+        if kind in HARMLESS:
+            HARMLESS[kind](reply.content)
+        if kind == "twice":
+            self._pulled.append(reply)
+        if kind == "also to another round" and node in self._old:
+            self._pulled.append(Message(RecordDict(), reply_to=self._old[node]))
+        if message.metadata.message_type == "train":
+            self._old[node] = message
+        return reply
+
+
+# -------------------------------------------------------------------------------- the server
+
+
+class MortalFolder(RunFolder):
+    """A run folder whose writer may die before, in or after writing a file."""
+
+    tick: Callable[[], None]
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.tick()
+        (self.path / f"{name}.tmp").parent.mkdir(parents=True, exist_ok=True)
+        (self.path / f"{name}.tmp").write_bytes(content[: len(content) // 2])
+        self.tick()
+        super()._write(name, content)
+
+
+class Fuse:
+    """Kills at the given counts of steps, each time it is reached anew."""
+
+    def __init__(self, kills: Iterable[int]) -> None:
+        self.kills, self.steps = list(kills), 0
+
+    def tick(self) -> None:
+        self.steps += 1
+        if self.kills and self.steps >= self.kills[0]:
+            self.kills.pop(0)
+            self.steps = 0
+            raise Killed
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run without its faults."""
+
+    groups: tuple[int, ...]
+    num_rounds: int
+    settings: Mapping[str, Any]
+    """Of `ClusteredFL`."""
+
+    def play(self, plan: Plan, path: Path | None = None, kills: Iterable[int] = ()) -> ClusteredFL:
+        """The strategy after the run, taken up again after every kill."""
+        fuse = Fuse(kills)
+        while True:
+            try:
+                return self._play(plan, path, fuse)
+            except Killed:
+                continue
+
+    def _play(self, plan: Plan, path: Path | None, fuse: Fuse) -> ClusteredFL:
+        strategy = ClusteredFL(**self.settings)
+        folder = None if path is None else MortalFolder(path, {"seed": self.settings["seed"]})
+        done = 0
+        if folder is not None:
+            folder.tick = fuse.tick
+            try:
+                checkpoint = folder.take_up(warn=print)
+                done = checkpoint.server_round
+                strategy.resume(checkpoint.state, done, checkpoint.conduct)
+            except RunFolderError:  # killed before its first checkpoint, or never begun
+                folder.begin()
+        grid = ChaosGrid(Quadratics(self.groups), plan, done + 1, fuse.tick)
+
+        def on_round(report: Any) -> None:
+            check_laws(report.state.tree, len(self.groups))
+            grid.now = report.server_round + 1
+            if folder is not None:
+                folder.write_round(replace(report, seconds=0.0), strategy.layout)
+                fuse.tick()
+
+        strategy.on_round = on_round
+        strategy.start(grid, initial_arrays(), self.num_rounds, timeout=5)
+        if folder is not None:
+            assert strategy.final_report is not None
+            folder.write_end(strategy.final_report, self.num_rounds)
+        return strategy
+
+
+# ------------------------------------------------------------------------------------- laws
+
+
+def check_laws(tree: Any, num_clients: int) -> None:
+    """The leaves partition the clients, every level does, and every number is finite."""
+    everyone = sorted(f"partition-{i}" for i in range(num_clients))
+    assert sorted(name for leaf in tree.leaves for name in leaf.members) == everyone
+    for cluster in tree.clusters.values():
+        below = [n for child in cluster.children for n in tree.clusters[child].members]
+        assert cluster.is_leaf or sorted(below) == sorted(cluster.members)
+        for vector in (*cluster.model, *cluster.edge.values(), *cluster.optimizer.values()):
+            assert np.isfinite(vector).all()
+
+
+def picture(strategy: ClusteredFL) -> dict[str, Any]:
+    """All of the algorithm's state, comparable bit by bit."""
+
+    def bits(vector: np.ndarray) -> str:
+        return f"{vector.dtype} {vector.tobytes().hex()}"
+
+    clusters = {
+        c.name: (
+            *(c.members, c.children, c.born, c.split_round),
+            packed((list(c.model), dict(c.edge), dict(c.optimizer), c.memory), bits),
+        )
+        for c in strategy.tree.clusters.values()
+    }
+    known = {
+        name: (*update._replace(vector=bits(update.vector), origin=bits(update.origin)),)
+        for name, update in sorted(strategy.state.known.items())
+    }
+    return {"clusters": clusters, "known": known, "walking": dict(strategy.tree.walking)}

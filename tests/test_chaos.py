@@ -1,0 +1,149 @@
+"""210 seeded runs in which things break; what should not matter does not, bit by bit."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.federation.conduct import Conduct
+from cflower.seeding import generator
+from tests.federation.chaos import BAD, HARMLESS, Plan, Scenario, picture
+from tests.federation.quadratics import CRITERION, found
+
+ROUNDS = 8
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    """The log of so many runs is long, and kept for a failing test."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("flwr").setLevel(logging.INFO)
+
+
+def scenario_of(rng: np.random.Generator, **settings: Any) -> Scenario:
+    """A federation drawn at random: its groups, its criterion, its ways of averaging."""
+    num_groups = int(rng.integers(2, 4))
+    clients = int(rng.integers(2 * num_groups + 1, 8))
+    groups = tuple(int(g) for g in rng.permutation([i % num_groups for i in range(clients)]))
+    auto = rng.random() < 0.15
+    drawn = {
+        "criterion": AutoCriterion() if auto else CRITERION,
+        "fraction_train": 1.0 if rng.random() < 0.7 else 0.6,
+        "fraction_evaluate": float(rng.choice([0.0, 0.0, 0.5])),
+        "weighting": str(rng.choice(["examples", "uniform"])),
+        "optimizer": ServerOptimizer(str(rng.choice(["fedavg", "fedavg", "fedavgm"]))),
+        "projection_dim": int(rng.choice([0, 12])),
+        "exclude_after": 0,
+        "seed": int(rng.integers(1000)),
+    }
+    return Scenario(groups, 2 * ROUNDS if auto else ROUNDS, {**drawn, **settings})
+
+
+def bad_replies(rng: np.random.Generator, scenario: Scenario, kinds: Any = BAD) -> dict[Any, str]:
+    """Of up to a third of the clients, in about half of the rounds."""
+    clients = rng.permutation(len(scenario.groups))[: max(1, len(scenario.groups) // 3)]
+    return {
+        (int(client), r): str(rng.choice(list(kinds)))
+        for client in clients
+        for r in range(1, scenario.num_rounds + 1)
+        if rng.random() < 0.5
+    }
+
+
+def absences(rng: np.random.Generator, scenario: Scenario) -> dict[int, range]:
+    """Of up to three clients, from some round to some later one."""
+    clients = rng.permutation(len(scenario.groups))[: int(rng.integers(1, 4))]
+    starts = rng.integers(2, scenario.num_rounds, size=len(clients))
+    return {
+        int(c): range(int(s), int(s + rng.integers(1, 6)))
+        for c, s in zip(clients, starts, strict=True)
+    }
+
+
+def files(run: Path) -> dict[str, bytes]:
+    """What a run leaves behind, its checkpoints and the name of its folder apart."""
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["run_id"]
+    paths = [*run.glob("models/*"), *run.glob("edges/*"), *run.glob("similarity/*")]
+    paths += [run / "tree.json", run / "rounds.jsonl"]
+    content = {str(p.relative_to(run)): p.read_bytes() for p in paths if p.suffix != ".tmp"}
+    return content | {"summary.json": json.dumps(summary).encode()}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_bad_reply_is_as_good_as_none(seed: int) -> None:
+    rng = generator(seed, "bad")
+    scenario = scenario_of(rng)
+    plan = Plan(bad_replies(rng, scenario))
+    spoiled, silent = scenario.play(plan), scenario.play(plan.silenced())
+    assert picture(spoiled) == picture(silent)
+    assert silent.conduct.problems == {}
+    asked = {f"partition-{client}" for client, _ in plan.faults}
+    assert set(spoiled.conduct.problems) <= asked
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_oddities_change_nothing(seed: int) -> None:
+    rng = generator(seed, "odd")
+    scenario = scenario_of(rng)
+    plan = Plan(bad_replies(rng, scenario, HARMLESS))
+    assert picture(scenario.play(plan)) == picture(scenario.play(Plan()))
+
+
+@pytest.mark.parametrize("seed", range(35))
+def test_a_node_that_returns_under_another_id_was_only_silent(seed: int) -> None:
+    rng = generator(seed, "away")
+    scenario = scenario_of(rng, fraction_train=1.0)
+    plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
+    assert picture(scenario.play(plan)) == picture(scenario.play(plan.silenced()))
+
+
+@pytest.mark.parametrize("seed", range(45))
+def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: Path) -> None:
+    rng = generator(seed, "killed")
+    scenario = scenario_of(rng, exclude_after=int(rng.choice([0, 3])))
+    plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
+    whole = scenario.play(plan, tmp_path / "whole")
+    kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
+    killed = scenario.play(plan, tmp_path / "killed", kills)
+    assert picture(killed) == picture(whole)
+    assert killed.conduct == whole.conduct
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_is_always_bad_is_excluded_and_the_others_find_their_groups(seed: int) -> None:
+    rng = generator(seed, "excluded")
+    settings = {"criterion": CRITERION, "optimizer": ServerOptimizer(), "projection_dim": 0}
+    scenario = scenario_of(rng, exclude_after=3, fraction_train=1.0, **settings)
+    scenario = replace(scenario, num_rounds=12)
+    bad = int(rng.integers(len(scenario.groups)))
+    rounds = range(1, scenario.num_rounds + 1)
+    strategy = scenario.play(Plan({(bad, r): str(rng.choice(list(BAD))) for r in rounds}))
+    alike = scenario.play(Plan({(bad, r): "error" for r in rounds}))
+    assert picture(strategy) == picture(alike)
+    name = f"partition-{bad}"
+    assert strategy.conduct.problems == {name: 3}
+    assert set(strategy.conduct.excluded) == {name}
+    assert strategy.final_report is not None
+    assert name not in strategy.final_report.clients
+    planted = [
+        {f"partition-{i}" for i, g in enumerate(scenario.groups) if g == group} - {name}
+        for group in set(scenario.groups)
+    ]
+    others = [set(members) - {name} for members in found(strategy)]
+    assert sorted(map(sorted, others)) == sorted(map(sorted, planted))
+
+
+def test_a_record_survives_its_checkpoint() -> None:
+    conduct = Conduct({"a": 2}, {"a": 1}, {"b": "why"}, 3, 1, 0)
+    assert Conduct(**json.loads(json.dumps(conduct.as_json()))) == conduct
