@@ -24,16 +24,16 @@ app = ClientApp()
 @app.query("roll_call")
 def roll_call(message: Message, context: Context) -> Message:
     """Who this client is and what its data look like, or why it cannot take part."""
-    name = client_name(context)
+    told: dict[str, Any] = {"client_id": client_name(context)}
     try:
+        if not has_own_data(context):
+            told["num_partitions"] = partition_of(context)[1]
         data = data_of(RunConfig.read(context.run_config), context)
     except CFlowerError as problem:
-        return answer(message, client_id=name, problem=str(problem))
-    announced = {} if has_own_data(context) else {"num_partitions": partition_of(context)[1]}
+        return answer(message, **told, problem=str(problem))
     return answer(
         message,
-        client_id=name,
-        **announced,
+        **told,
         num_examples=len(data.train),
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),

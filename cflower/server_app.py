@@ -21,7 +21,8 @@ from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
 from cflower.runs.checkpoint import Checkpoint
-from cflower.runs.folder import RunFolder, new_run_id, round_figures
+from cflower.runs.folder import RunFolder, new_run_id
+from cflower.runs.lines import round_figures
 from cflower.runs.progress import RoundProgress, Say
 from cflower.runs.reading import find_run, read_json
 from cflower.runs.report import write_report

@@ -13,7 +13,7 @@ from cflower.cli import main
 
 QUICK = (
     "num-server-rounds=3 min-available-nodes=4 dataset-size=300 local-epochs=1 "
-    "eps1=5.0 eps2=0.1 gamma-max=0.0 min-cluster-size=1"
+    "split-criterion='norms' eps1=5.0 eps2=0.1 gamma-max=0.0 min-cluster-size=1"
 )
 
 

@@ -87,7 +87,8 @@ class RollCall:
         deadline = time.monotonic() + self.timeout
         while True:
             unanswered = self.update(grid)
-            announced = max((f.get("num-partitions", 0) for f in self.facts.values()), default=0)
+            told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
+            announced = max((facts.get("num-partitions", 0) for facts in told), default=0)
             there = len(self.nodes) + len(self.refused)
             complete = not unanswered and there >= announced
             late = time.monotonic() > deadline

@@ -338,10 +338,12 @@ class ClusteredFL(Strategy):
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
     ) -> FinalReport:
         """Every client under its own cluster's model and under θ*_root."""
+        self.roll_call.update(grid)
         told: dict[str, str] = {}
 
         def ask(cluster_of: Callable[[str], Cluster]) -> Measured:
-            assigned = {client: cluster_of(client) for client in self._present}
+            there = [client for client in self._present if client in self.tree.root.members]
+            assigned = {client: cluster_of(client) for client in there}
             kind = MessageType.EVALUATE
             messages = self._post.messages(assigned, self.layout, kind, config, server_round)
             measured = self._post.measured(self._post.exchange(grid, messages, timeout))

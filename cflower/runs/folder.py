@@ -2,7 +2,6 @@
 
 import json
 import platform
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import version
@@ -12,16 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
-from sklearn.metrics import adjusted_rand_score
 
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights, in_order
+from cflower.algorithm.tree import ParameterTree, Weights, in_order
 from cflower.errors import RunFolderError
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from cflower.runs.lines import data_line, rand_index, round_line, split_line, tree_lines
 from cflower.runs.reading import read_json
-from cflower.runs.trackers import figures_of
 
 CHECKPOINTS = "checkpoints"
 MAY_CHANGE = (
@@ -217,80 +215,3 @@ def new_run_id(run: int, now: datetime | None = None) -> str:
     '20260131-090507-890123'
     """
     return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"
-
-
-def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
-    """One cluster's line of ``rounds.jsonl``."""
-    tree = report.state.tree
-    members = tree.clusters[decision.cluster].members
-    return {
-        "round": report.server_round,
-        "cluster": decision.cluster,
-        "members": list(members),
-        "heard": [name for name in members if report.trained_on.get(name) == decision.cluster],
-        "mean_norm": decision.mean_norm,
-        "max_norm": decision.max_norm,
-        "alpha_cross": decision.alpha_cross,
-        "decision": decision.outcome.value,
-        "reason": decision.reason,
-        "figures": dict(decision.figures),
-        "metrics": report.metrics(decision.cluster),
-        "clients": {
-            name: report.measured[name].metrics for name in members if name in report.measured
-        },
-        "problems": {name: report.problems[name] for name in members if name in report.problems},
-        "seconds": round(report.seconds, 3),
-    }
-
-
-def round_figures(report: RoundReport) -> dict[str, float]:
-    """All numbers that one round adds to ``rounds.jsonl``, for a tracker."""
-    found: dict[str, float] = {}
-    for decision in report.decisions:
-        found |= figures_of(round_line(report, decision))
-    return found
-
-
-def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``clients.json`` has of one client, of the facts it told in the roll call."""
-    keys = ("label-counts", "sample-images", "sample-shape", "sample-labels")
-    return {
-        key.replace("-", "_"): b64encode(facts[key]).decode()
-        if isinstance(facts[key], bytes)
-        else list(facts[key])
-        for key in keys
-        if key in facts
-    }
-
-
-def split_line(line: Mapping[str, Any], tree: ParameterTree) -> dict[str, Any]:
-    """One entry of ``splits`` in the summary, from the split's line in ``rounds.jsonl``."""
-    children = list(tree.clusters[line["cluster"]].children)
-    figures = {key: line[key] for key in ("alpha_cross", "mean_norm", "max_norm")}
-    return {"round": line["round"], "cluster": line["cluster"], "children": children, **figures}
-
-
-def tree_lines(tree: ParameterTree) -> dict[str, Any]:
-    """``tree.json``: every cluster of the parameter tree, without its arrays."""
-
-    def line(cluster: Cluster) -> dict[str, Any]:
-        return {
-            "members": list(cluster.members),
-            "children": list(cluster.children),
-            "born": cluster.born,
-            "split_round": cluster.split_round,
-            "edge_clients": list(cluster.edge),
-        }
-
-    names = in_order(tree.clusters)
-    return {
-        "clusters": {name: line(tree.clusters[name]) for name in names},
-        "walking": dict(tree.walking),
-    }
-
-
-def rand_index(groups: Mapping[str, int], tree: ParameterTree) -> float:
-    """Adjusted Rand index of the clusters found against the true groups; 1 is exact."""
-    names = list(groups)
-    found = [tree.leaf_of(name).name for name in names]
-    return float(adjusted_rand_score([groups[name] for name in names], found))

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from cflower import ClusteredFL
 from cflower.errors import RunFolderError
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.federation.roll_call import answer
 from cflower.runs.checkpoint import packed
 from cflower.runs.folder import RunFolder
 from tests.federation.quadratics import Quadratics, initial_arrays
@@ -98,6 +99,13 @@ class Plan:
         bad = {where: "silence" for where, kind in self.faults.items() if kind in BAD}
         away = {(client, r): "silence" for client, rounds in self.away.items() for r in rounds}
         return Plan({**self.faults, **bad, **away})
+
+
+class Machines(Quadratics):
+    """Clients that do not announce how many they are: nobody waits for those who are away."""
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        return answer(message, client_id=f"partition-{context.node_config['partition-id']}")
 
 
 class ChaosGrid(InlineGrid):
@@ -218,7 +226,7 @@ class Scenario:
                 strategy.resume(checkpoint.state, done, checkpoint.conduct)
             except RunFolderError:  # killed before its first checkpoint, or never begun
                 folder.begin()
-        grid = ChaosGrid(Quadratics(self.groups), plan, done + 1, fuse.tick)
+        grid = ChaosGrid(Machines(self.groups), plan, done + 1, fuse.tick)
 
         def on_round(report: Any) -> None:
             check_laws(report.state.tree, len(self.groups))

@@ -205,3 +205,12 @@ def test_who_does_not_go_with_the_others_is_refused_now_and_later():
     assert roll_call.refused[3].client == "d"
     with pytest.raises(FederationError, match=r"needs 3 .* has 2; refused: b: its inputs"):
         roll_call.gather(grid, 3)
+
+
+def test_a_simulation_in_which_all_are_refused_is_told_at_once():
+    facts = {"problem": "no such set", "num_partitions": 2}
+    grid = grid_of({i: {"client_id": f"p-{i}", **facts} for i in (1, 2)})
+    began = time.monotonic()
+    with pytest.raises(FederationError, match=r"^no such set$"):
+        RollCall(timeout=30).gather(grid, 2)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,89 @@
+"""What is written into a run folder, as plain values: a line, a split, a tree, a data look."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from sklearn.metrics import adjusted_rand_score
+
+from cflower.algorithm.criteria import Decision
+from cflower.algorithm.tree import Cluster, ParameterTree, in_order
+from cflower.federation.reports import RoundReport
+from cflower.runs.trackers import figures_of
+
+
+def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
+    """One cluster's line of ``rounds.jsonl``."""
+    tree = report.state.tree
+    members = tree.clusters[decision.cluster].members
+    return {
+        "round": report.server_round,
+        "cluster": decision.cluster,
+        "members": list(members),
+        "heard": [name for name in members if report.trained_on.get(name) == decision.cluster],
+        "mean_norm": decision.mean_norm,
+        "max_norm": decision.max_norm,
+        "alpha_cross": decision.alpha_cross,
+        "decision": decision.outcome.value,
+        "reason": decision.reason,
+        "figures": dict(decision.figures),
+        "metrics": report.metrics(decision.cluster),
+        "clients": {
+            name: report.measured[name].metrics for name in members if name in report.measured
+        },
+        "problems": {name: report.problems[name] for name in members if name in report.problems},
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def round_figures(report: RoundReport) -> dict[str, float]:
+    """All numbers that one round adds to ``rounds.jsonl``, for a tracker."""
+    found: dict[str, float] = {}
+    for decision in report.decisions:
+        found |= figures_of(round_line(report, decision))
+    return found
+
+
+def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``clients.json`` has of one client, of the facts it told in the roll call."""
+    keys = ("label-counts", "sample-images", "sample-shape", "sample-labels")
+    return {
+        key.replace("-", "_"): b64encode(facts[key]).decode()
+        if isinstance(facts[key], bytes)
+        else list(facts[key])
+        for key in keys
+        if key in facts
+    }
+
+
+def split_line(line: Mapping[str, Any], tree: ParameterTree) -> dict[str, Any]:
+    """One entry of ``splits`` in the summary, from the split's line in ``rounds.jsonl``."""
+    children = list(tree.clusters[line["cluster"]].children)
+    figures = {key: line[key] for key in ("alpha_cross", "mean_norm", "max_norm")}
+    return {"round": line["round"], "cluster": line["cluster"], "children": children, **figures}
+
+
+def tree_lines(tree: ParameterTree) -> dict[str, Any]:
+    """``tree.json``: every cluster of the parameter tree, without its arrays."""
+
+    def line(cluster: Cluster) -> dict[str, Any]:
+        return {
+            "members": list(cluster.members),
+            "children": list(cluster.children),
+            "born": cluster.born,
+            "split_round": cluster.split_round,
+            "edge_clients": list(cluster.edge),
+        }
+
+    names = in_order(tree.clusters)
+    return {
+        "clusters": {name: line(tree.clusters[name]) for name in names},
+        "walking": dict(tree.walking),
+    }
+
+
+def rand_index(groups: Mapping[str, int], tree: ParameterTree) -> float:
+    """Adjusted Rand index of the clusters found against the true groups; 1 is exact."""
+    names = list(groups)
+    found = [tree.leaf_of(name).name for name in names]
+    return float(adjusted_rand_score([groups[name] for name in names], found))
