@@ -29,6 +29,8 @@ NAME = "federation"
 PATIENCE = 150.0
 """Seconds until all must be there. A SuperNode with a key that was killed is refused until its
 session has run out, a good minute later."""
+ACTIVE = "SuperNode ID:"
+"""What a SuperNode's log says once the SuperLink has let it in."""
 
 SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs=6"
 """Split these few clients early; the default criterion needs at least three of a kind."""
@@ -145,7 +147,10 @@ class Federation:
         deadline = time.monotonic() + PATIENCE
         while True:
             down = {name: node for name, node in self.nodes.items() if node.pid is None}
-            if not down and self.online() >= len(self.nodes):
+            # A killed node still counts as online for a while, so its own word is asked for too.
+            if all(node.said(ACTIVE) for node in self.nodes.values()) and (
+                self.online() >= len(self.nodes)
+            ):
                 return
             if time.monotonic() > deadline:
                 raise SystemExit(f"Not every SuperNode came up: see {self.folder / 'logs'}")

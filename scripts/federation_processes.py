@@ -68,6 +68,7 @@ class Process:
         self.name, self._folder = name, folder
         self._file = folder / "pids" / f"{name}.pid"
         self.log = folder / "logs" / f"{name}.log"
+        self._log_start = 0
 
     @property
     def pid(self) -> int | None:
@@ -83,6 +84,7 @@ class Process:
         for path in (self._file, self.log):
             path.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
+            self._log_start = log.tell()
             process = subprocess.Popen(
                 [str(word) for word in command],
                 cwd=self._folder,
@@ -94,6 +96,14 @@ class Process:
             )
         self._file.write_text(f"{process.pid} {started(process.pid)}\n")
         process.returncode = 0  # it outlives this one, so nobody waits for it
+
+    def said(self, text: str) -> bool:
+        """Whether it lives and its log says this since it was last started here."""
+        if self.pid is None:
+            return False
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return text.encode() in log.read()
 
     def end(self, patience: float = 20.0) -> bool:
         """End it and what it started, politely, then not; whether it had been alive."""

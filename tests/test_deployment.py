@@ -16,7 +16,7 @@ import pytest
 
 PROJECT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-ROUNDS = 8
+ROUNDS = 12
 
 pytestmark = pytest.mark.slow
 
