@@ -115,12 +115,14 @@ class WeightsAndBiases:
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         import wandb
 
+        # Any: wandb's own type is known only where wandb is installed, and mypy runs without it.
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "cflower"),
             name=run.name,
             dir=str(run),
             config=dict(config),
-            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            mode=mode,
             settings=wandb.Settings(silent=True, console="off"),
         )
 
