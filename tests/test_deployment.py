@@ -89,11 +89,6 @@ def heard(site: Site, client: str, after: int) -> bool:
     return any(line["round"] > after and client in line["heard"] for line in site.lines())
 
 
-@pytest.mark.xfail(
-    reason="on an idle machine the killed SuperNode came back only after the last round; mended in "
-    "scripts/federation.py, not yet seen green often enough to be sure (part 3 is open)",
-    strict=False,
-)
 def test_nodes_with_their_own_data_are_clustered_leave_return_and_join(site: Site) -> None:
     printed = site.federation("up")
     assert site.online() == 4
