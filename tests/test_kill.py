@@ -87,15 +87,24 @@ def test_a_killed_run_is_resumed_as_if_never_interrupted(
     moment = generator(0, "kill", kill).uniform()
     run = kill_while_running(tmp_path, moment)
     assert run is not None
-    if not list(run.glob("checkpoints/*.sha256")):
-        done = cflower("simulate", "-c", f"{CONFIG} resume='{run}'", "--out", str(tmp_path))
-        assert "start it anew" in done.stderr
-        return
-    print(f"kill {kill} at {moment:.3f} of the run, {rounds(run)} round(s) written")
+    written = rounds(run) if (run / "rounds.jsonl").exists() else 0
+    started = bool(list(run.glob("checkpoints/*.sha256")))
+    print(f"kill {kill} at {moment:.3f} of the run, {written} round(s) written")
     told = simulate(tmp_path, f"{CONFIG} resume='{run}'")
-    assert "Going on after round" in told
+    assert ("Going on after round" if started else "before its first checkpoint") in told
     assert files(run) == whole
     assert rounds(run) == 10
+    assert [path.name for path in tmp_path.iterdir()] == [run.name]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
+    whole: dict[str, object], tmp_path: Path
+) -> None:
+    run = kill_while_running(tmp_path, moment=0.0)
+    assert run is not None
+    told = simulate(tmp_path, f"{CONFIG} resume='{run}'")
+    assert "before its first checkpoint" in told
+    assert files(run) == whole
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
 
 

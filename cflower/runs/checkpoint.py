@@ -78,8 +78,7 @@ def read_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             warn(f"The checkpoint {path} cannot be read ({error}): using the one before it.")
     raise RunFolderError(
-        f"There is no whole checkpoint in {folder}: the run ended before its first round did, so "
-        "start it anew, without resume."
+        f"There is no whole checkpoint in {folder}: start the run anew, without resume."
     )
 
 

@@ -91,13 +91,18 @@ class RunFolder:
             lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
         )
 
-    def take_up(self, warn: Callable[[str], None]) -> Checkpoint:
+    def take_up(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Go on with a run that was interrupted: its last checkpoint, and what was told before.
+
+        Returns
+        -------
+        Checkpoint or None
+            None if it was interrupted before it had one: then it begins anew, in its folder.
 
         Raises
         ------
         RunFolderError
-            If it has no whole checkpoint, or was started with another config.
+            If none of its checkpoints is whole, or it was started with another config.
         """
         before = read_json(self.path, "config.json")["config"]
         changed = [
@@ -110,6 +115,9 @@ class RunFolder:
                 f"Cannot resume {self.path.name} with another config: {'; '.join(changed)}. "
                 "Give the same run config as the first time."
             )
+        if not any((self.path / CHECKPOINTS).glob("*.sha256")):
+            warn("The run was interrupted before its first checkpoint: from the beginning.")
+            return None
         checkpoint = read_checkpoint(self.path / CHECKPOINTS, warn)
         for text in (self.path / "rounds.jsonl").read_text().splitlines():
             line = json.loads(text)
