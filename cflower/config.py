@@ -10,6 +10,7 @@ from typing import Any
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.choices import check_choice
 from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.errors import ConfigError
@@ -107,6 +108,8 @@ class RunConfig:
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
+
+    selection: Selection = choice("leaf", SELECTIONS)
 
     output_dir: str = "~/cflower-runs"
     resume: str = ""

@@ -110,6 +110,7 @@ def run(
         max_norm_ratio=config.max_norm_ratio,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
+        selection=config.selection,
         seed=config.seed,
         roll_call=roll_call,
         on_round=on_round,

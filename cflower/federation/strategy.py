@@ -20,7 +20,7 @@ from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import ParameterTree, in_order
+from cflower.algorithm.tree import ParameterTree, Selection, in_order
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.closing import Closing
 from cflower.federation.conduct import Answers, Conduct, fault_of
@@ -81,6 +81,9 @@ class ClusteredFL(Strategy):
         stays a member of its cluster, but no longer counts when that decides on a split.
     isolated : bool
         Every client is a cluster of its own from the start.
+    selection : {"leaf", "best", "ensemble"}
+        Which of the models on its way the closing evaluation's mean metrics take each client
+        to be served by; all are in `final_report`, see `ClientResult`.
     seed : int
         For the sampling of clients: the same in every round of every run.
     roll_call : RollCall, optional
@@ -122,6 +125,7 @@ class ClusteredFL(Strategy):
         max_norm_ratio: float = 0.0,
         exclude_after: int = 5,
         isolated: bool = False,
+        selection: Selection = "leaf",
         seed: int = 0,
         roll_call: RollCall | None = None,
         on_round: Callable[[RoundReport], None] | None = None,
@@ -138,6 +142,7 @@ class ClusteredFL(Strategy):
         self.untrained = tuple(untrained)
         self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
         self.isolated, self.seed = isolated, seed
+        self.selection: Selection = selection
         self.roll_call = roll_call or RollCall()
         self.on_round = on_round
         self.state: CFLState
@@ -340,14 +345,28 @@ class ClusteredFL(Strategy):
     ) -> FinalReport:
         """The closing evaluation, of everyone who is there."""
         self.roll_call.update(grid)
-        closing = Closing(grid, self._post, self.layout, config, server_round, timeout)
-        results = closing.evaluate(self.state, self._present)
-        metrics = self._mean_metrics(
-            Measured({client: r.own for client, r in results.items()}, closing.contents)
-        )
+        closing = Closing(grid, self._post, self.layout, self.state, config, server_round, timeout)
+        results = closing.evaluate(self._present, self.roll_call.facts)
+        report = FinalReport(self.state, results, closing.problems, self.conduct, self.selection)
+        told = {
+            client: RecordDict(
+                {"metrics": as_record(own.metrics | {self.keys.weighted_by: own.num_examples})}
+            )
+            for client, own in report.served.items()
+        }
+        metrics = self._mean_metrics(Measured(report.served, told))
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
-        return FinalReport(self.state, results, closing.problems, self.conduct)
+        unable = [client for client, result in results.items() if result.best is None]
+        if unable and self.selection != "leaf":
+            log(
+                WARNING,
+                "Client(s) %s cannot evaluate several models: their figures are those of their "
+                "own cluster's model, not of selection = %r.",
+                ", ".join(in_order(unable)),
+                self.selection,
+            )
+        return report
 
     def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
         if not measured.metrics:

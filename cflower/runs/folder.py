@@ -18,7 +18,14 @@ from cflower.errors import RunFolderError
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from cflower.runs.lines import data_line, rand_index, round_line, split_line, tree_lines
+from cflower.runs.lines import (
+    data_line,
+    rand_index,
+    round_line,
+    served_line,
+    split_line,
+    tree_lines,
+)
 from cflower.runs.reading import read_json
 
 CHECKPOINTS = "checkpoints"
@@ -152,12 +159,8 @@ class RunFolder:
         final = report if isinstance(report, FinalReport) else None
         results = final.clients if final else {}
         clients = {name: dict(measured) for name, measured in self._clients.items()}
-        for name, result in results.items():
-            federated = result.federated.metrics.get("accuracy")
-            clients[name] = dict(result.own.metrics) | {
-                "num_examples": result.num_examples,
-                "fl_accuracy": federated,
-            }
+        if final:
+            clients |= {n: served_line(r, final.selection) for n, r in results.items()}
         placed = {
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients
