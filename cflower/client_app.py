@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -14,6 +14,8 @@ from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
 from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
+from cflower.federation.permutation import derived_number, shuffled
+from cflower.federation.privacy import PermutationMod, seed_of
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
 from cflower.learning.models import build_model
@@ -21,7 +23,7 @@ from cflower.learning.selection import judge_way
 from cflower.learning.training import TrainingSettings, evaluate, predict, train
 from cflower.seeding import generator, torch_seed
 
-app = ClientApp()
+app = ClientApp(mods=[PermutationMod()])
 
 
 @app.query("roll_call")
@@ -48,6 +50,22 @@ def roll_call(message: Message, context: Context) -> Message:
 def look(data: ClientData, context: Context) -> dict[str, Any]:
     """A glimpse for the report, in simulation only: a real client's examples never leave it."""
     return {} if has_own_data(context) else glimpse(data.train)
+
+
+@app.query("first_model")
+def first_model(message: Message, context: Context) -> Message:
+    """The model that a run with permuted weights begins with: a secret from the server too."""
+    config, secret = RunConfig.read(context.run_config), seed_of(context)
+    if secret is None:
+        raise CFlowerError("A first model is asked of clients with a seed-file only.")
+    data = data_of(config, context)
+    seed = derived_number(secret, f"first model {config.seed}")
+    shape, num_classes = data.train.input_shape, data.train.num_classes
+    arrays = ArrayRecord(build_model(config.model, shape, num_classes, seed).state_dict())
+    # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
+    mixed = shuffled({key: array.numpy() for key, array in arrays.items()}, secret)
+    record = ArrayRecord({key: Array(array) for key, array in mixed.items()})
+    return Message(RecordDict({"arrays": record}), reply_to=message)
 
 
 @app.train()
