@@ -89,8 +89,9 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the held-out examples, and the true group where a shift made one."""
     _, data, model = prepare(message, context)
     metrics = {**evaluate(model, data.validation), "num-examples": len(data.validation)}
-    records = {"metrics": as_record(metrics), FACTS: ConfigRecord({**group_of(data)})}
-    return Message(RecordDict(records), reply_to=message)
+    content = RecordDict({"metrics": as_record(metrics)})
+    content[FACTS] = ConfigRecord({**group_of(data)})
+    return Message(content, reply_to=message)
 
 
 @app.evaluate("way")

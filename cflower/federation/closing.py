@@ -113,7 +113,7 @@ class Closing:
         results = {}
         for client, metrics in leaf.metrics.items():
             first, last = ways[client][0].name, ways[client][-1].name
-            facts = leaf.contents[client].config_records.get(FACTS, {})
+            facts = dict(leaf.contents[client].config_records.get(FACTS, {}))
             if client not in longer:
                 only = {last: metrics}
                 results[client] = self._result(client, only, facts, metrics, metrics, last)

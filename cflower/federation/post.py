@@ -80,15 +80,14 @@ class Post:
         arrays = {name: layout.record(cluster.model) for name, cluster in clusters.items()}
         messages = []
         for client, named in models.items():
-            records: dict[str, ArrayRecord | ConfigRecord] = {
-                key: ArrayRecord(dict(arrays[cluster.name])) for key, cluster in named.items()
-            }
-            last = list(named.values())[-1].name
+            records = RecordDict()
+            for key, cluster in named.items():
+                records[key] = ArrayRecord(dict(arrays[cluster.name]))
             records[self.keys.config] = ConfigRecord(
-                {**config, "server-round": server_round, "cluster": last}
+                {**config, "server-round": server_round, "cluster": cluster.name}
             )
             node, group = self._roll_call.nodes[client], str(server_round)
-            messages.append(Message(RecordDict(records), node, kind, group_id=group))
+            messages.append(Message(records, node, kind, group_id=group))
         return messages
 
     def exchange(

@@ -60,7 +60,7 @@ class PermutationMod:
         if seed is not None:
             reply.content = self._each(reply.content, permuted, seed)
         if message.metadata.message_type == ROLL_CALL and FACTS in reply.content:
-            reply.content[FACTS].update(facts)
+            reply.content.config_records[FACTS].update(facts)
         return reply
 
     def _each(self, content: RecordDict, rearrange: Any, seed: bytes) -> RecordDict:

@@ -180,7 +180,8 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     with _reproducible(), torch.no_grad():
         model.to(device()).eval()
         inputs, labels = _tensors(examples)
-        return torch.cat([model(batch) for batch in inputs.split(EVALUATION_BATCH)]), labels
+        starts = range(0, len(examples), EVALUATION_BATCH)
+        return torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts]), labels
 
 
 def device() -> torch.device:
