@@ -82,9 +82,11 @@ def run(
     kind, seeds = prevailing(told), Agreement.among(told, permuted=private)
     roll_call.require(lambda facts: kind.problem_with(facts) or seeds.problem_with(facts))
     clients = roll_call.gather(grid, config.min_available_nodes)
+    if checkpoint is not None:
+        folder.require_seed(seeds.commitment)
     model = ask_first_model(grid, roll_call) if private else initial_model(config, kind)
     if checkpoint is None:
-        folder.begin()
+        folder.begin(seeds.commitment)
     folder.write_clients({name: roll_call.facts[name] for name in clients})
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)

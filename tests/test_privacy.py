@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from cflower import server_app
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.errors import ConfigError, FederationError
+from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
 from cflower.federation.privacy import ask_first_model
@@ -112,6 +112,14 @@ def json_keys(path: Path) -> list[str]:
 
     config = json.loads((path / "config.json").read_text())["config"]
     return list(build_model(config["model"], (1, 8, 8), 10, 0).state_dict())
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_with_another_seed(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "seed").write_bytes(b"fedcba9876543210")
+    keys = {"privacy": "permutation", "seed-file": str(tmp_path / "seed"), "num-server-rounds": 9}
+    with pytest.raises(RunFolderError, match="permuted with another seed"):
+        run(runs[1].parent, resume=str(runs[1]), **keys)
 
 
 def test_layers_mean_nothing_when_permuted_and_a_seed_file_nothing_otherwise() -> None:

@@ -97,12 +97,12 @@ class Agreement(NamedTuple):
     permuted: bool
     """Whether weights travel permuted."""
     commitment: str
-    """Of the seed that most clients have; empty if none has any."""
+    """Of the seed that most clients have; empty without permutation, or if none has any."""
 
     @classmethod
     def among(cls, facts: Iterable[Mapping[str, Any]], *, permuted: bool) -> "Agreement":
         """The agreement that most clients are in; among equals the first of them."""
-        told = [str(one[COMMITMENT]) for one in facts if COMMITMENT in one]
+        told = [str(one[COMMITMENT]) for one in facts if permuted and COMMITMENT in one]
         return cls(permuted, Counter(told).most_common(1)[0][0] if told else "")
 
     def problem_with(self, facts: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ MAY_CHANGE = (
     "node-timeout",
     "round-timeout",
     "tracker",
+    "seed-file",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")
@@ -59,8 +60,13 @@ class RunFolder:
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
 
-    def begin(self) -> None:
+    def begin(self, commitment: str = "") -> None:
         """Write ``config.json``.
+
+        Parameters
+        ----------
+        commitment : str
+            To the seed that the models are permuted with, see `require_seed`; empty: to none.
 
         Raises
         ------
@@ -72,7 +78,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             content = {"config": self._config, "versions": versions, "seed": self._config["seed"]}
-            self._write_json("config.json", content)
+            permutation = {"permutation": commitment} if commitment else {}
+            self._write_json("config.json", content | permutation)
         except OSError as error:
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
@@ -128,6 +135,20 @@ class RunFolder:
             if line["decision"] == Outcome.SPLIT:
                 self._splits.append(split_line(line, checkpoint.state.tree))
         return checkpoint
+
+    def require_seed(self, commitment: str) -> None:
+        """Refuse to go on with clients that would take the models here for other ones.
+
+        Raises
+        ------
+        RunFolderError
+            If the run was begun with another seed.
+        """
+        if read_json(self.path, "config.json").get("permutation", "") != commitment:
+            raise RunFolderError(
+                f"Cannot resume {self.path.name}: its models are permuted with another seed than "
+                "the clients have now. Give them the seed file of the first time."
+            )
 
     def write_clients(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """``clients.json``: what the clients told of their data, in simulation; else nothing."""
