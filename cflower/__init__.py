@@ -6,9 +6,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflower.federation.privacy import PermutationMod
     from cflower.federation.strategy import ClusteredFL
 
-__all__ = ["ClusteredFL"]
+__all__ = ["ClusteredFL", "PermutationMod"]
 __version__ = "0.1.0"
 
 
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from cflower.federation.strategy import ClusteredFL
 
         return ClusteredFL
+    if name == "PermutationMod":
+        from cflower.federation.privacy import PermutationMod
+
+        return PermutationMod
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,22 +3,27 @@
 from functools import lru_cache
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from cflower.algorithm.tree import in_order
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
+from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
+from cflower.federation.permutation import derived_number, shuffled
+from cflower.federation.privacy import PermutationMod, seed_of
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
 from cflower.learning.models import build_model
-from cflower.learning.training import TrainingSettings, evaluate, train
-from cflower.seeding import torch_seed
+from cflower.learning.selection import judge_way
+from cflower.learning.training import TrainingSettings, evaluate, predict, train
+from cflower.seeding import generator, torch_seed
 
-app = ClientApp()
+app = ClientApp(mods=[PermutationMod()])
 
 
 @app.query("roll_call")
@@ -37,6 +42,7 @@ def roll_call(message: Message, context: Context) -> Message:
         num_examples=len(data.train),
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),
+        evaluates_way=True,
         **look(data, context),
     )
 
@@ -44,6 +50,22 @@ def roll_call(message: Message, context: Context) -> Message:
 def look(data: ClientData, context: Context) -> dict[str, Any]:
     """A glimpse for the report, in simulation only: a real client's examples never leave it."""
     return {} if has_own_data(context) else glimpse(data.train)
+
+
+@app.query("first_model")
+def first_model(message: Message, context: Context) -> Message:
+    """The model that a run with permuted weights begins with: a secret from the server too."""
+    config, secret = RunConfig.read(context.run_config), seed_of(context)
+    if secret is None:
+        raise CFlowerError("A first model is asked of clients with a seed-file only.")
+    data = data_of(config, context)
+    seed = derived_number(secret, f"first model {config.seed}")
+    shape, num_classes = data.train.input_shape, data.train.num_classes
+    arrays = ArrayRecord(build_model(config.model, shape, num_classes, seed).state_dict())
+    # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
+    mixed = shuffled({key: array.numpy() for key, array in arrays.items()}, secret)
+    record = ArrayRecord({key: Array(array) for key, array in mixed.items()})
+    return Message(RecordDict({"arrays": record}), reply_to=message)
 
 
 @app.train()
@@ -67,20 +89,49 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the held-out examples, and the true group where a shift made one."""
     _, data, model = prepare(message, context)
     metrics = {**evaluate(model, data.validation), "num-examples": len(data.validation)}
-    records: dict[str, Any] = {"metrics": as_record(metrics)}
-    if data.group is not None:
-        records[FACTS] = ConfigRecord({"group": data.group})
+    content = RecordDict({"metrics": as_record(metrics)})
+    content[FACTS] = ConfigRecord({**group_of(data)})
+    return Message(content, reply_to=message)
+
+
+@app.evaluate("way")
+def evaluate_way(message: Message, context: Context) -> Message:
+    """All models on this client's way, which of them is the best for it, and their ensemble."""
+    config = RunConfig.read(context.run_config)
+    data = data_of(config, context)
+    models = message.content.array_records
+    logits = {
+        name: predict(loaded(config, data, models[name]), data.validation)
+        for name in in_order(models)
+    }
+    rng = generator(config.seed, "selection", client_name(context))
+    judged = judge_way(logits, data.validation.labels, rng)
+    measured = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
+    weight = {"num-examples": len(data.validation)}
+    records: dict[str, Any] = {
+        name: as_record({**metrics, **weight}) for name, metrics in measured.items()
+    }
+    records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **group_of(data)})
     return Message(RecordDict(records), reply_to=message)
+
+
+def group_of(data: ClientData) -> dict[str, int]:
+    """The true group, where a shift made one: told when training is over."""
+    return {} if data.group is None else {"group": data.group}
 
 
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
     config = RunConfig.read(context.run_config)
     data = data_of(config, context)
+    return config, data, loaded(config, data, message.content.array_records["arrays"])
+
+
+def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
+    """The run's model with these parameters."""
     model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
-    arrays = message.content.array_records["arrays"]
     model.load_state_dict(arrays.to_torch_state_dict())
-    return config, data, model
+    return model
 
 
 def round_of(message: Message) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.choices import check_choice
 from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.errors import ConfigError
@@ -17,6 +18,7 @@ from cflower.errors import ConfigError
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
+PRIVACIES = ("none", "permutation")
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ class RunConfig:
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
 
+    selection: Selection = choice("leaf", SELECTIONS)
+
+    privacy: str = choice("none", PRIVACIES)
+    seed_file: str = ""
+
     output_dir: str = "~/cflower-runs"
     resume: str = ""
     tracker: str = choice("", TRACKERS)
@@ -131,6 +138,16 @@ class RunConfig:
             raise ConfigError(
                 'partitioner="natural-id" needs natural-id-column, the column that names the '
                 "client of every example."
+            )
+        if self.privacy == "permutation" and self.similarity_layers != "*":
+            raise ConfigError(
+                f"Got similarity-layers={self.similarity_layers!r}, but with privacy="
+                "'permutation' the server cannot tell one layer from another: leave it \"*\"."
+            )
+        if self.seed_file and self.privacy != "permutation":
+            raise ConfigError(
+                f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
+                f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
 
         classes = self.classes

@@ -16,6 +16,7 @@ from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError
 from cflower.federation.agreement import Kind, prevailing
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.privacy import Agreement, ask_first_model
 from cflower.federation.reports import RoundReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
@@ -76,12 +77,16 @@ def run(
     folder, checkpoint = open_folder(config, context.run_id, say)
     roll_call = RollCall(timeout=config.node_timeout)
     clients = roll_call.gather(grid, config.min_available_nodes)
-    kind = prevailing(roll_call.facts[name] for name in clients)
-    roll_call.require(kind.problem_with)
+    told = [roll_call.facts[name] for name in clients]
+    private = config.privacy == "permutation"
+    kind, seeds = prevailing(told), Agreement.among(told, permuted=private)
+    roll_call.require(lambda facts: kind.problem_with(facts) or seeds.problem_with(facts))
     clients = roll_call.gather(grid, config.min_available_nodes)
-    model = initial_model(config, kind)
+    if checkpoint is not None:
+        folder.require_seed(seeds.commitment)
+    model = ask_first_model(grid, roll_call) if private else initial_model(config, kind)
     if checkpoint is None:
-        folder.begin()
+        folder.begin(seeds.commitment)
     folder.write_clients({name: roll_call.facts[name] for name in clients})
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
@@ -110,6 +115,7 @@ def run(
         max_norm_ratio=config.max_norm_ratio,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
+        selection=config.selection,
         seed=config.seed,
         roll_call=roll_call,
         on_round=on_round,

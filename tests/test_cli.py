@@ -64,6 +64,16 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
             split
         )
     assert {"accuracy", "fl_accuracy"} <= set(summary["metrics"])
+    columns = ("accuracy", *(f"{column}_accuracy" for column in ("leaf", "best", "ensemble")))
+    for client in summary["clients"].values():
+        steps = client["cluster"].split(".")
+        way = [".".join(steps[: i + 1]) for i in range(len(steps))]
+        assert list(client["levels"]) == way
+        assert client["best_cluster"] in way
+        assert client["levels"]["0"] == client["fl_accuracy"]
+        assert client["levels"][way[-1]] == client["leaf_accuracy"] == client["accuracy"]
+        assert all(0 <= client[column] <= 1 for column in columns)
+    assert any(len(client["levels"]) > 1 for client in summary["clients"].values())
     assert {"config", "versions", "seed"} == set(json.loads((run / "config.json").read_text()))
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert lines[0]["round"] == 1

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from cflower.algorithm.similarity import cosine_similarity
 
 Vector = NDArray[np.floating]
 ROOT = "0"
+Selection = Literal["leaf", "best", "ensemble"]
+SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")
+"""Which of the models on its way a client is served by (section V-C)."""
 
 
 class Weights(NamedTuple):
@@ -137,6 +140,14 @@ class ParameterTree:
         """
         steps = name.split(".")
         return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
+
+    def way(self, client: str) -> tuple[Cluster, ...]:
+        """The clusters whose models a client can be given: from the most general to its leaf.
+
+        Those of isolated clients are their leaves alone: nobody ever trained the root.
+        """
+        *above, leaf = self.path(self.leaf_of(client).name)
+        return (*(cluster for cluster in above if cluster.split_round is not None), leaf)
 
     def update(
         self, *clusters: Cluster, walking: Mapping[str, str] | None = None

@@ -1,6 +1,6 @@
 """Between Flower's records and the algorithm's vectors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
@@ -20,6 +20,17 @@ UNTRAINED = (
     "*moving_var*",
 )
 """Entries that are averaged but not learned, by PyTorch's and Keras' names."""
+
+
+def is_trained(key: str, dtype: np.dtype[Any], untrained: Iterable[str]) -> bool:
+    """Whether an array is learned: a floating one that none of these patterns names.
+
+    >>> is_trained("bn.weight", np.dtype("f4"), UNTRAINED)
+    True
+    >>> is_trained("bn.running_mean", np.dtype("f4"), UNTRAINED)
+    False
+    """
+    return dtype.kind == "f" and not any(fnmatch(key, pattern) for pattern in untrained)
 
 
 class BadArraysError(FederationError):
@@ -66,7 +77,7 @@ class Layout:
         entries, ends, dtypes = [], {True: 0, False: 0}, [np.dtype(np.float32)]
         for key, array in reference.items():
             dtype = np.dtype(array.dtype)
-            learned = dtype.kind == "f" and not any(fnmatch(key, p) for p in untrained)
+            learned = is_trained(key, dtype, untrained)
             size = int(np.prod(array.shape, dtype=int))
             place = slice(ends[learned], ends[learned] + size)
             ends[learned] = place.stop

@@ -47,7 +47,7 @@ class Post:
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
-        self._roll_call, self._keys = roll_call, keys
+        self._roll_call, self.keys = roll_call, keys
         self._recipients: dict[str, int] = {}
         self.problems: dict[str, Problem] = {}
 
@@ -64,24 +64,31 @@ class Post:
         Each message has records of its own, so that nothing one receiver does to them reaches
         another; the arrays in them are made once for each cluster.
         """
-        models = {cluster.name: cluster.model for cluster in assigned.values()}
-        arrays = {name: layout.record(model) for name, model in models.items()}
-        return [
-            Message(
-                RecordDict(
-                    {
-                        self._keys.arrays: ArrayRecord(dict(arrays[cluster.name])),
-                        self._keys.config: ConfigRecord(
-                            {**config, "server-round": server_round, "cluster": cluster.name}
-                        ),
-                    }
-                ),
-                self._roll_call.nodes[client],
-                kind,
-                group_id=str(server_round),
+        ways = {client: {self.keys.arrays: cluster} for client, cluster in assigned.items()}
+        return self.messages_with(ways, layout, kind, config, server_round)
+
+    def messages_with(
+        self,
+        models: Mapping[str, Mapping[str, Cluster]],
+        layout: Layout,
+        kind: str,
+        config: ConfigRecord,
+        server_round: int,
+    ) -> list[Message]:
+        """As `messages`, with any number of models for a client: the last is its cluster's."""
+        clusters = {c.name: c for named in models.values() for c in named.values()}
+        arrays = {name: layout.record(cluster.model) for name, cluster in clusters.items()}
+        messages = []
+        for client, named in models.items():
+            records = RecordDict()
+            for key, cluster in named.items():
+                records[key] = ArrayRecord(dict(arrays[cluster.name]))
+            records[self.keys.config] = ConfigRecord(
+                {**config, "server-round": server_round, "cluster": cluster.name}
             )
-            for client, cluster in assigned.items()
-        ]
+            node, group = self._roll_call.nodes[client], str(server_round)
+            messages.append(Message(records, node, kind, group_id=group))
+        return messages
 
     def exchange(
         self, grid: Grid, messages: Iterable[Message], timeout: float
@@ -121,7 +128,7 @@ class Post:
         measured = Measured({}, {})
         for client, message in self.by_client(replies):
             try:
-                measured.metrics[client] = read_metrics(message, self._keys.weighted_by)
+                measured.metrics[client] = read_metrics(message, self.keys.weighted_by)
                 measured.contents[client] = message.content
             except BadReplyError as problem:
                 self.set_aside(client, str(problem), fault_of(message))

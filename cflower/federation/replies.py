@@ -67,12 +67,17 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
     records = list(message.content.metric_records.values())
     if len(records) != 1:
         raise BadReplyError(f"has {len(records)} MetricRecords instead of one")
+    return read_record(records[0], weighted_by)
+
+
+def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
+    """The metrics and the weight in one record, as `read_metrics`."""
     metrics = {
         key: value
-        for key, value in records[0].items()
+        for key, value in record.items()
         if key != weighted_by and np.isfinite(value).all()
     }
-    weight = records[0].get(weighted_by)
+    weight = record.get(weighted_by)
     if weight is None:
         raise BadReplyError(f"says no {weighted_by!r}")
     if isinstance(weight, list) or not np.isfinite(weight) or weight <= 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.federation.conduct import Conduct
 from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
 
@@ -40,16 +41,41 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """How one client is served when the run ends."""
+    """How one client is served when the run ends, on its held-out examples."""
 
     cluster: str
     num_examples: float | None
     """|D_i|, the examples it trained on; None if it never did."""
-    own: ClientMetrics
-    """Its cluster's model, on its held-out examples."""
-    federated: ClientMetrics
-    """θ*_root on the same examples: what conventional federated learning would have given."""
+    levels: Mapping[str, ClientMetrics]
+    """The models on its way by cluster, from the most general to its leaf; only these two if its
+    app does not know `cflower.federation.closing.WAY`."""
+    best: ClientMetrics | None = None
+    """The level that its held-out examples choose, each judged by the choice of others."""
+    ensemble: ClientMetrics | None = None
+    """The average of the levels' predicted probabilities."""
+    best_cluster: str | None = None
+    """The level that all its held-out examples choose."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaf(self) -> ClientMetrics:
+        """Its cluster's model."""
+        return self.levels[self.cluster]
+
+    @property
+    def federated(self) -> ClientMetrics:
+        """θ*_root: conventional federated learning, as far as it came before the first split."""
+        return next(iter(self.levels.values()))
+
+    @property
+    def columns(self) -> dict[str, ClientMetrics | None]:
+        """The four ways to serve it, next to one another."""
+        own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
+        return {"fl": self.federated, **own}
+
+    def served(self, selection: Selection) -> ClientMetrics:
+        """By what ``selection`` names; by its leaf where its app cannot do that."""
+        return self.columns[selection] or self.leaf
 
 
 @dataclass(frozen=True)
@@ -60,10 +86,23 @@ class FinalReport:
     clients: Mapping[str, ClientResult]
     problems: Mapping[str, str] = field(default_factory=dict)
     conduct: Conduct = field(default_factory=Conduct)
+    selection: Selection = "leaf"
+
+    @property
+    def served(self) -> dict[str, ClientMetrics]:
+        """What each client is served with."""
+        return {name: result.served(self.selection) for name, result in self.clients.items()}
 
     @property
     def metrics(self) -> Metrics:
-        """Means over all clients, weighted by held-out examples; ``fl_accuracy`` with them."""
-        own = weighted_mean(client.own for client in self.clients.values())
-        federated = weighted_mean(client.federated for client in self.clients.values())
-        return own | {f"fl_{key}": value for key, value in federated.items()}
+        """Means over all clients, weighted by held-out examples.
+
+        Of what serves them under the metrics' own names; of each of `ClientResult.columns` under
+        its name and theirs, such as ``fl_accuracy``.
+        """
+        means = weighted_mean(self.served.values())
+        for column in ("fl", *SELECTIONS):
+            measured = [client.columns[column] for client in self.clients.values()]
+            mean = weighted_mean(one for one in measured if one is not None)
+            means |= {f"{column}_{key}": value for key, value in mean.items()}
+        return means

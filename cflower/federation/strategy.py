@@ -20,8 +20,9 @@ from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree, in_order
+from cflower.algorithm.tree import ParameterTree, Selection, in_order
 from cflower.errors import ConfigError, FederationError
+from cflower.federation.closing import Closing
 from cflower.federation.conduct import Answers, Conduct, fault_of
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.norms import NormWatch
@@ -34,8 +35,8 @@ from cflower.federation.replies import (
     read_answer,
     weighted_mean,
 )
-from cflower.federation.reports import ClientResult, FinalReport, RoundReport
-from cflower.federation.roll_call import FACTS, RollCall
+from cflower.federation.reports import FinalReport, RoundReport
+from cflower.federation.roll_call import RollCall
 from cflower.federation.sampling import sample
 from cflower.seeding import generator
 
@@ -80,6 +81,9 @@ class ClusteredFL(Strategy):
         stays a member of its cluster, but no longer counts when that decides on a split.
     isolated : bool
         Every client is a cluster of its own from the start.
+    selection : {"leaf", "best", "ensemble"}
+        Which of the models on its way the closing evaluation's mean metrics take each client
+        to be served by; all are in `final_report`, see `ClientResult`.
     seed : int
         For the sampling of clients: the same in every round of every run.
     roll_call : RollCall, optional
@@ -121,6 +125,7 @@ class ClusteredFL(Strategy):
         max_norm_ratio: float = 0.0,
         exclude_after: int = 5,
         isolated: bool = False,
+        selection: Selection = "leaf",
         seed: int = 0,
         roll_call: RollCall | None = None,
         on_round: Callable[[RoundReport], None] | None = None,
@@ -137,6 +142,7 @@ class ClusteredFL(Strategy):
         self.untrained = tuple(untrained)
         self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
         self.isolated, self.seed = isolated, seed
+        self.selection: Selection = selection
         self.roll_call = roll_call or RollCall()
         self.on_round = on_round
         self.state: CFLState
@@ -227,7 +233,7 @@ class ClusteredFL(Strategy):
             self._report(server_round, num_rounds, time.monotonic() - began)
         if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
             raise FederationError(problem)
-        self.final_report = self._evaluate_all(grid, num_rounds, evaluate_config, timeout, result)
+        self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
         return result
 
     def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:
@@ -334,44 +340,33 @@ class ClusteredFL(Strategy):
             self._measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
         return self._mean_metrics(measured)
 
-    def _evaluate_all(
+    def _close(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
     ) -> FinalReport:
-        """Every client under its own cluster's model and under θ*_root."""
+        """The closing evaluation, of everyone who is there."""
         self.roll_call.update(grid)
-        told: dict[str, str] = {}
-
-        def ask(cluster_of: Callable[[str], Cluster]) -> Measured:
-            there = [client for client in self._present if client in self.tree.root.members]
-            assigned = {client: cluster_of(client) for client in there}
-            kind = MessageType.EVALUATE
-            messages = self._post.messages(assigned, self.layout, kind, config, server_round)
-            measured = self._post.measured(self._post.exchange(grid, messages, timeout))
-            answers = Answers(measured.metrics.keys(), self._post.take())
-            if died := answers.worker_died:
-                raise FederationError(f"The run stops in the closing evaluation: {died}.")
-            told.update({name: problem.text for name, problem in answers.problems.items()})
-            return measured
-
-        own = federated = ask(self.tree.leaf_of)
-        if self.tree.root.split_round is not None:
-            federated = ask(lambda _: self.tree.root)
-        known = self.state.known
-        results = {
-            client: ClientResult(
-                cluster=self.tree.leaf_of(client).name,
-                num_examples=known[client].num_examples if client in known else None,
-                own=metrics,
-                federated=federated.metrics[client],
-                facts=dict(own.contents[client].config_records.get(FACTS, {})),
+        closing = Closing(grid, self._post, self.layout, self.state, config, server_round, timeout)
+        results = closing.evaluate(self._present, self.roll_call.facts)
+        report = FinalReport(self.state, results, closing.problems, self.conduct, self.selection)
+        told = {
+            client: RecordDict(
+                {"metrics": as_record(own.metrics | {self.keys.weighted_by: own.num_examples})}
             )
-            for client, metrics in own.metrics.items()
-            if client in federated.metrics
+            for client, own in report.served.items()
         }
-        metrics = self._mean_metrics(own)
+        metrics = self._mean_metrics(Measured(report.served, told))
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
-        return FinalReport(self.state, results, told, self.conduct)
+        unable = [client for client, result in results.items() if result.best is None]
+        if unable and self.selection != "leaf":
+            log(
+                WARNING,
+                "Client(s) %s cannot evaluate several models: their figures are those of their "
+                "own cluster's model, not of selection = %r.",
+                ", ".join(in_order(unable)),
+                self.selection,
+            )
+        return report
 
     def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
         if not measured.metrics:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -160,18 +162,26 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     DataError
         If there are no examples.
     """
+    logits, labels = _predictions(model, examples)
+    num_right = int((logits.argmax(dim=1) == labels).sum())
+    loss = float(cross_entropy(logits, labels, reduction="sum"))
+    return {"accuracy": num_right / len(examples), "loss": loss / len(examples)}
+
+
+def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
+    """The logits of held-out examples, shape (n, num_classes); otherwise as `evaluate`."""
+    return _predictions(model, examples)[0].cpu().numpy()
+
+
+def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
+    """Logits, shape (n, num_classes), and labels."""
     if len(examples) == 0:
         raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
         model.to(device()).eval()
         inputs, labels = _tensors(examples)
-        num_right, loss_sum = 0, 0.0
-        for start in range(0, len(examples), EVALUATION_BATCH):
-            batch = slice(start, start + EVALUATION_BATCH)
-            logits = model(inputs[batch])  # shape: (batch, num_classes)
-            num_right += int((logits.argmax(dim=1) == labels[batch]).sum())
-            loss_sum += float(cross_entropy(logits, labels[batch], reduction="sum"))
-    return {"accuracy": num_right / len(examples), "loss": loss_sum / len(examples)}
+        starts = range(0, len(examples), EVALUATION_BATCH)
+        return torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts]), labels
 
 
 def device() -> torch.device:

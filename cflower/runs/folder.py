@@ -18,7 +18,14 @@ from cflower.errors import RunFolderError
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from cflower.runs.lines import data_line, rand_index, round_line, split_line, tree_lines
+from cflower.runs.lines import (
+    data_line,
+    rand_index,
+    round_line,
+    served_line,
+    split_line,
+    tree_lines,
+)
 from cflower.runs.reading import read_json
 
 CHECKPOINTS = "checkpoints"
@@ -29,6 +36,7 @@ MAY_CHANGE = (
     "node-timeout",
     "round-timeout",
     "tracker",
+    "seed-file",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")
@@ -52,8 +60,13 @@ class RunFolder:
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
 
-    def begin(self) -> None:
+    def begin(self, commitment: str = "") -> None:
         """Write ``config.json``.
+
+        Parameters
+        ----------
+        commitment : str
+            To the seed that the models are permuted with, see `require_seed`; empty: to none.
 
         Raises
         ------
@@ -65,7 +78,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             content = {"config": self._config, "versions": versions, "seed": self._config["seed"]}
-            self._write_json("config.json", content)
+            permutation = {"permutation": commitment} if commitment else {}
+            self._write_json("config.json", content | permutation)
         except OSError as error:
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
@@ -130,6 +144,20 @@ class RunFolder:
                 self._splits.append(split_line(line, checkpoint.state.tree))
         return checkpoint
 
+    def require_seed(self, commitment: str) -> None:
+        """Refuse to go on with clients that would take the models here for other ones.
+
+        Raises
+        ------
+        RunFolderError
+            If the run was begun with another seed.
+        """
+        if read_json(self.path, "config.json").get("permutation", "") != commitment:
+            raise RunFolderError(
+                f"Cannot resume {self.path.name}: its models are permuted with another seed than "
+                "the clients have now. Give them the seed file of the first time."
+            )
+
     def write_clients(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """``clients.json``: what the clients told of their data, in simulation; else nothing."""
         told = {name: data_line(fact) for name, fact in facts.items() if data_line(fact)}
@@ -160,12 +188,8 @@ class RunFolder:
         final = report if isinstance(report, FinalReport) else None
         results = final.clients if final else {}
         clients = {name: dict(measured) for name, measured in self._clients.items()}
-        for name, result in results.items():
-            federated = result.federated.metrics.get("accuracy")
-            clients[name] = dict(result.own.metrics) | {
-                "num_examples": result.num_examples,
-                "fl_accuracy": federated,
-            }
+        if final:
+            clients |= {n: served_line(r, final.selection) for n, r in results.items()}
         placed = {
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients

@@ -7,8 +7,8 @@ from typing import Any
 from sklearn.metrics import adjusted_rand_score
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import Cluster, ParameterTree, in_order
-from cflower.federation.reports import RoundReport
+from cflower.algorithm.tree import Cluster, ParameterTree, Selection, in_order
+from cflower.federation.reports import ClientResult, RoundReport
 from cflower.runs.trackers import figures_of
 
 
@@ -79,6 +79,21 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
     return {
         "clusters": {name: line(tree.clusters[name]) for name in names},
         "walking": dict(tree.walking),
+    }
+
+
+def served_line(result: ClientResult, selection: Selection) -> dict[str, Any]:
+    """What the summary has of a client's closing evaluation: `ClientResult` in plain values."""
+    accuracies = {
+        f"{column}_accuracy": measured.metrics.get("accuracy") if measured else None
+        for column, measured in result.columns.items()
+    }
+    return {
+        **result.served(selection).metrics,
+        "num_examples": result.num_examples,
+        **accuracies,
+        "best_cluster": result.best_cluster,
+        "levels": {name: level.metrics.get("accuracy") for name, level in result.levels.items()},
     }
 
 

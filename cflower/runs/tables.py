@@ -1,6 +1,6 @@
 """The end of a run in the terminal: the cluster tree and the client × model table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Any
 
@@ -11,6 +11,13 @@ from rich.tree import Tree
 
 from cflower.algorithm.tree import ROOT, in_order
 
+MODELS = {
+    "fl_accuracy": "FL model",
+    "leaf_accuracy": "leaf",
+    "best_accuracy": "best",
+    "ensemble_accuracy": "ensemble",
+}
+"""Which models the table has a column of, by their key in ``summary.json``."""
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 
@@ -108,20 +115,22 @@ def shortened(names: list[str]) -> str:
 
 
 def model_table(summary: Mapping[str, Any]) -> Table:
-    """Every client under the FL model and under its own cluster's model, the better marked *."""
+    """Every client under each column of `MODELS`; * marks what is not below any other."""
     groups = summary.get("groups") or {}
-    table = Table(title="client × model (accuracy on held-out examples, * = better)")
+    table = Table(title="client × model (accuracy on held-out examples, * = best)")
     table.add_column("client")
-    for heading in ("examples", "cluster", "FL model", "own model", "gain"):
+    for heading in ("examples", "cluster", *MODELS.values(), "best is"):
         table.add_column(heading, justify="right")
     if groups:
         table.add_column("true group", justify="right")
     for name in in_order(summary["clients"]):
         client = summary["clients"][name]
-        own, federated = client.get("accuracy"), client.get("fl_accuracy")
+        # While a run goes on, there is only the accuracy of the last round.
+        client = {"leaf_accuracy": client.get("accuracy"), **client}
+        accuracies = [client.get(key) for key in MODELS]
         row = [name, shown(client.get("num_examples"), "g"), client["cluster"]]
-        row += [marked(federated, own), marked(own, federated)]
-        row.append(f"{own - federated:+.4f}" if own is not None and federated is not None else "-")
+        row += [marked(accuracy, accuracies) for accuracy in accuracies]
+        row.append(client.get("best_cluster") or "-")
         table.add_row(
             *(Text(cell) for cell in row), *([str(groups.get(name, "-"))] if groups else [])
         )
@@ -133,7 +142,11 @@ def shown(value: float | None, spec: str) -> str:
     return "-" if value is None else f"{value:{spec}}"
 
 
-def marked(value: float | None, other: float | None) -> str:
-    """The accuracy with a star if it is not below the other one."""
-    better = value is not None and other is not None and value >= other
-    return shown(value, ".4f") + ("*" if better else " ")
+def marked(value: float | None, others: Iterable[float | None]) -> str:
+    """The accuracy, with a star if it is not below any of the others.
+
+    >>> marked(0.5, [0.25, None, 0.5]), marked(0.5, [0.75])
+    ('0.5000*', '0.5000 ')
+    """
+    best = value is not None and all(value >= other for other in others if other is not None)
+    return shown(value, ".4f") + ("*" if best else " ")

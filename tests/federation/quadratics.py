@@ -1,6 +1,6 @@
 """A ClientApp in NumPy: quadratic clients in planted groups, by partition-id."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,6 +54,8 @@ class Quadratics:
     metrics: Callable[[int], dict[str, float]] = lambda client: {"train_loss": float(client)}
     spoil: dict[int, Spoil] = field(default_factory=dict)
     spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
+    ways: Callable[[Message, Context], Message] | None = None
+    knows_ways: Container[int] = ()
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
 
@@ -66,6 +68,8 @@ class Quadratics:
             app.query("roll_call")(self._answer)
         app.train()(self._train)
         app.evaluate()(self._evaluate)
+        if self.ways is not None:
+            app.evaluate("way")(self.ways)
         return app
 
     def names(self, group: int) -> frozenset[str]:
@@ -81,7 +85,8 @@ class Quadratics:
 
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
-        return answer(message, client_id=f"partition-{client}", num_partitions=number)
+        facts = {"evaluates_way": True} if client in self.knows_ways else {}
+        return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
 
     def _look(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
         client = int(context.node_config["partition-id"])

@@ -79,5 +79,5 @@ def test_every_client_is_served_far_better_than_by_one_model_for_all(strategy):
     clients = strategy.final_report.clients.values()
     assert len(clients) == NUM_CLIENTS
     for client in clients:
-        assert client.own.metrics["accuracy"] > 0.8
-        assert client.federated.metrics["accuracy"] < client.own.metrics["accuracy"] - 0.2
+        assert client.leaf.metrics["accuracy"] > 0.8
+        assert client.federated.metrics["accuracy"] < client.leaf.metrics["accuracy"] - 0.2

@@ -368,7 +368,7 @@ def test_the_final_report_compares_with_conventional_federated_learning():
     assert set(report.clients) == {clients.name(i) for i in range(6)}
     for i in range(6):
         client = report.clients[clients.name(i)]
-        assert client.own.metrics["loss"] < 0.05
+        assert client.leaf.metrics["loss"] < 0.05
         federated = np.linalg.norm(vector_of(result.arrays) - CENTERS[GROUPS[i]])
         assert client.federated.metrics["loss"] == pytest.approx(float(federated), rel=1e-5)
         assert client.num_examples == 10 + i
@@ -381,7 +381,7 @@ def test_without_a_split_both_are_the_same_and_asked_for_once():
     strategy, _, _ = run(clients, num_rounds=3)
     last = [s for s in clients.seen if (s.kind, s.server_round) == ("evaluate", 3)]
     assert len(last) == 3
-    assert all(c.own == c.federated for c in strategy.final_report.clients.values())
+    assert all(c.leaf == c.federated for c in strategy.final_report.clients.values())
 
 
 def test_without_evaluation_only_the_last_round_is_evaluated():

@@ -63,12 +63,15 @@ def client_names(run: RunRecord) -> list[str]:
 def client(run: RunRecord, name: str) -> dict[str, Any]:
     """One client's row of the table."""
     told = run.summary["clients"].get(name, {})
+    several = told if len(told.get("levels") or ()) > 1 else {}
     return {
         "name": name,
         "cluster": told.get("cluster"),
         "examples": told.get("num_examples"),
         "own": rounded(told.get("accuracy")),
         "federated": rounded(told.get("fl_accuracy")),
+        "best": rounded(several.get("best_accuracy")),
+        "ensemble": rounded(several.get("ensemble_accuracy")),
         "group": (run.summary["groups"] or {}).get(name),
     }
 

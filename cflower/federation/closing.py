@@ -1,0 +1,162 @@
+"""The closing evaluation: how every client is served by each model on its way (section V-C).
+
+A client that told ``evaluates-way`` in the roll call gets all these models in one message, because
+choosing among them and averaging their predictions needs them together. Any other gets Flower's
+plain evaluate messages, with its own cluster's model and with θ*_root.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType
+from flwr.serverapp import Grid
+
+from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.tree import Cluster
+from cflower.errors import FederationError
+from cflower.federation.conduct import Answers, fault_of
+from cflower.federation.layout import Layout
+from cflower.federation.post import Measured, Post
+from cflower.federation.replies import BadReplyError, ClientMetrics, first_line, read_record
+from cflower.federation.reports import ClientResult
+from cflower.federation.roll_call import FACTS
+
+WAY = f"{MessageType.EVALUATE}.way"
+"""The message with all models on a client's way, under their clusters' names; its answer has a
+MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
+BEST, ENSEMBLE = "best", "ensemble"
+BEST_CLUSTER = "best-cluster"
+"""Key in the `FACTS` of the answer: the cluster whose model is the best."""
+
+
+Ways = Mapping[str, tuple[Cluster, ...]]
+"""Each client's clusters from the most general to its leaf."""
+
+
+@dataclass
+class Closing:
+    """The exchanges of a closing evaluation.
+
+    Attributes
+    ----------
+    problems : dict of str to str
+        Why a client's reply was set aside, or that it did not answer.
+    """
+
+    grid: Grid
+    post: Post
+    layout: Layout
+    state: CFLState
+    config: ConfigRecord
+    server_round: int
+    timeout: float
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def evaluate(
+        self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
+    ) -> dict[str, ClientResult]:
+        """Every one of these clients under the models on its way.
+
+        Parameters
+        ----------
+        clients : iterable of str
+            Those who are there.
+        facts : mapping
+            What each told in the roll call.
+
+        Raises
+        ------
+        FederationError
+            If the simulation engine broke down.
+        """
+        tree = self.state.tree
+        ways = {client: tree.way(client) for client in clients if client in tree.root.members}
+        at_once = {c for c in ways if len(ways[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
+        results = self._ask_at_once({c: way for c, way in ways.items() if c in at_once})
+        results |= self._ask_in_turn({c: way for c, way in ways.items() if c not in at_once})
+        return {client: results[client] for client in ways if client in results}
+
+    def _ask_at_once(self, ways: Ways) -> dict[str, ClientResult]:
+        """One message each, with all models on the way."""
+        models = {client: {c.name: c for c in way} for client, way in ways.items()}
+        results = {}
+        for client, message in self.post.by_client(self._replies(models, WAY)):
+            try:
+                results[client] = self._read_way(client, message, ways[client])
+            except BadReplyError as problem:
+                self.post.set_aside(client, str(problem), fault_of(message))
+        self._judge(results)
+        return results
+
+    def _read_way(self, client: str, message: Message, way: tuple[Cluster, ...]) -> ClientResult:
+        if message.has_error():
+            raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
+        content = message.content
+        names = [*(cluster.name for cluster in way), BEST, ENSEMBLE]
+        if missing := set(names) - set(content.metric_records):
+            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
+        weighted_by = self.post.keys.weighted_by
+        read = {name: read_record(content.metric_records[name], weighted_by) for name in names}
+        facts = dict(content.config_records.get(FACTS, {}))
+        best, ensemble = read.pop(BEST), read.pop(ENSEMBLE)
+        best_cluster = str(facts.get(BEST_CLUSTER))
+        if best_cluster not in read:
+            raise BadReplyError(f"says {BEST_CLUSTER}={best_cluster!r}, not on its way")
+        return self._result(client, read, facts, best, ensemble, best_cluster)
+
+    def _ask_in_turn(self, ways: Ways) -> dict[str, ClientResult]:
+        """Plain evaluate messages: first with the leaf's model, then with the most general."""
+        leaf = self._ask({client: way[-1] for client, way in ways.items()})
+        longer = {c: way for c, way in ways.items() if len(way) > 1 and c in leaf.metrics}
+        general = self._ask({client: way[0] for client, way in longer.items()})
+        results = {}
+        for client, metrics in leaf.metrics.items():
+            first, last = ways[client][0].name, ways[client][-1].name
+            facts = dict(leaf.contents[client].config_records.get(FACTS, {}))
+            if client not in longer:
+                only = {last: metrics}
+                results[client] = self._result(client, only, facts, metrics, metrics, last)
+            elif client in general.metrics:
+                levels = {first: general.metrics[client], last: metrics}
+                results[client] = self._result(client, levels, facts)
+        return results
+
+    def _result(
+        self,
+        client: str,
+        levels: Mapping[str, ClientMetrics],
+        facts: Mapping[str, Any],
+        best: ClientMetrics | None = None,
+        ensemble: ClientMetrics | None = None,
+        best_cluster: str | None = None,
+    ) -> ClientResult:
+        known = self.state.known.get(client)
+        return ClientResult(
+            self.state.tree.leaf_of(client).name,
+            known.num_examples if known else None,
+            levels,
+            best,
+            ensemble,
+            best_cluster,
+            dict(facts),
+        )
+
+    def _ask(self, assigned: Mapping[str, Cluster]) -> Measured:
+        models = {client: {self.post.keys.arrays: c} for client, c in assigned.items()}
+        measured = self.post.measured(self._replies(models, MessageType.EVALUATE))
+        self._judge(measured.metrics)
+        return measured
+
+    def _replies(self, models: Mapping[str, Mapping[str, Cluster]], kind: str) -> Iterator[Message]:
+        messages = self.post.messages_with(
+            models, self.layout, kind, self.config, self.server_round
+        )
+        return self.post.exchange(self.grid, messages, self.timeout)
+
+    def _judge(self, heard: Collection[str]) -> None:
+        """Note the problems of an exchange; stop if the engine broke down."""
+        answers = Answers(heard, self.post.take())
+        if died := answers.worker_died:
+            raise FederationError(f"The run stops in the closing evaluation: {died}.")
+        self.problems |= {name: problem.text for name, problem in answers.problems.items()}

@@ -1,0 +1,95 @@
+"""Which of several models serves a client best, by its own held-out examples (section V-C)."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+
+Metrics = dict[str, float]
+"""``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy, in nats."""
+
+
+class Judged(NamedTuple):
+    """How the models on a client's way serve it."""
+
+    levels: dict[str, Metrics]
+    """Each of them, on all examples."""
+    best: Metrics
+    """On each half of the examples, the level that the other half chooses."""
+    ensemble: Metrics
+    """Their predicted probabilities averaged, on all examples."""
+    best_level: str
+    """The level that all examples choose: the one to use from now on."""
+
+
+def judge_way(
+    logits: Mapping[str, NDArray[np.floating]],
+    labels: NDArray[np.integer],
+    rng: np.random.Generator,
+) -> Judged:
+    """Judge the models on a client's way, their best and their ensemble.
+
+    Parameters
+    ----------
+    logits : mapping of str to ndarray, shape (n, num_classes)
+        What each model says of the same n >= 1 examples, the most general model first.
+    labels : ndarray of int, shape (n,)
+    rng : numpy.random.Generator
+        Halves the examples.
+    """
+    names, every = list(logits), np.arange(len(labels))
+    said = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
+    right = np.stack([logits[name].argmax(axis=1) == labels for name in names])  # (levels, n)
+    losses = -said[:, every, labels]  # shape: (levels, n)
+    level = chosen_by_others(losses, rng)
+    mixed = logsumexp(said, axis=0) - np.log(len(names))  # shape: (n, num_classes)
+    return Judged(
+        {name: measured(right[i], losses[i]) for i, name in enumerate(names)},
+        measured(right[level, every], losses[level, every]),
+        measured(mixed.argmax(axis=1) == labels, -mixed[every, labels]),
+        names[choose(losses)],
+    )
+
+
+def chosen_by_others(losses: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.integer]:
+    """For each half of the examples the level that the other half chooses, shape (n,).
+
+    So every example judges, and none judges a choice that it had a part in.
+    """
+    half = rng.permutation(losses.shape[1]) < losses.shape[1] // 2
+    return np.where(half, choose(losses[:, ~half]), choose(losses[:, half]))
+
+
+def choose(losses: NDArray[np.floating]) -> int:
+    """The most general model that is as good as the best one, to within one standard error.
+
+    The rule of Breiman et al., Classification and Regression Trees (1984), for choosing the
+    smallest tree: here "small" is general, and the standard error is that of the mean of the
+    paired differences. So what the examples cannot tell apart is decided for the model that more
+    clients trained.
+
+    Parameters
+    ----------
+    losses : ndarray, shape (levels, n)
+        Of each model on each example, the most general model first.
+
+    Examples
+    --------
+    >>> choose(np.array([[0.9, 1.1, 1.0], [0.1, 0.2, 0.1]]))
+    1
+    >>> choose(np.array([[0.1, 2.0, 0.2], [0.3, 0.2, 0.3]]))
+    0
+    """
+    num_examples = losses.shape[1]
+    if num_examples < 2:
+        return 0
+    worse_by = losses - losses[losses.mean(axis=1).argmin()]
+    error = worse_by.std(axis=1, ddof=1) / np.sqrt(num_examples)
+    return int((worse_by.mean(axis=1) <= error).argmax())
+
+
+def measured(right: NDArray[np.bool_], losses: NDArray[np.floating]) -> Metrics:
+    """The metrics of predictions."""
+    return {"accuracy": float(right.mean()), "loss": float(losses.mean())}

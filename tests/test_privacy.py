@@ -1,0 +1,135 @@
+"""A whole run on the digits with and without permutation, as a user would configure it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, RecordDict
+from safetensors.numpy import load_file
+
+from cflower import server_app
+from cflower.client_app import app as client_app
+from cflower.config import RunConfig
+from cflower.errors import ConfigError, FederationError, RunFolderError
+from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.permutation import permuted, turn_back
+from cflower.federation.privacy import ask_first_model
+
+SEED = b"0123456789abcdef0123456789abcdef"
+KEYS = {
+    "dataset-size": 700,
+    "num-server-rounds": 8,
+    "min-available-nodes": 8,
+    "local-epochs": 2,
+    "batch-size": 16,
+    "projection-dim": 0,
+}
+
+
+def run(folder: Path, **keys: object) -> Path:
+    """The run folder of one run in this process."""
+    config = RunConfig.read({**KEYS, "output-dir": str(folder), **keys}).as_keys()
+    grid = InlineGrid(client_app, 8, config)
+    server_app.run(grid, Context(1, 0, {}, RecordDict(), config), lambda text: None)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A plain run and a private one, which begin with the same model."""
+    folder = tmp_path_factory.mktemp("privacy")
+    (folder / "seed").write_bytes(SEED)
+    with pytest.MonkeyPatch.context() as patch:
+        begun: list[ArrayRecord] = []
+
+        def noted(*args: object) -> ArrayRecord:
+            begun.append(ask_first_model(*args))
+            return begun[0]
+
+        def the_same(*_: object) -> ArrayRecord:
+            arrays = {key: array.numpy() for key, array in begun[0].items()}
+            return ArrayRecord({k: Array(a) for k, a in turn_back(arrays, SEED).items()})
+
+        patch.setattr(server_app, "ask_first_model", noted)
+        patch.setattr(server_app, "initial_model", the_same)
+        private = {"privacy": "permutation", "seed-file": str(folder / "seed")}
+        hidden = run(folder / "private", **private)
+        return run(folder / "plain"), hidden
+
+
+@pytest.mark.slow
+def test_clusters_and_split_rounds_are_those_without_permutation(runs: tuple[Path, Path]) -> None:
+    plain, private = (json.loads((path / "summary.json").read_text()) for path in runs)
+    assert len(plain["clusters"]) > 1
+    assert private["clusters"] == plain["clusters"]
+    assert [(s["round"], s["cluster"]) for s in private["splits"]] == [
+        (s["round"], s["cluster"]) for s in plain["splits"]
+    ]
+    for name, client in plain["clients"].items():
+        for key in ("leaf_accuracy", "fl_accuracy", "best_accuracy", "ensemble_accuracy"):
+            assert private["clients"][name][key] == client[key]
+
+
+@pytest.mark.slow
+def test_models_are_equal_after_turning_back_and_differ_before(runs: tuple[Path, Path]) -> None:
+    plain, private = runs
+    for path in sorted((plain / "models").iterdir()):
+        true, stored = load_file(path), load_file(private / "models" / path.name)
+        back = turn_back(stored, SEED)
+        for key, array in true.items():
+            np.testing.assert_allclose(back[key], array, atol=1e-5, rtol=0)
+            assert not np.array_equal(stored[key], array)
+        size = sum(array.size for array in true.values())
+        same = sum(int((stored[key] == array).sum()) for key, array in true.items())
+        # A random permutation has one fixed point in expectation, whatever its size; equal
+        # values, such as those of units that never were active, add to them.
+        assert same < 0.01 * size
+
+
+@pytest.mark.slow
+def test_edges_and_checkpoints_hold_permuted_vectors_only(runs: tuple[Path, Path]) -> None:
+    plain, private = runs
+    model = load_file(plain / "models" / "0.safetensors")
+    keys = list(json_keys(plain))
+    for path in sorted((plain / "edges").iterdir()):
+        true, stored = load_file(path), load_file(private / "edges" / path.name)
+        for client, update in true.items():
+            parts = np.split(update, np.cumsum([model[key].size for key in keys])[:-1])
+            arrays = {k: part.reshape(model[k].shape) for k, part in zip(keys, parts, strict=True)}
+            moved = permuted(arrays, SEED)
+            expected = np.concatenate([moved[key].reshape(-1) for key in keys])
+            np.testing.assert_allclose(stored[client], expected, atol=1e-5, rtol=0)
+            assert (stored[client] == update).mean() < 0.2  # most of those are zeros
+    held = [p for p in private.rglob("*") if p.is_file()]
+    assert not [path for path in held if SEED in path.read_bytes()]
+
+
+def json_keys(path: Path) -> list[str]:
+    """The model's keys in the order of its vector."""
+    from cflower.learning.models import build_model
+
+    config = json.loads((path / "config.json").read_text())["config"]
+    return list(build_model(config["model"], (1, 8, 8), 10, 0).state_dict())
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_with_another_seed(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "seed").write_bytes(b"fedcba9876543210")
+    keys = {"privacy": "permutation", "seed-file": str(tmp_path / "seed"), "num-server-rounds": 9}
+    with pytest.raises(RunFolderError, match="permuted with another seed"):
+        run(runs[1].parent, resume=str(runs[1]), **keys)
+
+
+def test_layers_mean_nothing_when_permuted_and_a_seed_file_nothing_otherwise() -> None:
+    with pytest.raises(ConfigError, match="cannot tell one layer from another"):
+        RunConfig(privacy="permutation", similarity_layers="conv*")
+    with pytest.raises(ConfigError, match="has no effect with privacy='none'"):
+        RunConfig(seed_file="/its/seed")
+
+
+def test_a_private_run_without_a_seed_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="needs a secret that all clients share"):
+        run(tmp_path / "runs", privacy="permutation")
+    assert not (tmp_path / "runs").exists()
