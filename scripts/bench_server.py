@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch
 from bench_measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -20,6 +21,7 @@ from cflower.federation.roll_call import RollCall
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
 """A convolutional network for 28x28 images and 62 classes: 1,114,226 parameters."""
+PARAMETERS = sum(int(np.prod(shape)) for shape in SHAPES)
 CLIENTS = 100
 GROUPS = 4
 ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
@@ -28,7 +30,7 @@ ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
 
 def similarity(quick: bool) -> Iterator[Figure]:
     """Norms, cosine matrix and bipartition against a loop over pairs and one matrix product."""
-    clients, parameters = (20, 10_000) if quick else (CLIENTS, 1_110_000)
+    clients, parameters = (20, 10_000) if quick else (CLIENTS, PARAMETERS)
     rng = np.random.default_rng(0)
     updates = rng.standard_normal((clients, parameters), dtype=np.float32)
     rows = 2
@@ -38,14 +40,20 @@ def similarity(quick: bool) -> Iterator[Figure]:
             np.linalg.norm(update)
         bipartition(cosine_similarity(updates))
 
+    ends = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
+    sources = [torch.from_numpy(row).tensor_split(torch.from_numpy(ends)) for row in updates]
+
+    def flat(source: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return torch.cat([value.flatten() for value in source])
+
     def pairs() -> None:
-        # As in the authors' code: every ordered pair anew, with both norms in each.
-        matrix = np.zeros((clients, clients))
+        # As in the authors' code: for every ordered pair both are flattened and measured anew.
+        angles = torch.zeros(clients, clients)
         for i in range(rows):
             for j in range(clients):
-                one, other = updates[i], updates[j]
-                lengths = np.linalg.norm(one) * np.linalg.norm(other) + 1e-12
-                matrix[i, j] = np.sum(one * other) / lengths
+                one, other = flat(sources[i]), flat(sources[j])
+                lengths = torch.norm(one) * torch.norm(other) + 1e-12
+                angles[i, j] = torch.sum(one * other) / lengths
 
     def product() -> None:
         updates @ updates.T
@@ -188,7 +196,6 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     for name in splitting:
         title = f"aggregate_train, {what}, split by {name}"
         yield compared(title, theirs, took[name], took["fedavg"], 1.5)
-    del messages, steady, splitting, state, before
     yield from peaks(clients, quick, what)
 
 
