@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import bench_clients
 import bench_server
 import typer
 from bench_measure import Figure
@@ -26,6 +27,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "similarity": bench_server.similarity,
     "bipartition": bench_server.bipartitions,
     "aggregation": bench_server.aggregation,
+    "simulation": bench_clients.simulation,
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.json"
 
@@ -53,9 +55,9 @@ def bench(
 
 def show(name: str, figures: list[Figure]) -> None:
     """The table of one measurement."""
-    table = Table(title=name)
-    for column in ("figure", "measured against", "ours", "theirs", "ratio", "clock", "goal", ""):
-        table.add_column(column)
+    table = Table(title=name, title_justify="left", box=None)
+    for column in ("figure", "against", "ours", "theirs", "ratio", "on the clock", "goal", ""):
+        table.add_column(column, no_wrap=True)
     for f in figures:
         table.add_row(
             f.name,
@@ -67,7 +69,7 @@ def show(name: str, figures: list[Figure]) -> None:
             f"{'>=' if f.at_least else '<='} {f.goal:g}",
             "met" if f.met else "missed",
         )
-    Console().print(table)
+    Console(width=200).print(table)
 
 
 def machine() -> str:

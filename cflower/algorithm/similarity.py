@@ -34,7 +34,7 @@ def cosine_similarity(updates: ArrayLike) -> Matrix:
     matrix = np.atleast_2d(np.asarray(updates))
     matrix = matrix.astype(np.result_type(matrix, np.float32), copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        similarity = matrix @ matrix.T
+        similarity: Matrix = matrix @ matrix.T
     squares = np.diag(similarity)
     if not np.all((squares > LEAST_SQUARE) & (squares < 1 / LEAST_SQUARE)):
         # Zero, or so small or large that squares of its entries leave the range of floats.
