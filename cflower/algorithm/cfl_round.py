@@ -48,8 +48,10 @@ class Reply(NamedTuple):
     """What one client sent back in this round."""
 
     client: str
-    weights: Weights
-    """θ_i after its local training."""
+    update: Weights
+    """Δ_i = θ_i − θ_c, θ_i after its local training."""
+    norm: float
+    """‖Δ_i‖ over all trained entries."""
     num_examples: float
 
 
@@ -105,17 +107,14 @@ class CFL:
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
-        tallies = {leaf.name: Tally(leaf.model) for leaf in tree.leaves}
+        tally = Tally({leaf.name: leaf.model for leaf in tree.leaves})
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             start = tree.trains_on(reply.client)
-            update = Weights(
-                *(new - old for new, old in zip(reply.weights, start.model, strict=True))
-            )
             heard = KnownUpdate(
                 server_round,
-                self.projection.keep(update.trained),
-                norm(update.trained),
+                self.projection.keep(reply.update.trained),
+                reply.norm,
                 reply.num_examples,
                 origins[start.name],
             )
@@ -123,7 +122,7 @@ class CFL:
                 tree, forks[reply.client] = tree.walk(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                tallies[start.name].add(update, self._weight(heard))
+                tally.add(start.name, reply.update, self._weight(heard))
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -135,7 +134,7 @@ class CFL:
                 if is_fresh(known.get(name), leaf.born, origins[leaf.name])
             }
             decision, clusters = self._advance(
-                leaf, settled, known, fresh, tallies[leaf.name].mean(), server_round
+                leaf, settled, known, fresh, tally.mean(leaf.name), server_round
             )
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
@@ -232,31 +231,56 @@ class CFL:
 
 
 class Tally:
-    """Σ w_i Δ_i of one cluster, summed as replies arrive: one vector, however many clients.
+    """Σ w_i Δ_i of every leaf, summed as replies arrive: no more memory for more clients.
+
+    Models of up to `SMALL` entries are summed one by one in float64. For larger ones that takes
+    most of a round's time: `AT_ONCE` updates (fewer if they have more than `MOST_AT_ONCE`
+    entries together) are summed by one product in their own precision, these sums in float64.
 
     Parameters
     ----------
-    model : Weights
-        Of the cluster; gives the shapes.
+    models : mapping of str to Weights
+        Of the leaves by name; give the shapes.
     """
 
-    def __init__(self, model: Weights) -> None:
-        self._sums = Weights(*(np.zeros(len(part)) for part in model))
-        self._dtypes = [part.dtype for part in model]
-        self._weight = 0.0
+    SMALL, AT_ONCE, MOST_AT_ONCE = 2**17, 8, 2**23
 
-    def add(self, update: Weights, weight: float) -> None:
-        """Add one client's update; summed in float64."""
-        for total, part in zip(self._sums, update, strict=True):
-            total += weight * part.astype(np.float64, copy=False)
-        self._weight += weight
+    def __init__(self, models: Mapping[str, Weights]) -> None:
+        model = next(iter(models.values()))
+        self._dtypes, length = [part.dtype for part in model], len(model.trained)
+        self._sums = {n: Weights(*(np.zeros(len(part)) for part in model)) for n in models}
+        self._weights = dict.fromkeys(models, 0.0)
+        large = length > self.SMALL
+        at_once = max(1, min(self.AT_ONCE, self.MOST_AT_ONCE // length)) if large else 1
+        self._rows = [
+            np.empty((at_once, len(part)), part.dtype if large else np.float64) for part in model
+        ]
+        self._waiting: list[tuple[str, float]] = []
+        """Leaf and weight of each row in use."""
 
-    def mean(self) -> Weights:
-        """The weighted mean; empty vectors if nobody was heard from."""
-        if not self._weight:
+    def add(self, leaf: str, update: Weights, weight: float) -> None:
+        """Add the update of one member of a leaf."""
+        for rows, part in zip(self._rows, update, strict=True):
+            rows[len(self._waiting)] = part
+        self._waiting.append((leaf, weight))
+        self._weights[leaf] += weight
+        if len(self._waiting) == len(self._rows[0]):
+            self._sum_up()
+
+    def mean(self, leaf: str) -> Weights:
+        """The weighted mean of a leaf; empty vectors if nobody was heard from."""
+        self._sum_up()
+        if not self._weights[leaf]:
             return Weights(np.zeros(0), np.zeros(0))
-        parts = zip(self._sums, self._dtypes, strict=True)
-        return Weights(*((total / self._weight).astype(dtype) for total, dtype in parts))
+        parts = zip(self._sums[leaf], self._dtypes, strict=True)
+        return Weights(*((total / self._weights[leaf]).astype(dtype) for total, dtype in parts))
+
+    def _sum_up(self) -> None:
+        for leaf in dict.fromkeys(leaf for leaf, _ in self._waiting):
+            weights = np.array([weight if of == leaf else 0.0 for of, weight in self._waiting])
+            for total, rows in zip(self._sums[leaf], self._rows, strict=True):
+                total += weights.astype(rows.dtype) @ rows[: len(weights)]
+        self._waiting = []
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
@@ -285,5 +309,10 @@ def is_fresh(known: KnownUpdate | None, born: int, here: Vector) -> bool:
 
 
 def norm(vector: Vector) -> float:
-    """Euclidean norm as a plain number."""
-    return float(np.linalg.norm(vector))
+    """Euclidean norm as a plain number; infinite where the precision does not hold it.
+
+    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
+    (5.0, inf)
+    """
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector))

@@ -1,14 +1,17 @@
 """Between Flower's records and the algorithm's vectors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from cflower.algorithm.cfl_round import norm
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
 
@@ -125,19 +128,51 @@ class Layout:
         BadArraysError
             For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
         """
+        weights = self._empty()
+        for entry, values in self._read(arrays):
+            check_finite(entry, values)
+            part_of(weights, entry)[:] = values.reshape(-1)
+        return weights
+
+    def update(self, arrays: ArrayRecord, origin: Weights) -> tuple[Weights, float]:
+        """Δ_i = θ_i − θ_c of a model that came from outside, and ‖Δ_i‖ over its trained entries.
+
+        The norm is infinite where its precision does not hold it.
+
+        Raises
+        ------
+        BadArraysError
+            As `weights`.
+        """
+        update = self._empty()
+        for entry, values in self._read(arrays):
+            # The norm tells of the others, in a fraction of the time.
+            if not entry.trained or values.dtype != entry.dtype:
+                check_finite(entry, values)
+            with np.errstate(over="ignore", invalid="ignore"):
+                old = part_of(origin, entry)
+                np.subtract(values.reshape(-1), old, out=part_of(update, entry))
+        length = norm(update.trained)
+        if not np.isfinite(length):
+            for entry, values in self._read(arrays):
+                check_finite(entry, values)
+        return update, length
+
+    def _empty(self) -> Weights:
+        ends = {kind: 0 for kind in (True, False)}
+        for entry in self.entries:
+            ends[entry.trained] = max(ends[entry.trained], entry.place.stop)
+        return Weights(np.empty(ends[True], self.dtype), np.empty(ends[False]))
+
+    def _read(self, arrays: ArrayRecord) -> Iterator[tuple[Entry, NDArray[Any]]]:
+        """The values of every entry, of the right shape and kind."""
         expected = {entry.key for entry in self.entries}
         if missing := expected - set(arrays):
             raise BadArraysError(f"lacks the array(s) {', '.join(sorted(missing))}")
         if extra := set(arrays) - expected:
             raise BadArraysError(f"has the unknown array(s) {', '.join(sorted(extra))}")
-        size = {kind: 0 for kind in (True, False)}
         for entry in self.entries:
-            size[entry.trained] = max(size[entry.trained], entry.place.stop)
-        trained, carried = np.empty(size[True], self.dtype), np.empty(size[False])
-        for entry in self.entries:
-            vector = trained if entry.trained else carried
-            vector[entry.place] = checked(entry, arrays[entry.key]).reshape(-1)
-        return Weights(trained, carried)
+            yield entry, checked(entry, arrays[entry.key])
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""
@@ -147,7 +182,7 @@ class Layout:
         """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""
         arrays = {}
         for entry in self.entries:
-            vector = (weights.trained if entry.trained else weights.carried)[entry.place]
+            vector = part_of(weights, entry)
             if entry.dtype.kind != "f":
                 vector = np.rint(vector)
             arrays[entry.key] = vector.astype(entry.dtype).reshape(entry.shape)
@@ -158,11 +193,11 @@ class Layout:
         exact = all(e.dtype == self.dtype if e.trained else e.dtype == float for e in self.entries)
         if exact:
             return weights
-        trained, carried = weights.trained.copy(), weights.carried.copy()
+        sent = Weights(weights.trained.copy(), weights.carried.copy())
         arrays = self.arrays(weights)
         for entry in self.entries:
-            (trained if entry.trained else carried)[entry.place] = arrays[entry.key].reshape(-1)
-        return Weights(trained, carried)
+            part_of(sent, entry)[:] = arrays[entry.key].reshape(-1)
+        return sent
 
 
 def checked(entry: Entry, array: Array) -> NDArray[Any]:
@@ -171,19 +206,47 @@ def checked(entry: Entry, array: Array) -> NDArray[Any]:
     Raises
     ------
     BadArraysError
-        If it has another shape than the reference, is of another kind, cannot be read, or is
-        not finite in the reference's precision.
+        If it has another shape than the reference, is of another kind, or cannot be read.
     """
     try:
-        values = array.numpy()
+        values = read(entry, array)
     except Exception as error:  # bytes from outside can fail to be an array in any way
         raise BadArraysError(f"has an array {entry.key} that cannot be read: {error}") from None
     if values.shape != entry.shape:
         raise BadArraysError(f"has {entry.key} of shape {values.shape}, not {entry.shape}")
     if values.dtype.kind != entry.dtype.kind:
         raise BadArraysError(f"has {entry.key} of dtype {values.dtype}, not {entry.dtype}")
+    return values
+
+
+def check_finite(entry: Entry, values: NDArray[Any]) -> None:
+    """Raise `BadArraysError` for what is not finite in the reference's precision."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
     if not finite:
         raise BadArraysError(f"has NaN or infinity in {entry.key}")
-    return values
+
+
+def part_of(weights: Weights, entry: Entry) -> NDArray[Any]:
+    """The entry's place in its vector, as a view."""
+    return (weights.trained if entry.trained else weights.carried)[entry.place]
+
+
+def read(entry: Entry, array: Array) -> NDArray[Any]:
+    """The values of an array: a view of its bytes where they are laid out as those of ``entry``.
+
+    Flower's own reading parses NumPy's header and copies, which takes longer than all sums.
+    """
+    header = header_of(entry.shape, entry.dtype)
+    if array.stype != "numpy.ndarray" or not array.data.startswith(header):
+        return array.numpy()
+    return np.frombuffer(array.data, entry.dtype, offset=len(header)).reshape(entry.shape)
+
+
+@lru_cache(maxsize=1024)
+def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """What ``np.save`` writes before the values of an array in C order."""
+    file = BytesIO()
+    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    return file.getvalue()

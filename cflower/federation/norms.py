@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 
 from cflower.algorithm.cfl_round import KnownUpdate
-from cflower.algorithm.tree import ParameterTree, Vector
+from cflower.algorithm.tree import ParameterTree
 from cflower.federation.replies import Answer
 
 ENOUGH = 3
@@ -45,7 +45,7 @@ class NormWatch:
         waiting: dict[str, list[Answer]] = {}
         for answer in answers:
             start = self._tree.trains_on(answer.client)
-            length = distance(answer.weights.trained, start.model.trained)
+            length = answer.norm
             if not np.isfinite(length):
                 set_aside(answer.client, "has an update too long for its norm to be finite")
             elif not self._ratio or answer.client in self._tree.walking or len(start.members) < 3:
@@ -75,15 +75,3 @@ class NormWatch:
                 set_aside(answer.client, problem)
             else:
                 yield answer
-
-
-def distance(one: Vector, other: Vector) -> float:
-    """The norm of their difference; infinite where the precision does not hold it.
-
-    >>> distance(np.array([3.0, 1.0]), np.array([0.0, 5.0]))
-    5.0
-    >>> distance(np.float32([3e38]), np.float32([-3e38]))
-    inf
-    """
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(one - other))

@@ -31,12 +31,17 @@ class Answer(NamedTuple):
     """A client's whole reply to training."""
 
     client: str
-    weights: Weights
+    update: Weights
+    """Δ_i = θ_i − θ_c."""
+    norm: float
+    """‖Δ_i‖ over all trained entries."""
     measured: ClientMetrics
 
 
-def read_answer(client: str, message: Message, layout: Layout, weighted_by: str) -> Answer:
-    """The model and the metrics in a reply to training.
+def read_answer(
+    client: str, message: Message, layout: Layout, weighted_by: str, origin: Weights
+) -> Answer:
+    """The update of ``origin``, the model that was sent, and the metrics in a reply to training.
 
     Raises
     ------
@@ -48,7 +53,7 @@ def read_answer(client: str, message: Message, layout: Layout, weighted_by: str)
     if len(records) != 1:
         raise BadReplyError(f"has {len(records)} ArrayRecords instead of one")
     try:
-        return Answer(client, layout.weights(records[0]), measured)
+        return Answer(client, *layout.update(records[0], origin), measured)
     except BadArraysError as problem:
         raise BadReplyError(str(problem)) from None
 

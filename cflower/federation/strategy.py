@@ -285,18 +285,19 @@ class ClusteredFL(Strategy):
     def _usable(self, replies: Iterable[Message], contents: list[RecordDict]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
         watch = NormWatch(self.tree, self.state.known, self.max_norm_ratio)
-        for client, weights, measured in watch.sift(self._read(replies), self._post.set_aside):
+        for client, update, norm, measured in watch.sift(self._read(replies), self._post.set_aside):
             self._measured[client] = measured
             self._trained_on[client] = self.tree.trains_on(client).name
             if self.train_metrics_aggr_fn is not None:
                 weight = {self.keys.weighted_by: measured.num_examples}
                 contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
-            yield Reply(client, weights, measured.num_examples)
+            yield Reply(client, update, norm, measured.num_examples)
 
     def _read(self, replies: Iterable[Message]) -> Iterator[Answer]:
         for client, message in self._post.by_client(replies):
+            origin = self.tree.trains_on(client).model
             try:
-                yield read_answer(client, message, self.layout, self.keys.weighted_by)
+                yield read_answer(client, message, self.layout, self.keys.weighted_by, origin)
             except BadReplyError as problem:
                 self._post.set_aside(client, str(problem), fault_of(message))
 

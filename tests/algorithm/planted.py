@@ -70,9 +70,10 @@ class Federation:
         model = state.tree.trains_on(client).model.trained
         rng = generator(0, "noise", server_round, client)
         step = self.step * (self.centers[self.groups[client]] - model)
-        trained = model + step + self.noise * rng.normal(size=len(model))
+        trained = step + self.noise * rng.normal(size=len(model))
         num_examples = 1.0 if self.num_examples is None else self.num_examples[client]
-        return Reply(client, Weights(trained, np.zeros(0)), num_examples)
+        update = Weights(trained, np.zeros(0))
+        return Reply(client, update, float(np.linalg.norm(trained)), num_examples)
 
     def replies(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None

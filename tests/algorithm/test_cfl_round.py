@@ -203,10 +203,11 @@ def test_of_a_projected_update_no_child_starts():
     # What is kept cannot be added to a model: both children go on from the whole mean.
     before, result = first_split(two, cfl_of(length=12))
     vectors = [
-        reply.weights.trained for reply in two.replies(before, result.decisions[0].server_round)
+        reply.update.trained for reply in two.replies(before, result.decisions[0].server_round)
     ]
+    whole = before.tree.root.model.trained + np.mean(vectors, axis=0)
     for leaf in result.state.tree.leaves:
-        np.testing.assert_allclose(leaf.model.trained, np.mean(vectors, axis=0), atol=1e-12)
+        np.testing.assert_allclose(leaf.model.trained, whole, atol=1e-12)
         assert {len(update) for update in leaf.edge.values()} == {12}
 
 
@@ -255,9 +256,7 @@ def test_edges_hold_the_updates_from_before_the_split():
         assert set(leaf.edge) == set(leaf.members)
         for client, update in leaf.edge.items():
             reply = two.reply(before, client, server_round)
-            np.testing.assert_array_equal(
-                update, reply.weights.trained - before.tree.root.model.trained
-            )
+            np.testing.assert_array_equal(update, reply.update.trained)
 
 
 def test_similarity_and_edges_see_only_the_masked_entries():
@@ -330,13 +329,13 @@ def test_states_and_replies_are_left_as_they_were():
     known, clusters = dict(state.known), dict(state.tree.clusters)
     model = state.tree.root.model.trained.copy()
     replies = two.replies(state, 6)
-    sent = [reply.weights.trained.copy() for reply in replies]
+    sent = [reply.update.trained.copy() for reply in replies]
     cfl_of().run_round(state, replies, server_round=6)
     assert state.known == known
     assert state.tree.clusters == clusters
     np.testing.assert_array_equal(state.tree.root.model.trained, model)
     for reply, vector in zip(replies, sent, strict=True):
-        np.testing.assert_array_equal(reply.weights.trained, vector)
+        np.testing.assert_array_equal(reply.update.trained, vector)
 
 
 # --------------------------------------------------------------------------- degenerate ends
@@ -368,7 +367,7 @@ def test_clients_that_do_not_move_never_give_nan(eps2):
 
 def test_one_client_that_does_not_move_gives_no_nan():
     state = two.state()
-    still = Reply("client-0", Weights(np.zeros(20), np.zeros(0)), 1.0)
+    still = Reply("client-0", Weights(np.zeros(20), np.zeros(0)), 0.0, 1.0)
     replies = [still, *two.replies(state, 1, two.clients[1:])]
     cfl = cfl_of(NormCriterion(eps1=99.0, eps2=0.0, gamma_max=0.0))
     result = cfl.run_round(state, replies, server_round=1)
@@ -382,7 +381,7 @@ def test_carried_entries_are_averaged_but_not_seen():
     state = replace(state, tree=ParameterTree.plant(model, two.clients))
     plain = cfl_of().run_round(two.state(), two.replies(two.state(), 1), server_round=1)
     replies = [
-        reply._replace(weights=Weights(reply.weights.trained, np.array([1e6 * i, 8.0])))
+        reply._replace(update=Weights(reply.update.trained, np.array([1e6 * i - 10, 4.0])))
         for i, reply in enumerate(two.replies(state, 1))
     ]
     result = cfl_of().run_round(state, replies, server_round=1)
@@ -397,7 +396,7 @@ def test_the_mean_update_is_eq_2_or_algorithm_5():
     examples = dict(zip(two.clients, [1.0, 1.0, 1.0, 1.0, 1.0, 5.0], strict=True))
     federation = replace(two, num_examples=examples)
     state = federation.state()
-    vectors = [reply.weights.trained for reply in federation.replies(state, 1)]
+    vectors = [reply.update.trained for reply in federation.replies(state, 1)]
     for weighting, weights in (("examples", [0.1] * 5 + [0.5]), ("uniform", [1 / 6] * 6)):
         cfl = cfl_of(NeverSplit(), weighting=weighting)
         result = cfl.run_round(state, federation.replies(state, 1), server_round=1)
@@ -407,12 +406,29 @@ def test_the_mean_update_is_eq_2_or_algorithm_5():
 
 
 def test_single_precision_sums_are_done_in_double():
-    tally = Tally(Weights(np.zeros(1, np.float32), np.zeros(0)))
+    tally = Tally({"0": Weights(np.zeros(1, np.float32), np.zeros(0))})
     for value in (1e8, 1.0, -1e8):
-        tally.add(Weights(np.float32([value]), np.zeros(0)), 1.0)
-    mean = tally.mean().trained
+        tally.add("0", Weights(np.float32([value]), np.zeros(0)), 1.0)
+    mean = tally.mean("0").trained
     assert mean.dtype == np.float32
     assert mean[0] == np.float32(1 / 3)
+
+
+def test_large_models_are_summed_to_the_same_means():
+    rng = generator(0, "large")
+    updates = rng.normal(size=(2 * Tally.AT_ONCE + 3, Tally.SMALL + 1)).astype(np.float32)
+    weights = rng.integers(1, 9, size=len(updates)).astype(float)
+    model = Weights(updates[0], np.zeros(1))
+    tally = Tally({"0.0": model, "0.1": model, "0.2": model})
+    for i, (update, weight) in enumerate(zip(updates, weights, strict=True)):
+        tally.add(f"0.{i % 2}", Weights(update, np.array([float(i)])), weight)
+    for leaf in (0, 1):
+        mean, mine = tally.mean(f"0.{leaf}"), weights[leaf::2]
+        expected = np.average(updates[leaf::2].astype(np.float64), axis=0, weights=mine)
+        np.testing.assert_allclose(mean.trained, expected, atol=1e-6)
+        carried = np.average(range(leaf, len(updates), 2), weights=mine)
+        np.testing.assert_allclose(mean.carried, [carried])
+    assert len(tally.mean("0.2").trained) == 0
 
 
 def test_an_update_stays_fresh_while_the_model_moved_less_than_its_length():

@@ -1,0 +1,89 @@
+"""Measure cflower against what it could be measured against, each as a ratio in the same run.
+
+    OMP_NUM_THREADS=1 python scripts/bench.py                  # everything, about N minutes
+    OMP_NUM_THREADS=1 python scripts/bench.py --only similarity,bipartition
+    python scripts/bench.py --quick                            # tiny sizes: does it still run?
+
+Prints a table and writes it to ``docs/results/bench.json``; `docs/performance.md` shows it. A
+figure that was not measured this time keeps its place there.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import bench_clients
+import bench_server
+import typer
+from bench_measure import Figure
+from rich.console import Console
+from rich.table import Table
+
+MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
+    "similarity": bench_server.similarity,
+    "bipartition": bench_server.bipartitions,
+    "aggregation": bench_server.aggregation,
+    "simulation": bench_clients.simulation,
+}
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.json"
+
+
+def bench(
+    only: Annotated[str, typer.Option(help=f"Of: {', '.join(MEASUREMENTS)}.")] = "",
+    quick: Annotated[bool, typer.Option(help="Tiny sizes; nothing is written.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the figures are kept.")] = RESULTS,
+) -> None:
+    """Measure; ``--only`` takes several names with commas."""
+    names = only.split(",") if only else list(MEASUREMENTS)
+    if unknown := set(names) - set(MEASUREMENTS):
+        raise typer.BadParameter(
+            f"{', '.join(sorted(unknown))}: expected any of {', '.join(MEASUREMENTS)}."
+        )
+    known = json.loads(out.read_text()) if out.exists() and not quick else {}
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        figures = list(MEASUREMENTS[name](quick))
+        show(name, figures)
+        known[name] = {"machine": machine(), "figures": [figure.as_record() for figure in figures]}
+        if not quick:
+            out.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def show(name: str, figures: list[Figure]) -> None:
+    """The table of one measurement."""
+    table = Table(title=name, title_justify="left", box=None)
+    for column in ("figure", "against", "ours", "theirs", "ratio", "on the clock", "goal", ""):
+        table.add_column(column, no_wrap=True)
+    for f in figures:
+        table.add_row(
+            f.name,
+            f.against,
+            f"{f.ours:.3g} {f.unit}",
+            f"{f.theirs:.3g} {f.unit}",
+            f"{f.ratio:.3g}",
+            "" if f.wall_ratio is None else f"{f.wall_ratio:.3g}",
+            f"{'>=' if f.at_least else '<='} {f.goal:g}",
+            "met" if f.met else "missed",
+        )
+    Console(width=200).print(table)
+
+
+def machine() -> str:
+    """What it was measured on."""
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}), OMP_NUM_THREADS {threads}, load {load:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak-of"]:
+        who, clients, quick = sys.argv[2:]
+        print(json.dumps(bench_server.peak_of(who, int(clients), quick == "1")))
+    else:
+        typer.run(bench)

@@ -1,0 +1,232 @@
+"""What `bench.py` measures of the server: similarity, bipartition, one round's aggregation."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from bench_measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
+
+from cflower import ClusteredFL
+from cflower.algorithm.bipartition import bipartition
+from cflower.algorithm.criteria import Criterion, NormCriterion
+from cflower.algorithm.similarity import cosine_similarity
+from cflower.federation.roll_call import RollCall
+
+SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
+"""A convolutional network for 28x28 images and 62 classes: 1,114,226 parameters."""
+PARAMETERS = sum(int(np.prod(shape)) for shape in SHAPES)
+CLIENTS = 100
+GROUPS = 4
+ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
+"""Splits whatever it is shown."""
+
+
+def similarity(quick: bool) -> Iterator[Figure]:
+    """Norms, cosine matrix and bipartition against a loop over pairs and one matrix product."""
+    clients, parameters = (20, 10_000) if quick else (CLIENTS, PARAMETERS)
+    rng = np.random.default_rng(0)
+    updates = rng.standard_normal((clients, parameters), dtype=np.float32)
+    rows = 2
+
+    def ours() -> None:
+        for update in updates:
+            np.linalg.norm(update)
+        bipartition(cosine_similarity(updates))
+
+    ends = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
+    sources = [torch.from_numpy(row).tensor_split(torch.from_numpy(ends)) for row in updates]
+
+    def flat(source: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return torch.cat([value.flatten() for value in source])
+
+    def pairs() -> None:
+        # As in the authors' code: for every ordered pair both are flattened and measured anew.
+        angles = torch.zeros(clients, clients)
+        for i in range(rows):
+            for j in range(clients):
+                one, other = flat(sources[i]), flat(sources[j])
+                lengths = torch.norm(one) * torch.norm(other) + 1e-12
+                angles[i, j] = torch.sum(one * other) / lengths
+
+    def product() -> None:
+        updates @ updates.T
+
+    took = alternate(
+        {"ours": ours, "product": product, "pairs": pairs}, repetitions=2 if quick else 9
+    )
+    share = clients / rows
+    loop = Times(took["pairs"].wall * share, took["pairs"].cpu * share)
+    what = f"norms + cosines + bipartition, {clients} x {parameters / 1e6:.2f} M"
+    against = f"loop over pairs ({rows} of {clients} rows measured)"
+    yield compared(what, against, took["ours"], loop, 200, at_least=True)
+    yield compared(what, "one float32 matrix product", took["ours"], took["product"], 1.5)
+
+
+def bipartitions(quick: bool) -> Iterator[Figure]:
+    """Bipartition of a given cosine matrix against scipy's linkage of the same matrix."""
+    rng = np.random.default_rng(0)
+    for clients in (50, 100) if quick else (100, 1000, 10_000):
+        matrix = cosine_similarity(rng.standard_normal((clients, 64), dtype=np.float32))
+        distances = squareform(1.0 - matrix, checks=False)
+        inner = max(1, 2000 // clients)
+
+        def ours(matrix: np.ndarray = matrix, inner: int = inner) -> None:
+            for _ in range(inner):
+                bipartition(matrix)
+
+        def whole(matrix: np.ndarray = matrix, inner: int = inner) -> None:
+            for _ in range(inner):
+                linkage(squareform(1.0 - matrix, checks=False), "single")
+
+        def alone(distances: np.ndarray = distances, inner: int = inner) -> None:
+            for _ in range(inner):
+                linkage(distances, "single")
+
+        took = alternate(
+            {"ours": ours, "whole": whole, "alone": alone}, 2 if quick or clients > 5000 else 9
+        )
+        each = {name: Times(t.wall / inner, t.cpu / inner) for name, t in took.items()}
+        what = f"bipartition, m = {clients:,}"
+        yield compared(what, "scipy linkage of the same matrix", each["ours"], each["whole"], 1.0)
+        yield compared(what, "linkage of condensed distances", each["ours"], each["alone"], 1.0)
+
+
+def record(arrays: Iterator[np.ndarray]) -> ArrayRecord:
+    """A model of these arrays."""
+    return ArrayRecord({f"layer{i}": Array(array) for i, array in enumerate(arrays)})
+
+
+def reply_of(client: int, groups: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> Message:
+    """A client's reply to training from zeros: its group's direction and noise as long."""
+    rng = np.random.default_rng([1, client])
+    update = (groups[client % GROUPS] + rng.standard_normal(groups.shape[1])) / 100
+    ends = np.cumsum([np.prod(shape) for shape in shapes])
+    parts = zip(np.split(update.astype(np.float32), ends[:-1]), shapes, strict=True)
+    request = Message(RecordDict(), client + 2, "train")
+    request.metadata.__dict__["_message_id"] = str(client)
+    content = RecordDict(
+        {
+            "arrays": record(part.reshape(shape) for part, shape in parts),
+            "metrics": MetricRecord({"num-examples": 100 + client, "train-loss": 1.0}),
+        }
+    )
+    return Message(content, reply_to=request)
+
+
+def replies(clients: int, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Message]:
+    """One round's replies, made as they are asked for; four planted groups that cancel out."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    size = sum(int(np.prod(shape)) for shape in shapes)
+    halves = np.random.default_rng(0).standard_normal((GROUPS // 2, size), dtype=np.float32)
+    groups = np.concatenate([halves, -halves])
+    return (reply_of(client, groups, shapes) for client in range(clients))
+
+
+def strategy_for(
+    clients: int, shapes: tuple[tuple[int, ...], ...], criterion: Criterion | None = None
+) -> ClusteredFL:
+    """A strategy at the start of round 1, with everyone there and a model of zeros."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    roll_call = RollCall()
+    for i in range(clients):
+        name = f"client-{i}"
+        roll_call.nodes[name], roll_call.facts[name] = i + 2, {}
+        roll_call._names[i + 2] = name
+    strategy = ClusteredFL(criterion, roll_call=roll_call)
+    strategy._plant(record(np.zeros(shape, np.float32) for shape in shapes))
+    return strategy
+
+
+def aggregation(quick: bool) -> Iterator[Figure]:
+    """`aggregate_train` against FedAvg's on the same list of messages: time and peak memory."""
+    clients = 10 if quick else CLIENTS
+    shapes = SHAPES[:2] if quick else SHAPES
+    messages = list(replies(clients, shapes))
+    steady = strategy_for(clients, shapes)
+    fedavg = FedAvg()
+    splitting = {
+        "auto": strategy_for(clients, shapes),
+        "norms": strategy_for(clients, shapes, ALWAYS),
+    }
+    state = {}
+    for name, strategy in splitting.items():
+        for server_round in range(1, 20):
+            state[name] = strategy.state, server_round
+            strategy.aggregate_train(server_round, messages)
+            if len(strategy.tree.leaves) > 1:
+                break
+        else:
+            raise RuntimeError(f"{name} never split the planted groups.")
+    # The same replies round after round are settled at once: before the third round in which
+    # `auto` sees the same parts nothing is split, and its work in round 2 is that of any other.
+    steady.aggregate_train(1, messages)
+    before = steady.state
+
+    def quiet() -> None:
+        steady.state = before
+        steady.aggregate_train(2, messages)
+        assert len(steady.tree.leaves) == 1
+
+    def split(name: str) -> None:
+        strategy, (then, server_round) = splitting[name], state[name]
+        strategy.state = then
+        strategy.aggregate_train(server_round, messages)
+        assert len(strategy.tree.leaves) > 1
+
+    took = alternate(
+        {
+            "quiet": quiet,
+            "fedavg": lambda: fedavg.aggregate_train(1, messages),
+            "auto": lambda: split("auto"),
+            "norms": lambda: split("norms"),
+        },
+        2 if quick else 9,
+    )
+    size = sum(int(np.prod(shape)) for shape in shapes)
+    what = f"{clients} replies x {size / 1e6:.2f} M"
+    theirs = "FedAvg.aggregate_train"
+    yield compared(f"aggregate_train, {what}, no split", theirs, took["quiet"], took["fedavg"], 1.0)
+    for name in splitting:
+        title = f"aggregate_train, {what}, split by {name}"
+        yield compared(title, theirs, took[name], took["fedavg"], 1.5)
+    yield from peaks(clients, quick, what)
+
+
+def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
+    """Peak growth of memory, each as it is in a run: replies as a stream, and as a list."""
+    size = "1" if quick else "0"
+    found = {
+        who: in_a_process("--peak-of", who, str(clients), size)["mb"]
+        for who in ("stream", "list", "fedavg")
+    }
+    for who, title in (("stream", "as they come"), ("list", "given as a list too")):
+        yield Figure(
+            f"peak memory of aggregate_train, {what}, {title}",
+            "FedAvg with its list",
+            found[who],
+            found["fedavg"],
+            found[who] / found["fedavg"],
+            0.25,
+            unit="MB",
+        )
+
+
+def peak_of(who: str, clients: int, quick: bool) -> dict[str, float]:
+    """By how many MB this process grows at its peak in one `aggregate_train`, replies included."""
+    shapes = SHAPES[:2] if quick else SHAPES
+    strategy = strategy_for(clients, shapes) if who != "fedavg" else FedAvg()
+    # Once with few replies first: modules, the projection and the allocator are there then.
+    strategy.aggregate_train(1, list(replies(3, shapes)))
+    if isinstance(strategy, ClusteredFL):
+        strategy.state = replace(strategy_for(clients, shapes).state)
+    made = replies(clients, shapes)
+    before = now_mb()
+    strategy.aggregate_train(1, made if who == "stream" else list(made))
+    return {"mb": peak_mb() - before}
