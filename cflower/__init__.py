@@ -6,9 +6,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflower.exporting import export
     from cflower.federation.strategy import ClusteredFL
+    from cflower.newcomer import assign
 
-__all__ = ["ClusteredFL"]
+__all__ = ["ClusteredFL", "assign", "export"]
 __version__ = "0.1.0"
 
 
@@ -18,4 +20,12 @@ def __getattr__(name: str) -> Any:
         from cflower.federation.strategy import ClusteredFL
 
         return ClusteredFL
+    if name == "assign":
+        from cflower.newcomer import assign
+
+        return assign
+    if name == "export":
+        from cflower.exporting import export
+
+        return export
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

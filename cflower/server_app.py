@@ -82,6 +82,7 @@ def run(
     model = initial_model(config, kind)
     if checkpoint is None:
         folder.begin()
+    folder.write_examples(kind)
     folder.write_clients({name: roll_call.facts[name] for name in clients})
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
