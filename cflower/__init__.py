@@ -3,24 +3,27 @@
 >>> from cflower import ClusteredFL
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflower.exporting import export
     from cflower.federation.privacy import PermutationMod
     from cflower.federation.strategy import ClusteredFL
+    from cflower.newcomer import assign
 
-__all__ = ["ClusteredFL", "PermutationMod"]
+__all__ = ["ClusteredFL", "PermutationMod", "assign", "export"]
 __version__ = "0.1.0"
+_ROOMS = {
+    "ClusteredFL": "cflower.federation.strategy",
+    "PermutationMod": "cflower.federation.privacy",
+    "assign": "cflower.newcomer",
+    "export": "cflower.exporting",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `import cflower.algorithm` needs neither Flower nor PyTorch.
-    if name == "ClusteredFL":
-        from cflower.federation.strategy import ClusteredFL
-
-        return ClusteredFL
-    if name == "PermutationMod":
-        from cflower.federation.privacy import PermutationMod
-
-        return PermutationMod
+    if name in _ROOMS:
+        return getattr(import_module(_ROOMS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

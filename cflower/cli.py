@@ -10,15 +10,16 @@ import typer
 from flwr.app import Context, RecordDict
 from rich.console import Console
 
+from cflower import looking, owner
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError
-from cflower.looking import DEFAULT_RUNS, Run, RunsDir, add_to
+from cflower.looking import DEFAULT_RUNS, Run, RunsDir
 from cflower.overrides import read_overrides
 from cflower.runs.reading import find_run, read_json
 from cflower.runs.tables import run_view
 
 app = typer.Typer(
-    help="Clustered federated learning: simulate a run in this process, and look at runs.",
+    help="Clustered federated learning: simulate a run here, look at runs, take models from them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,7 +75,8 @@ def show(
     print(f"Run folder: {folder}")
 
 
-add_to(app)
+looking.add_to(app)
+owner.add_to(app)
 
 
 def main() -> None:

@@ -19,3 +19,7 @@ class FederationError(CFlowerError):
 
 class RunFolderError(CFlowerError):
     """A run folder that is missing, ambiguous, incomplete or damaged."""
+
+
+class ExportError(CFlowerError):
+    """A model that cannot be written as the file that was asked for."""

@@ -87,6 +87,7 @@ def run(
     model = ask_first_model(grid, roll_call) if private else initial_model(config, kind)
     if checkpoint is None:
         folder.begin(seeds.commitment)
+    folder.write_examples(kind)
     folder.write_clients({name: roll_call.facts[name] for name in clients})
     say(f"Run folder: {folder.path}")
     progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)

@@ -38,7 +38,16 @@ FORBIDDEN = {
 }
 """What a layer must not import, beside the apps above it."""
 
-APPS = ("client_app", "server_app", "cli", "looking")
+APPS = (
+    "client_app",
+    "server_app",
+    "cli",
+    "looking",
+    "owner",
+    "newcomer",
+    "exporting",
+    "saved_run",
+)
 ALLOWED_TO_ALGORITHM = ("cflower.algorithm", "cflower.errors", "cflower.seeding")
 
 

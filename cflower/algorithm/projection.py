@@ -53,6 +53,11 @@ class Projection:
         """The number of entries that similarity looks at."""
         return self.num_trained if self.mask is None else int(self.mask.sum())
 
+    @property
+    def num_compared(self) -> int:
+        """The length of the vectors that are compared, see `seen`."""
+        return self.num_seen if self.keeps_all else self.length
+
     @cached_property
     def _shifts(self) -> list[int]:
         rng = generator(self.seed, "projection", "shifts")

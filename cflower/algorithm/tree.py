@@ -78,6 +78,16 @@ class Fork(NamedTuple):
     similarities: dict[str, float]
     """α of each branch: the largest cosine to any update cached on its edge."""
 
+    @property
+    def margin(self) -> float:
+        """How far the branch taken is ahead of the next.
+
+        >>> Fork("0.1", {"0.0": 0.25, "0.1": 0.75}).margin
+        0.5
+        """
+        *_, second, best = sorted(self.similarities.values())
+        return best - second
+
 
 @dataclass(frozen=True)
 class ParameterTree:

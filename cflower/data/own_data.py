@@ -30,12 +30,15 @@ class OwnData:
         Share of the examples that the client is judged by and never trains on, in (0, 1).
     seed : int
         Decides which.
+    key : str
+        The setting that names the folder, for errors.
     """
 
     path: str
     class_names: tuple[str, ...] = ()
     validation_fraction: float = 0.2
     seed: int = 0
+    key: str = "data-path"
 
 
 @lru_cache(maxsize=16)
@@ -51,8 +54,8 @@ def load_own_data(own: OwnData) -> ClientData:
     DataError
         If the folder is missing or empty, cannot be read, or does not fit the classes.
     """
-    name = f"data-path = {own.path!r}"
-    source = with_classes(load_folder(Path(own.path).expanduser(), "data-path"), name)
+    name = f"{own.key} = {own.path!r}"
+    source = with_classes(load_folder(Path(own.path).expanduser(), own.key), name)
     if not len(source):
         raise DataError(f"{name} has no examples: put data there or correct the path.")
     labels, theirs = labels_of(source, name), class_names(source, name, least=1)

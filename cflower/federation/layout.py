@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from cflower.algorithm.cfl_round import norm
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
 
@@ -119,6 +120,10 @@ class Layout:
                 f"trained arrays: {keys}."
             )
         return None if mask.all() else mask
+
+    def projection(self, length: int, seed: int, similarity_layers: str) -> Projection:
+        """What is kept and compared of updates of this model; see `Projection` and `mask`."""
+        return Projection(self.num_trained, length, seed, self.mask(similarity_layers))
 
     def weights(self, arrays: ArrayRecord) -> Weights:
         """The vectors of a model that came from outside.

@@ -19,7 +19,6 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Selection, in_order
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.closing import Closing
@@ -408,12 +407,7 @@ class ClusteredFL(Strategy):
     def _plant(self, initial_arrays: ArrayRecord) -> None:
         """The layout of the models, and unless resumed a tree with everyone in the root."""
         self.layout = Layout.of(initial_arrays, self.untrained)
-        projection = Projection(
-            self.layout.num_trained,
-            self.projection_dim,
-            self.seed,
-            self.layout.mask(self.similarity_layers),
-        )
+        projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
         self._cfl = CFL(
             self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
         )

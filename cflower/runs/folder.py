@@ -15,6 +15,7 @@ from safetensors.numpy import save
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.tree import ParameterTree, Weights, in_order
 from cflower.errors import RunFolderError
+from cflower.federation.agreement import Kind
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -157,6 +158,10 @@ class RunFolder:
                 f"Cannot resume {self.path.name}: its models are permuted with another seed than "
                 "the clients have now. Give them the seed file of the first time."
             )
+
+    def write_examples(self, kind: Kind) -> None:
+        """``examples.json``: what an example looks like, so that a model can be built again."""
+        self._write_json("examples.json", kind._asdict())
 
     def write_clients(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """``clients.json``: what the clients told of their data, in simulation; else nothing."""

@@ -30,8 +30,7 @@ def split(tree, name, sides, server_round, edges=None):
     return tree.update(parent, *children)
 
 
-@pytest.fixture
-def three():
+def two_forks():
     """0 → 0.0 (a, b), 0.1 → 0.1.0 (c), 0.1.1 (d, e)."""
     edges = {
         **dict.fromkeys("ab", np.array([1.0, 0.0])),
@@ -40,6 +39,11 @@ def three():
     tree = split(ParameterTree.plant(weights(0, 0), "abcde"), "0", ["ab", "cde"], 3, edges)
     edges = {"c": np.array([0.0, 1.0]), **dict.fromkeys("de", np.array([0.0, -1.0]))}
     return split(tree, "0.1", ["c", "de"], 5, edges)
+
+
+@pytest.fixture
+def three():
+    return two_forks()
 
 
 @laws

@@ -1,0 +1,101 @@
+"""Algorithm 4 for a client that was not there: all the way down the parameter tree at once.
+
+Sattler, Müller, Samek, arXiv 1910.01991, section V-C. A newcomer during the run takes the same
+forks, one a round, see `ParameterTree.walk`. That it may resemble nobody is not in the paper: there
+every newcomer arrives at some leaf.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector
+
+
+class Usual(NamedTuple):
+    """What is usual at a branch: medians over clients of their largest cosine to its updates."""
+
+    members: float | None
+    """Over its own clients, to the others of them; None if there is only one."""
+    others: float
+    """Over the clients of all other branches of the same fork."""
+
+    @property
+    def bar(self) -> float:
+        """A client whose similarity is not above this is nearer to the others than to members.
+
+        >>> Usual(members=0.75, others=-0.25).bar
+        0.25
+        """
+        return self.others if self.members is None else (self.members + self.others) / 2
+
+
+class Step(NamedTuple):
+    """One fork on the way down."""
+
+    cluster: str
+    """The inner cluster whose model the newcomer trained."""
+    fork: Fork
+    usual: Usual
+    """At the branch taken."""
+
+    @property
+    def similarity(self) -> float:
+        """α of the branch taken."""
+        return self.fork.similarities[self.fork.child]
+
+    @property
+    def familiar(self) -> bool:
+        """Whether the newcomer resembles that branch, rather than nobody."""
+        return self.similarity > self.usual.bar
+
+
+def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Step, ...]:
+    """Algorithm 4: from the root to a leaf, always into the branch that is most alike.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+    update_of : callable
+        The newcomer's update of a cluster's stationary model as similarity sees it, shape (k,).
+        Called once for every inner cluster on the way.
+
+    Returns
+    -------
+    tuple of Step
+        None if the root was never split; the last one's ``fork.child`` is the leaf.
+    """
+    cluster, steps = tree.root, []
+    while not cluster.is_leaf:
+        fork = tree.fork(cluster.name, update_of(cluster))
+        branches = {child: tree.clusters[child].edge for child in cluster.children}
+        steps.append(Step(cluster.name, fork, usual_at(branches, fork.child)))
+        cluster = tree.clusters[fork.child]
+    return tuple(steps)
+
+
+def usual_at(branches: Mapping[str, Mapping[str, Vector]], branch: str) -> Usual:
+    """How similar the clients of a fork are to one of its branches.
+
+    Parameters
+    ----------
+    branches : mapping of str to mapping of str to ndarray, shape (k,)
+        Δ_e of every branch of the fork, at least two (eq. 47).
+    branch : str
+        One of them.
+
+    Examples
+    --------
+    >>> east = {"a": np.array([1.0, 0.0]), "b": np.array([1.0, 0.0])}
+    >>> usual_at({"0.0": east, "0.1": {"c": np.array([0.0, 1.0])}}, "0.0")
+    Usual(members=1.0, others=0.0)
+    """
+    belongs = np.array([name == branch for name, edge in branches.items() for _ in edge])
+    updates = np.stack([update for edge in branches.values() for update in edge.values()])
+    similarity = cosine_similarity(updates)
+    np.fill_diagonal(similarity, -np.inf)  # nobody is a neighbour of its own
+    nearest = similarity[:, belongs].max(axis=1)  # shape: (m,)
+    members = float(np.median(nearest[belongs])) if belongs.sum() > 1 else None
+    return Usual(members, float(np.median(nearest[~belongs])))

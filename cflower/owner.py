@@ -1,0 +1,121 @@
+"""The commands of a data owner: which model is mine, and may I have it as a file?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cflower.looking import DEFAULT_RUNS, RunsDir
+from cflower.runs.reading import find_run
+
+if TYPE_CHECKING:
+    from cflower.newcomer import Assignment
+
+Run = Annotated[str, typer.Argument(help="Beginning of a run's id, or its folder.")]
+
+
+def assign(
+    run: Run,
+    data: Annotated[
+        Path, typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ.")
+    ],
+    runs: RunsDir = DEFAULT_RUNS,
+) -> None:
+    """Find the model for a client that was not there (Algorithm 4), without sending anything.
+
+    At every split it trains from the model that was split, as the run's clients did, and goes to
+    the side that holds the update most like its own.
+    """
+    folder = find_run(runs.expanduser(), run)
+    from cflower.newcomer import assign as place  # loads PyTorch
+
+    console = Console(highlight=False)
+    with console.status("Starting") as status:
+        found = place(folder, data.expanduser(), say=status.update)
+    console.print(way_table(found))
+    for sentence in sentences(found):
+        console.print(sentence, soft_wrap=True, markup=False)
+    if found.stranger_at is None:
+        command = f"cflower export {folder.name} --cluster {found.cluster}"
+        console.print(f"As a file: {command}", soft_wrap=True, markup=False)
+
+
+def export(
+    run: Run,
+    client: Annotated[str, typer.Option(help="Whose model; or:")] = "",
+    cluster: Annotated[str, typer.Option(help="Which cluster's, such as 0.1; 0: for all.")] = "",
+    file_format: Annotated[
+        str, typer.Option("--format", help="safetensors, torchscript or onnx.")
+    ] = "safetensors",
+    output: Annotated[
+        Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
+    ] = None,
+    runs: RunsDir = DEFAULT_RUNS,
+) -> None:
+    """Write a model of a run as a file, with a model card (Markdown) beside it.
+
+    Nothing that is there is overwritten.
+    """
+    folder = find_run(runs.expanduser(), run)
+    from cflower.exporting import export as write  # loads PyTorch
+
+    console = Console(highlight=False)
+    with console.status(f"Writing {file_format}, reading it back"):
+        path = write(
+            folder, client=client, cluster=cluster, file_format=file_format, output=output or ""
+        )
+    print(f"Model: {path}")
+    print(f"Card: {path}.md")
+
+
+def way_table(found: "Assignment") -> Table:
+    """The way down: the models on it, and what the newcomer resembled at each fork."""
+    table = Table(title=f"the way down ({found.num_train} examples to train on)")
+    table.add_column("cluster")
+    table.add_column("clients", justify="right")
+    table.add_column(f"accuracy on {found.num_held_out} held out", justify="right")
+    table.add_column("similarity to each side")
+    table.add_column("margin", justify="right")
+    for level in found.levels:
+        sides, margin = "", ""
+        if level.step is not None:
+            fork = level.step.fork
+            sides = "\n".join(
+                f"{child} {alpha:+.3f}{' <' if child == fork.child else ''}"
+                for child, alpha in fork.similarities.items()
+            )
+            margin = f"{fork.margin:.3f}"
+        cells = (level.cluster, str(level.members), f"{level.accuracy:.4f}", sides, margin)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def sentences(found: "Assignment") -> list[str]:
+    """What the way down means."""
+    first, last = found.levels[0], found.levels[-1]
+    step = found.stranger_at
+    if step is None:
+        return [
+            f"The newcomer belongs to cluster {last.cluster}: its model has an accuracy of "
+            f"{last.accuracy:.4f} on the held-out examples, that of all clients (cluster "
+            f"{first.cluster}) {first.accuracy:.4f}."
+        ]
+    usual = step.usual
+    members = "" if usual.members is None else f" than to the {usual.members:+.3f} of its members"
+    best = max(found.levels, key=lambda level: level.accuracy)
+    return [
+        f"The newcomer resembles nobody at cluster {step.cluster}: its best similarity, "
+        f"{step.similarity:+.3f} to {step.fork.child}, is nearer to the {usual.others:+.3f} usual "
+        f"for clients of the other sides{members}. No model here was made for data like "
+        f"these; on the way to cluster {found.cluster}, where Algorithm 4 ends, that of cluster "
+        f"{best.cluster} serves them best ({best.accuracy:.4f})."
+    ]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of `cflower`."""
+    for command in (assign, export):
+        app.command()(command)

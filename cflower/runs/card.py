@@ -1,0 +1,164 @@
+"""The model card: what a reader of an exported model needs to know, as Markdown."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cflower.algorithm.tree import ROOT, in_order
+from cflower.federation.agreement import Kind
+from cflower.runs.record import RunRecord, counted
+
+LOADING = {
+    "safetensors": """\
+import torch
+from safetensors.torch import load_file
+from cflower.learning import build_model
+
+model = build_model({model!r}, {input_shape}, {num_classes}, seed=0)
+model.load_state_dict(load_file({file!r}))
+logits = model.eval()(torch.zeros({batch}))""",
+    "torchscript": """\
+import torch
+
+model = torch.jit.load({file!r})
+logits = model(torch.zeros({batch}))""",
+    "onnx": """\
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession({file!r})
+(logits,) = session.run(None, {{"input": np.zeros({batch}, np.float32)}})""",
+}
+"""How each format is read back."""
+
+
+class ModelFile(NamedTuple):
+    """The exported file."""
+
+    name: str
+    file_format: str
+    sha256: str
+
+
+def model_card(record: RunRecord, cluster: str, kind: Kind, file: ModelFile) -> str:
+    """Markdown about one cluster's model.
+
+    Parameters
+    ----------
+    record : RunRecord
+        The run it is from.
+    cluster : str
+        Its name, such as ``0.1``.
+    kind : Kind
+        What the run's examples look like.
+    file : ModelFile
+        What the card lies beside.
+    """
+    model, line = record.config["model"], record.clusters[cluster]
+    shape, classes = tuple(kind.input_shape), kind.class_names
+    facts = {
+        "run": f"{record.name}, {progress_of(record)}, seed {record.config['seed']}",
+        "cluster": f"{cluster}, {origin_of(record, cluster)}",
+        "members": f"{counted(len(line['members']), 'client')}: {', '.join(line['members'])}",
+        "model": f"`{model}` of cflower {record.versions.get('cflower', '?')}",
+        "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch"
+        + ("; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""),
+        "output": f"logits, shape (batch, {len(classes)}): the largest names the class",
+        "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
+        "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
+    }
+    loading = LOADING[file.file_format].format(
+        model=model,
+        input_shape=shape,
+        num_classes=len(classes),
+        file=file.name,
+        batch=(1, *shape),
+    )
+    config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items())
+    versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
+    return "\n".join(
+        [
+            f"# Model of cluster {cluster}",
+            "",
+            "Trained with cflower by Clustered Federated Learning (Sattler, Müller, Samek, arXiv "
+            "1910.01991): only weight-updates left the clients, never their examples.",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {key} | {cell(text)} |" for key, text in facts.items()),
+            "",
+            "## How good it is",
+            "",
+            *quality(record, cluster),
+            "",
+            "## How to use it",
+            "",
+            f"```python\n{loading}\n```",
+            "",
+            "## How it was trained",
+            "",
+            f"With {versions}, and this run config:",
+            "",
+            f"```toml\n{config}\n```",
+            "",
+        ]
+    )
+
+
+def progress_of(record: RunRecord) -> str:
+    """How far the run has come."""
+    rounds = counted(record.rounds, "round")
+    return f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
+
+
+def origin_of(record: RunRecord, cluster: str) -> str:
+    """Where a cluster comes from, and whether it was trained to the end."""
+    line = record.clusters[cluster]
+    text = "the root: one model for all clients"
+    if cluster != ROOT:
+        text = f"made of {cluster.rpartition('.')[0]} in round {line['born']}"
+    if line["children"]:
+        text += (
+            f"; the model as it was before the split into {', '.join(line['children'])} in round "
+            f"{line['split_round']}"
+        )
+    return text
+
+
+def quality(record: RunRecord, cluster: str) -> list[str]:
+    """The closing evaluation of this model, by client."""
+    key = {True: "fl_accuracy", False: "accuracy"}[bool(record.clusters[cluster]["children"])]
+    if not record.finished or (key == "fl_accuracy" and cluster != ROOT):
+        return ["The run has no closing evaluation of this model."]
+    measured = {
+        name: client
+        for name, client in record.summary["clients"].items()
+        if name in record.clusters[cluster]["members"] and client.get(key) is not None
+    }
+    if not measured:
+        return ["No member answered the closing evaluation."]
+    rows = [row_of(name, measured[name], key) for name in in_order(measured)]
+    mean = sum(client[key] for client in measured.values()) / len(measured)
+    return [
+        f"Mean accuracy of its clients: {mean:.4f}. Each judged it by held-out examples of its "
+        "own, never trained on:",
+        "",
+        "| client | training examples | accuracy |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+
+
+def row_of(name: str, client: Mapping[str, Any], key: str) -> str:
+    """One client's line of the table."""
+    count = client.get("num_examples")
+    return f"| {cell(name)} | {'-' if count is None else f'{count:g}'} | {client[key]:.4f} |"
+
+
+def cell(text: str) -> str:
+    r"""Text that stays in its cell of a Markdown table.
+
+    >>> cell("a|b")
+    'a\\|b'
+    """
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,256 @@
+"""Does a client that was not there find its group afterwards? Algorithm 4, measured.
+
+    python scripts/leave_one_out.py --data digits,mnist=/data/mnist --seeds 0-4 --out outputs/loo
+
+Clients are taken out of a federation, it trains without them, and then each of them is assigned to
+one of its clusters by `cflower.assign`. By default one client of every group is taken out at once,
+and every client is once; `--literally` takes out one client at a time. Every federation goes
+through cflower's own ServerApp and ClientApp and leaves one JSON in the output folder: stop the
+script whenever you like and start it again, and only what is missing is run. The table at the end
+is over all records in that folder.
+
+Right is an assignment into a leaf all of whose members are of the newcomer's true group. Strangers
+are the same newcomers with labels at random: they belong nowhere, and `assign` should say so.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+from logging import WARNING, getLogger
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from battery import folders, numbers
+from rich.console import Console
+from rich.table import Table
+
+from cflower.config import RunConfig
+from cflower.errors import CFlowerError
+
+SHIFTS = ("rotation", "label-permutation")
+GROUPS = 4
+EXAMPLES = 100
+"""A client's, where there are more than enough."""
+MODELS = {"digits": "cnn", "mnist": "mlp"}
+
+Record = dict[str, Any]
+
+
+def leave_one_out(
+    data: Annotated[
+        str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
+    ] = "digits",
+    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
+    clients: Annotated[int, typer.Option(min=4, help="Of each federation, all of them.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Enough for the last split.")] = 8,
+    literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
+    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+) -> None:
+    """Measure, then print the table."""
+    out = out.expanduser().absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    if not table:
+        getLogger("flwr").setLevel(WARNING)
+        jobs = [
+            (name, config_of(name, folder, shift, seed, clients, rounds), absent)
+            for seed in numbers(seeds)
+            for name, folder in folders(data).items()
+            for shift in SHIFTS
+            for absent in absences(clients, literally)
+        ]
+        for count, (name, config, absent) in enumerate(jobs, start=1):
+            left = "-".join(map(str, absent))
+            path = out / f"{name}--{config['shift']}--{config['seed']}--{left}.json"
+            if not is_done(path, config):
+                record = {"data": name, **federation_without(absent, config, out / "runs")}
+                path.with_suffix(".tmp").write_text(json.dumps(record) + "\n")
+                path.with_suffix(".tmp").replace(path)
+                right = sum(n["right"] for n in record["newcomers"])
+                told = f"{right} of {len(absent)} right, {record['seconds']} s"
+                print(f"[{count}/{len(jobs)}] {path.stem}: {told}", flush=True)
+    Console(width=120).print(report([json.loads(p.read_text()) for p in out.glob("*--*.json")]))
+
+
+def is_done(path: Path, config: dict[str, Any]) -> bool:
+    """Whether a record is there and of this run config."""
+    return path.exists() and json.loads(path.read_text())["config"] == config
+
+
+def absences(clients: int, literally: bool) -> list[tuple[int, ...]]:
+    """Who is taken out of each federation: in the end every client once.
+
+    >>> absences(8, literally=False)
+    [(0, 2, 4, 6), (1, 3, 5, 7)]
+    """
+    if literally:
+        return [(client,) for client in range(clients)]
+    size = clients // GROUPS
+    return [tuple(range(first, size * GROUPS, size)) for first in range(size)]
+
+
+def config_of(
+    data: str, folder: str, shift: str, seed: int, clients: int, rounds: int
+) -> dict[str, Any]:
+    """The run config of the federation with all of its clients."""
+    keys = {
+        "dataset": folder or data,
+        "dataset-size": 0 if data == "digits" else EXAMPLES * clients,
+        "model": MODELS[data],
+        "shift": shift,
+        "num-groups": GROUPS,
+        "seed": seed,
+        "num-server-rounds": rounds,
+        "min-available-nodes": clients,
+    }
+    return RunConfig.read(keys).as_keys()
+
+
+def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
+    """One federation, and then its newcomers."""
+    from flwr.app import Context, Message, RecordDict
+
+    from cflower.client_app import app, data_settings
+    from cflower.data.client_data import load_client_data
+    from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+    from cflower.federation.roll_call import FACTS
+    from cflower.newcomer import assign
+    from cflower.server_app import run
+
+    class WithoutThem(InlineGrid):
+        """Deals the data out to all clients, but some of them are not there."""
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [n for n in super().get_node_ids() if n - FIRST_NODE_ID not in absent]
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            replies = list(super().pull_messages(message_ids))
+            for reply in replies:
+                # Or the server would wait for all that the data were dealt out to.
+                reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
+            return replies
+
+    began, clients = time.monotonic(), config["min-available-nodes"]
+    shutil.rmtree(folder, ignore_errors=True)
+    theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
+    grid = WithoutThem(app, clients, theirs)
+    summary = run(grid, Context(1, 0, {}, RecordDict(), theirs), lambda text: None)
+    trained = time.monotonic()
+    path, truth = folder / summary["run_id"], summary["groups"]
+    settings = data_settings(RunConfig.read(config))
+    newcomers = []
+    for client in absent if summary["splits"] else ():
+        examples = load_client_data(settings, client, clients)
+        found = assign(path, examples)
+        groups = {truth[name] for name in summary["clusters"][found.cluster]}
+        newcomers.append(
+            {
+                "client": client,
+                "group": examples.group,
+                "cluster": found.cluster,
+                "right": groups == {examples.group},
+                **steps_of(found),
+                "stranger": steps_of(assign(path, with_random_labels(examples, client))),
+            }
+        )
+    shutil.rmtree(folder)
+    unsplit = [{"client": client, "right": False} for client in absent]
+    return {
+        "shift": config["shift"],
+        "seed": config["seed"],
+        "clients": clients,
+        "config": config,
+        "absent": absent,
+        "exact": summary["adjusted_rand_index"] == 1.0,
+        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "newcomers": newcomers or unsplit,
+        "seconds": round(time.monotonic() - began, 1),
+        "seconds_training": round(trained - began, 1),
+    }
+
+
+def steps_of(found: Any) -> Record:
+    """The figures of an assignment."""
+    steps = [level.step for level in found.levels if level.step is not None]
+    return {
+        "familiar": found.stranger_at is None,
+        "accuracies": [level.accuracy for level in found.levels],
+        "steps": [
+            {
+                "similarities": step.fork.similarities,
+                "margin": step.fork.margin,
+                "members": step.usual.members,
+                "others": step.usual.others,
+            }
+            for step in steps
+        ],
+    }
+
+
+def with_random_labels(data: Any, client: int) -> Any:
+    """The same examples with labels that say nothing about them."""
+    from cflower.seeding import generator
+
+    labels = generator(client, "stranger").integers(data.train.num_classes, size=len(data.train))
+    return replace(data, train=replace(data.train, labels=labels))
+
+
+def report(records: list[Record]) -> Table:
+    """Shares over all newcomers of each data set and shift."""
+    table = Table(title="clients assigned afterwards")
+    for heading in ("data", "shift"):
+        table.add_column(heading)
+    for heading in (
+        "federations",
+        "of them exact",
+        "last split",
+        "newcomers right",
+        "where exact",
+        "members taken for strangers",
+        "strangers told",
+        "least margin",
+    ):
+        table.add_column(heading, justify="right")
+
+    def kind(record: Record) -> tuple[str, str]:
+        return record["data"], record["shift"]
+
+    for key, group in groupby(sorted(records, key=kind), kind):
+        theirs = list(group)
+        everyone = [n for record in theirs for n in record["newcomers"]]
+        exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
+        placed = [n for n in everyone if "steps" in n]
+        table.add_row(
+            *key,
+            str(len(theirs)),
+            str(sum(record["exact"] for record in theirs)),
+            str(max((r["last_split"] or 0 for r in theirs), default=0)),
+            share(n["right"] for n in everyone),
+            share(n["right"] for n in exactly),
+            share(not n["familiar"] for n in placed),
+            share(not n["stranger"]["familiar"] for n in placed),
+            f"{min((s['margin'] for n in placed for s in n['steps']), default=0):.2f}",
+        )
+    return table
+
+
+def share(cases: Iterable[bool]) -> str:
+    """How many of how many."""
+    found = list(cases)
+    return f"{sum(found)} of {len(found)}"
+
+
+if __name__ == "__main__":
+    # One core each; read when the libraries are loaded, which is later.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    try:
+        typer.run(leave_one_out)
+    except CFlowerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
