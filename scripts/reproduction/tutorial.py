@@ -12,7 +12,7 @@ STRATEGIES = {
     "FedAvg": {},
     "weighted": {"weighting": "examples"},
     "FedAvgM": {"server-optimizer": "fedavgm", "server-momentum": 0.5},
-    "FedAdagrad": {"server-optimizer": "fedadagrad", "server-learning-rate": 0.01},
+    "FedAdagrad": {"server-optimizer": "fedadagrad", "server-learning-rate": 0.003},
     "FedAdam": {"server-optimizer": "fedadam", "server-learning-rate": 0.01},
 }
 """By the tutorial's names; what differs from ``tutorial-strategies.toml``."""
@@ -57,6 +57,7 @@ def draw_strategies(results: Results, path: Path) -> None:
             for color, (name, told) in zip(COLORS, results["strategies"].items(), strict=False):
                 axes.plot(range(len(told[key])), told[key], color=color, label=name)
             axes.set(xlabel="rounds done", ylabel=f"{key}, weighted by examples")
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.legend(fontsize=7)
         save(figure, path)
 
@@ -80,19 +81,18 @@ def run_processes(setting: Setting) -> Results:
     run = RunRecord.read(max(runs.iterdir()))
     return {
         "seed": setting.seed,
-        "losses": [line["metrics"]["loss"] for line in run.lines]
-        + [run.summary["metrics"]["loss"]],
-        "accuracies": [line["metrics"]["accuracy"] for line in run.lines]
-        + [run.summary["metrics"]["accuracy"]],
+        "curves": curves(run),
         "clients": run.summary["clients"],
-        "log": plain(said, folder),
-        "node_logs": {name: plain(log, folder) for name, log in nodes.items()},
+        "log": plain(said, FOLDER=folder, PROJECT=PROJECT),
+        "node_logs": {n: plain(log, FOLDER=folder, PROJECT=PROJECT) for n, log in nodes.items()},
     }
 
 
-def plain(log: str, folder: Path) -> list[str]:
-    """Lines without colours and without where on this machine it happened."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", log).replace(str(folder), "FOLDER")
+def plain(log: str, **places: Path) -> list[str]:
+    """Lines without colours, and with names for places on this machine."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    for name, place in places.items():
+        text = text.replace(str(place), name)
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
@@ -104,6 +104,7 @@ def draw_processes(results: Results, path: Path) -> None:
             told = results["curves"][key]
             axes.plot(range(len(told)), told, "o-", color=color, label=key)
         axes.set(xlabel="rounds done", ylim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
         save(figure, path)
 
