@@ -184,6 +184,30 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
         return torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts]), labels
 
 
+def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
+    """Which class a model takes each class for.
+
+    Parameters
+    ----------
+    model, examples
+        As for `evaluate`.
+
+    Returns
+    -------
+    NDArray[np.int64], shape (num_classes, num_classes)
+        Number of examples by true class (row) and predicted class (column).
+    """
+    counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
+    with _reproducible(), torch.no_grad():
+        model.to(device()).eval()
+        inputs, _ = _tensors(examples)
+        for start in range(0, len(examples), EVALUATION_BATCH):
+            batch = slice(start, start + EVALUATION_BATCH)
+            predicted = model(inputs[batch]).argmax(dim=1).cpu().numpy()
+            np.add.at(counts, (examples.labels[batch], predicted), 1)
+    return counts
+
+
 def device() -> torch.device:
     """Where clients compute: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
