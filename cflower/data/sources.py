@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cflower.data.columns import with_classes
 from cflower.data.layouts import HAM10000_SIZE, embedded, emnist, ham10000
 from cflower.data.npz import read_npz
+from cflower.data.toys import TOYS, toy
 from cflower.errors import DataError
 from cflower.seeding import generator
 
@@ -29,8 +30,8 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
     Parameters
     ----------
     name : str
-        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-        `load_folder`;
+        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); ``"xor"`` or ``"axes"``,
+        see `cflower.data.toys`; a local folder, see `load_folder`;
         ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts; else a data
         set name of the Hugging Face Hub, e.g. ``"ylecun/mnist"``.
     size : int
@@ -61,6 +62,8 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
         return _LAYOUTS[layout](Path(root).expanduser(), choose)
     if name == "digits":
         source = _digits()
+    elif name in TOYS:
+        source = toy(name, seed)
     elif _is_path(name):
         source = load_folder(Path(name).expanduser())
     else:

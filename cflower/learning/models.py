@@ -138,6 +138,12 @@ def _mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
+def _linear(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        _named(flatten=nn.Flatten(), classifier=nn.Linear(prod(input_shape), num_classes))
+    )
+
+
 def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     flat = 64 * prod(((side - 2) // 2 - 2) // 2 - 2 for side in input_shape[1:])
     return nn.Sequential(
@@ -180,6 +186,11 @@ MODELS: dict[str, Architecture] = {
     ),
     "mlp": Architecture(
         "2 linear layers with 128 hidden units; images or rows of numbers", 0, _mlp
+    ),
+    "linear": Architecture(
+        "1 linear layer: logistic regression, the convex case; images or rows of numbers",
+        0,
+        _linear,
     ),
     "cifar-cnn": Architecture(
         "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "
