@@ -1,0 +1,1 @@
+"""The experiments of the seeds; `scripts/reproduce.py` runs them by name."""

@@ -1,0 +1,125 @@
+"""What an experiment is, and how it runs a federation: through cflower's own apps."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import randbelow
+from typing import Any
+
+from cflower.algorithm.criteria import Criterion
+from cflower.config import RunConfig
+from cflower.errors import ConfigError
+from cflower.overrides import read_overrides
+from cflower.runs.reading import read_json
+from cflower.runs.record import RunRecord
+
+CONFIGS = Path(__file__).parents[1] / "experiments"
+HUB = {
+    "mnist": "ylecun/mnist",
+    "cifar10": "uoft-cs/cifar10",
+    "20newsgroups": "SetFit/20_newsgroups",
+}
+
+Results = dict[str, Any]
+"""What is kept of an experiment: small, JSON."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One call of `reproduce.py`.
+
+    Attributes
+    ----------
+    quick : bool
+        Small data and few rounds: whether it runs, not what it shows. Without downloads.
+    out : Path
+        For run folders and whatever else is not kept.
+    data : Path, optional
+        Folder of local data sets by name, such as ``mnist/``; the Hub's where it is not given.
+    seed : int
+    """
+
+    quick: bool
+    out: Path
+    data: Path | None = None
+    seed: int = 0
+
+    def source(self, name: str) -> str:
+        """The run-config key ``dataset`` for ``"mnist"``, ``"cifar10"`` or ``"20newsgroups"``."""
+        if self.data is None:
+            return HUB[name]
+        if not (self.data / name).is_dir():
+            raise ConfigError(f"There is no folder {name!r} in --data {self.data}.")
+        return str(self.data / name)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"lab-cfl"``.
+    source : str
+        Where it stands in the seeds, such as ``"lab, Table 3"``.
+    what : str
+        One line.
+    run : callable
+        Measures.
+    draw : callable
+        From the kept results to a picture, a PNG at the given path.
+    """
+
+    name: str
+    source: str
+    what: str
+    run: Callable[[Setting], Results]
+    draw: Callable[[Results, Path], None]
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """The run-config keys in ``scripts/experiments/NAME.toml``."""
+    return read_overrides([str(CONFIGS / f"{name}.toml")])
+
+
+def simulate(
+    setting: Setting, name: str, keys: Mapping[str, Any], criterion: Criterion | None = None
+) -> RunRecord:
+    """One run in this process, as by `cflower simulate`; what its folder tells.
+
+    A finished run of the same config that ``setting.out / name`` holds is taken as it is: an
+    experiment that was stopped goes on there.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its seed counts where `keys` have none.
+    name : str
+        Where its run folder goes, below ``setting.out``; one name per run of an experiment.
+    keys : mapping
+        Run config; ``min-available-nodes`` is the number of clients.
+    criterion : Criterion, optional
+        Instead of the one that the run config names.
+    """
+    from flwr.app import Context, RecordDict
+
+    from cflower.client_app import app as client_app
+    from cflower.data.client_data import load_client_data
+    from cflower.federation.inline_grid import InlineGrid
+    from cflower.server_app import run
+
+    place = (setting.out / name).absolute()
+    given = {"seed": setting.seed} | dict(keys) | {"output-dir": str(place)}
+    config = RunConfig.read(given).as_keys()
+    for folder in sorted(path.parent for path in place.glob("*/summary.json")):
+        same = read_json(folder, "config.json")["config"] == config
+        if same and read_json(folder, "summary.json")["finished"]:
+            print(f"{name}: taken from {folder}")
+            return RunRecord.read(folder)
+    run_id = randbelow(10**6)
+    grid = InlineGrid(client_app, config["min-available-nodes"], config, run_id)
+    print(f"{name}: {config['num-server-rounds']} rounds")
+    summary = run(grid, Context(run_id, 0, {}, RecordDict(), config), lambda text: None, criterion)
+    load_client_data.cache_clear()  # the next run's data are others
+    return RunRecord.read(place / str(summary["run_id"]))

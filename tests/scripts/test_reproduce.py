@@ -1,0 +1,25 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from reproduce import KEPT, all_experiments, make
+from reproduction.experiment import Setting
+
+EXPERIMENTS = all_experiments()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_still_runs(name: str, tmp_path: Path) -> None:
+    make(EXPERIMENTS[name], Setting(quick=True, out=tmp_path), tmp_path, redraw=False)
+    assert (tmp_path / f"{name}.json").stat().st_size > 2
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_kept_can_be_drawn(path: Path, tmp_path: Path) -> None:
+    EXPERIMENTS[path.stem].draw(json.loads(path.read_text()), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
