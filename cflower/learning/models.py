@@ -1,6 +1,7 @@
 """The models that clients can train, fitted to the shape of their inputs.
 
-Every model returns logits, shape (batch, num_classes). Sources: the classroom lab
+Every model returns logits, shape (batch, num_classes), and the language model one set for each
+place of its input, (batch, num_classes, length). Sources: the classroom lab
 (`lab-convnet`), the FedAvg notebook (`simple-cnn`), the article (`mlp`), and the paper's
 section VI-C (`cifar-cnn`), which says "5-layer convolutional neural network" and no more.
 """
@@ -11,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cflower.choices import check_choice
 from cflower.errors import ConfigError
@@ -164,6 +165,30 @@ def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
+class NextWord(nn.Module):
+    """A two-layer LSTM that predicts the next word at every place."""
+
+    def __init__(self, vocabulary: int, width: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True)
+        self.classifier = nn.Linear(hidden, vocabulary)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Words (batch, length) to logits (batch, vocabulary, length)."""
+        states, _ = self.lstm(self.embedding(words.long()))
+        return self.classifier(states).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"model = 'lstm' needs text, but inputs have shape {input_shape}: use "
+            "dataset = 'text:FOLDER', or another model."
+        )
+    return NextWord(num_classes)
+
+
 def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
     """Layers with names: they become the keys of the model's parameters."""
     return OrderedDict(layers)
@@ -191,6 +216,11 @@ MODELS: dict[str, Architecture] = {
         "1 linear layer: logistic regression, the convex case; images or rows of numbers",
         0,
         _linear,
+    ),
+    "lstm": Architecture(
+        "language model for text: 2 LSTM layers of 64 units over words in 32 dimensions",
+        0,
+        _lstm,
     ),
     "cifar-cnn": Architecture(
         "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "

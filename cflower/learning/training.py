@@ -1,5 +1,6 @@
 """Local training and evaluation: the client's stochastic gradient descent (Algorithm 2)."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def train(
             for batch in _batches(len(examples), settings.batch_size, rng):
                 chosen = batch.to(inputs.device)
                 optimizer.zero_grad()
-                loss = cross_entropy(model(inputs[chosen]), labels[chosen])
+                loss = cross_entropy(logits_of(model, inputs[chosen], labels), labels[chosen])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 loss_sum += loss.detach() * len(batch)
@@ -153,7 +154,7 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     -------
     dict of str to float
         ``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy in
-        nats.
+        nats; of sequences also ``perplexity``, exp(loss), the paper's measure.
 
     Raises
     ------
@@ -168,10 +169,26 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
         num_right, loss_sum = 0, 0.0
         for start in range(0, len(examples), EVALUATION_BATCH):
             batch = slice(start, start + EVALUATION_BATCH)
-            logits = model(inputs[batch])  # shape: (batch, num_classes)
+            logits = logits_of(model, inputs[batch], labels)  # shape: (batch, num_classes, ...)
             num_right += int((logits.argmax(dim=1) == labels[batch]).sum())
             loss_sum += float(cross_entropy(logits, labels[batch], reduction="sum"))
-    return {"accuracy": num_right / len(examples), "loss": loss_sum / len(examples)}
+    loss = loss_sum / labels.numel()
+    measured = {"accuracy": num_right / labels.numel(), "loss": loss}
+    return measured | {"perplexity": math.exp(min(loss, 700))} if labels.ndim > 1 else measured
+
+
+def logits_of(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """What the model says of a batch, as many sets of logits an example as it has labels."""
+    logits: Tensor = model(inputs)
+    if logits.shape[2:] != labels.shape[1:]:
+        needed, other = ("one label", "sequences of labels")
+        if labels.ndim > 1:
+            needed, other = other, needed
+        raise ConfigError(
+            f"The examples have {needed} each, but the model predicts {other}: use model = 'lstm' "
+            "for dataset = 'text:...', and for nothing else."
+        )
+    return logits
 
 
 def device() -> torch.device:
