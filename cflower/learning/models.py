@@ -3,7 +3,8 @@
 Every model returns logits, shape (batch, num_classes), and the language model one set for each
 place of its input, (batch, num_classes, length). Sources: the classroom lab
 (`lab-convnet`), the FedAvg notebook (`simple-cnn`), the article (`mlp`), and the paper's
-section VI-C (`cifar-cnn`), which says "5-layer convolutional neural network" and no more.
+section VI-C (`cifar-cnn`, `lstm`), which says "5-layer convolutional neural network" and
+"two-layer LSTM network" and no more.
 """
 
 from collections import OrderedDict
@@ -19,10 +20,11 @@ from cflower.errors import ConfigError
 
 
 class Architecture(NamedTuple):
-    """What a model is, the least image side that it takes (pixels), and how to make it."""
+    """What a model is, the least image side that it takes, and how to make it."""
 
     description: str
-    least_side: int
+    least_side: int | None
+    """Pixels; 0: rows of numbers will do too; None: words, no images."""
     build: Callable[[tuple[int, ...], int], nn.Module]
 
 
@@ -34,7 +36,7 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     name : str
         One of `MODELS`.
     input_shape : tuple of int
-        (channels, height, width) of an image, or (features,).
+        (channels, height, width) of an image, (features,), or (words,) of a text.
     num_classes : int
         Length of the logits, >= 2.
     seed : int
@@ -65,12 +67,18 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
                 "'mlp' for rows of numbers."
             )
         if min(input_shape[1:]) < architecture.least_side:
-            fitting = [n for n, a in MODELS.items() if a.least_side <= min(input_shape[1:])]
+            side = min(input_shape[1:])
+            fitting = [n for n, a in MODELS.items() if a.least_side in range(side + 1)]
             raise ConfigError(
                 f"model = {name!r} needs images of at least {architecture.least_side}x"
                 f"{architecture.least_side} pixels, but these are {input_shape[1]}x"
                 f"{input_shape[2]}: use {' or '.join(fitting)}."
             )
+    if architecture.least_side is None and len(input_shape) != 1:
+        raise ConfigError(
+            f"model = {name!r} needs text, but inputs have shape {input_shape}: use dataset = "
+            "'text:FOLDER', or another model."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return architecture.build(input_shape, num_classes)
@@ -181,11 +189,6 @@ class NextWord(nn.Module):
 
 
 def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    if len(input_shape) != 1:
-        raise ConfigError(
-            f"model = 'lstm' needs text, but inputs have shape {input_shape}: use "
-            "dataset = 'text:FOLDER', or another model."
-        )
     return NextWord(num_classes)
 
 
@@ -219,7 +222,7 @@ MODELS: dict[str, Architecture] = {
     ),
     "lstm": Architecture(
         "language model for text: 2 LSTM layers of 64 units over words in 32 dimensions",
-        0,
+        None,
         _lstm,
     ),
     "cifar-cnn": Architecture(

@@ -177,6 +177,57 @@ def by_cluster(results: Results) -> list[tuple[str, str, list[dict[str, Any]]]]:
     ]
 
 
+# ------------------------------------------------------------------------------ figure 9
+
+AG_NEWS = "fancyzhx/ag_news"
+
+
+def run_language(setting: Setting) -> Results:
+    """Next-word prediction by topic: CFL with ``auto``, and FL for as many rounds."""
+    keys: dict[str, Any] = {"shift": "topic", "num-groups": 4, "model": "lstm"}
+    keys |= {"batch-size": 100, "local-epochs": 3, "learning-rate": 0.5}
+    if setting.quick:
+        keys |= {"dataset": f"text:{chatter(setting.out / 'chatter')}", "num-groups": 2}
+        keys |= {"min-available-nodes": 4, "num-server-rounds": 2}
+    else:
+        folder = AG_NEWS if setting.data is None else setting.source("20newsgroups")
+        keys |= {"dataset": f"text:{folder}", "dataset-size": 10_000}
+        keys |= {"min-available-nodes": 20, "num-server-rounds": 30}
+    clustered = simulate(setting, "paper-fig9", keys, Watch(AutoCriterion()))
+    federated = simulate(setting, "paper-fig9-fl", keys | {"method": "federated"})
+    told = stages(clustered, "perplexity")
+    told["federated"] = [
+        round(mean(client["perplexity"] for client in line["clients"].values()), 2)
+        for line in federated.lines
+    ]
+    told["federated_metrics"] = federated.summary["metrics"]
+    return told
+
+
+def chatter(folder: Path) -> Path:
+    """Small talk of two topics as a data set, for ``--quick``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    talks = {"sun.day": "the sun is up and the day is warm", "rain.night": "it rains all night"}
+    rows = [f"{' '.join([talk] * 40)},{label}" for label, talk in talks.items()]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows, ""]))
+    return folder
+
+
+def draw_language(results: Results, path: Path) -> None:
+    """Perplexity above, gaps below."""
+    with new_figure(6, 5) as figure:
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        rounds = range(1, len(results["federated"]) + 1)
+        top.plot(rounds, results["federated"], color="black", ls=":", label="FL")
+        draw_stages(top, results, "perplexity")
+        lowest = min(line["least"] for line in results["rounds"])
+        highest = results["federated"][:4][-1]  # the first rounds would fill the picture
+        top.set(ylabel="perplexity of the clients\n(mean, least to most)")
+        top.set(yscale="log", ylim=(lowest * 0.97, highest))
+        draw_gaps(bottom, results)
+        save(figure, path)
+
+
 EXPERIMENTS = (
     Experiment(
         "paper-fig7",
@@ -191,5 +242,12 @@ EXPERIMENTS = (
         "CIFAR-10 with permuted labels: accuracy and gaps",
         run_permuted,
         draw_permuted,
+    ),
+    Experiment(
+        "paper-fig9",
+        "paper, Fig. 9",
+        "language model by topic: perplexity under CFL and FL",
+        run_language,
+        draw_language,
     ),
 )

@@ -33,7 +33,7 @@ PAIRS = {
 }
 STARTS = ((-2.0, -1.0), (-1.0, 2.5))
 """Where the paths of figure 2 begin."""
-GRID = np.linspace(-3.0, 6.0, 37)
+GRID = np.linspace(-3.0, 6.0, 19)
 
 
 # ------------------------------------------------------------------------------ figure 1
@@ -55,14 +55,15 @@ def run_failure(problem: Keys, setting: Setting) -> dict[str, Any]:
         "num-server-rounds": 5 if setting.quick else 60,
         "seed": setting.seed,
     }
-    last: dict[str, Any] = {}
+    lines: dict[str, list[float]] = {}
 
     def on_round(report: RoundReport, strategy: ClusteredFL) -> None:
-        tree, line = report.state.tree, strategy.layout
-        last["federated"] = line_of(line, tree.root.model)
-        last["clusters"] = {leaf.name: line_of(line, leaf.model) for leaf in tree.leaves}
+        lines.clear()
+        for leaf in report.state.tree.leaves:
+            lines[leaf.name] = line_of(strategy.layout, leaf.model)
 
-    final = federate(keys, on_round, AutoCriterion())
+    federated, one_line = federate(keys, on_round), dict(lines)
+    clustered = federate(keys, on_round, AutoCriterion())
     points = []
     for group, partition in enumerate((0, clients - 1)):
         held = client_data(keys, partition).train
@@ -71,11 +72,10 @@ def run_failure(problem: Keys, setting: Setting) -> dict[str, Any]:
             for (x, y), label in zip(held.inputs, held.labels, strict=True)
         ]
     return {
-        **last,
+        "federated": {"accuracy": federated.metrics["accuracy"], "lines": one_line},
+        "clustered": {"accuracy": clustered.metrics["accuracy"], "lines": lines},
         "points": points,
         "clients": clients,
-        "fl_accuracy": final.metrics["fl_accuracy"],
-        "accuracy": final.metrics["accuracy"],
     }
 
 
@@ -83,31 +83,27 @@ def line_of(layout: Layout, model: Weights) -> list[float]:
     """(w_x, w_y, b) of the line w·x + b = 0 on which both labels are as likely."""
     arrays = layout.arrays(model)
     weight, bias = arrays["classifier.weight"], arrays["classifier.bias"]
-    return [round(float(v), 5) for v in (*(weight[1] - weight[0]), bias[1] - bias[0])]
+    return [round(float(v), 3) for v in (*(weight[1] - weight[0]), bias[1] - bias[0])]
 
 
 def draw_failures(results: Results, path: Path) -> None:
     """Points in the colour of their group, in the form of their label; the lines."""
-    with new_figure(7.2, 3.8) as figure:
+    with new_figure(7.2, 4.2) as figure:
         for axes, (name, told) in zip(figure.subplots(1, 2), results.items(), strict=True):
             points = np.array(told["points"])
-            for group in (0, 1):
-                for label, marker in ((0, "o"), (1, "+")):
-                    x, y = points[(points[:, 3] == group) & (points[:, 2] == label)].T[:2]
-                    face = "none" if marker == "o" else COLORS[group]
-                    axes.scatter(
-                        x, y, 22, marker=marker, edgecolors=COLORS[group], facecolors=face, lw=0.9
-                    ) if marker == "o" else axes.scatter(x, y, 26, COLORS[group], "+", lw=0.9)
-            draw_line(axes, told["federated"], color="black", ls="--", label="FL")
-            if len(told["clusters"]) > 1:
-                for i, line in enumerate(told["clusters"].values()):
-                    draw_line(axes, line, color=COLORS[i], label=f"cluster {i}")
+            for group, label in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                x, y = points[(points[:, 3] == group) & (points[:, 2] == label)].T[:2]
+                axes.plot(x, y, "o+"[label], color=COLORS[group], mfc="none", ms=5, mew=0.9)
+            (line,) = told["federated"]["lines"].values()
+            draw_line(axes, line, color="black", ls="--", label="FL")
+            for color, (cluster, line) in zip(
+                COLORS, told["clustered"]["lines"].items(), strict=False
+            ):
+                draw_line(axes, line, color=color, label=f"cluster {cluster}")
+            shares = [told[way]["accuracy"] for way in ("federated", "clustered")]
+            axes.set_title(f"{name}\naccuracy: FL {shares[0]:.0%}, CFL {shares[1]:.0%}", fontsize=9)
             axes.set(xlim=(-1.8, 1.8), ylim=(-1.8, 1.8), aspect="equal")
-            axes.set_title(
-                f"{name}\naccuracy: FL {told['fl_accuracy']:.0%}, CFL {told['accuracy']:.0%}",
-                fontsize=9,
-            )
-            axes.legend(loc="upper right", fontsize=7, frameon=True)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         save(figure, path)
 
 
@@ -134,11 +130,11 @@ def run_pair(problem: Keys, setting: Setting) -> dict[str, Any]:
         "learning-rate": 1.0,
         "batch-size": 1000,
         "min-available-nodes": 2,
-        "num-server-rounds": 5 if setting.quick else 200,
+        "num-server-rounds": 5 if setting.quick else 100,
         "seed": setting.seed,
     }
     paths = [run_path(keys, start) for start in STARTS]
-    grid = GRID[::12] if setting.quick else GRID
+    grid = GRID[::6] if setting.quick else GRID
     losses = [losses_of(keys, client, grid) for client in (0, 1)]
     return {"paths": paths, "grid": grid.tolist(), "losses": losses}
 
@@ -150,11 +146,11 @@ def run_path(keys: Keys, start: tuple[float, float]) -> dict[str, Any]:
 
     def on_round(report: RoundReport, strategy: ClusteredFL) -> None:
         path.append(line_of(strategy.layout, report.state.tree.root.model)[:2])
-        mean_norm.append(round(report.decisions[0].mean_norm, 5))
-        max_norm.append(round(report.decisions[0].max_norm, 5))
+        mean_norm.append(float(f"{report.decisions[0].mean_norm:.3g}"))
+        max_norm.append(float(f"{report.decisions[0].max_norm:.3g}"))
         updates = [known.vector for known in report.state.known.values()]
         # The arrays in the model's order: weight (2, 2), then bias (2,).
-        ends[:] = [(u[2:4] - u[:2]).round(5).tolist() for u in updates]
+        ends[:] = [(u[2:4] - u[:2]).round(4).tolist() for u in updates]
 
     federate(keys, on_round, start=ArrayRecord(arrays_at(start)))
     return {"path": path, "mean_norm": mean_norm, "max_norm": max_norm, "last_updates": ends}
@@ -174,7 +170,7 @@ def losses_of(keys: Keys, client: int, grid: NDArray[np.floating]) -> list[list[
     def loss(w: tuple[float, float]) -> float:
         state = {name: torch.tensor(a.numpy()) for name, a in arrays_at(w).items()}
         model.load_state_dict(state)
-        return round(evaluate(model, train)["loss"], 4)
+        return round(evaluate(model, train)["loss"], 3)
 
     return [[loss((float(x), float(y))) for x in grid] for y in grid]
 
@@ -182,7 +178,7 @@ def losses_of(keys: Keys, client: int, grid: NDArray[np.floating]) -> list[list[
 def draw_paths(results: Results, path: Path) -> None:
     """Contours of both losses, the paths over them; below, the norms by round."""
     with new_figure(7.2, 5.6) as figure:
-        rows = figure.subplots(2, 2, height_ratios=[2, 1])
+        rows = figure.subplots(2, 2, height_ratios=[2, 1], sharey="row")
         for (upper, lower), (name, told) in zip(rows.T, results.items(), strict=True):
             losses = np.array(told["losses"])
             upper.contourf(
@@ -211,7 +207,8 @@ def draw_paths(results: Results, path: Path) -> None:
                 tip = end + ARROW * np.array(update)
                 upper.annotate("", xy=tip, xytext=end, arrowprops=arrow)
             upper.set(title=name, aspect="equal", xlabel="w₁", ylabel="w₂")
-            lower.set(xlabel="round")
+            lower.set(xlabel="round", ylim=(1e-4, None))
+        rows[1, 0].set(ylabel="norm")
         rows[1, 0].legend(*(part[:2] for part in rows[1, 0].get_legend_handles_labels()))
         save(figure, path)
 
