@@ -33,6 +33,10 @@ from cflower.errors import CFlowerError, ConfigError
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "reproduction"
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     every: Annotated[bool, typer.Option("--all", help="All experiments.")] = False,
@@ -85,7 +89,7 @@ def all_experiments() -> dict[str, Experiment]:
 
 if __name__ == "__main__":
     try:
-        typer.run(reproduce)
+        app()
     except CFlowerError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -23,8 +23,8 @@ from cflower.errors import DataError
 Choose = Callable[[int], NDArray[np.int64]]
 """Which of n examples to keep, in which order."""
 
-HAM10000_SIZE = 28
-"""Pixels: height and width that HAM10000 images are resized to."""
+HAM10000_SIZE = 32
+"""Pixels: height and width that HAM10000 images are resized to, as in the FedAvg notebook."""
 
 HAM10000_NAMES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 

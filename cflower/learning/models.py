@@ -2,13 +2,14 @@
 
 Every model returns logits, shape (batch, num_classes), and the language model one set for each
 place of its input, (batch, num_classes, length). Sources: the classroom lab
-(`lab-convnet`), the FedAvg notebook (`simple-cnn`), the article (`mlp`), and the paper's
+(`lab-convnet`), the FedAvg notebook (`simple-cnn`, `ham-cnn`), the article (`mlp`), and the paper's
 section VI-C (`cifar-cnn`, `lstm`), which says "5-layer convolutional neural network" and
 "two-layer LSTM network" and no more.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -118,20 +119,22 @@ def _lab_convnet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
-def _simple_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    flat = 20 * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
+def _notebook_cnn(
+    channels: tuple[int, int], hidden: int, input_shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
+    flat = channels[1] * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
     return nn.Sequential(
         _named(
-            conv1=nn.Conv2d(input_shape[0], 10, kernel_size=5),
+            conv1=nn.Conv2d(input_shape[0], channels[0], kernel_size=5),
             pool1=nn.MaxPool2d(2),
             relu1=nn.ReLU(),
-            conv2=nn.Conv2d(10, 20, kernel_size=5),
+            conv2=nn.Conv2d(*channels, kernel_size=5),
             pool2=nn.MaxPool2d(2),
             relu2=nn.ReLU(),
             flatten=nn.Flatten(),
-            hidden=nn.Linear(flat, 50),  # 320 -> 50 for MNIST
+            hidden=nn.Linear(flat, hidden),  # 320 -> 50 for MNIST
             relu3=nn.ReLU(),
-            classifier=nn.Linear(50, num_classes),
+            classifier=nn.Linear(hidden, num_classes),
         )
     )
 
@@ -210,7 +213,12 @@ MODELS: dict[str, Architecture] = {
     "simple-cnn": Architecture(
         "the notebook's: 2 convolutions (10, 20 channels, 5x5) and 2 linear layers",
         16,
-        _simple_cnn,
+        partial(_notebook_cnn, (10, 20), 50),
+    ),
+    "ham-cnn": Architecture(
+        "the notebook's for HAM10000: as simple-cnn, with 16 and 32 channels and 120 hidden units",
+        16,
+        partial(_notebook_cnn, (16, 32), 120),
     ),
     "mlp": Architecture(
         "2 linear layers with 128 hidden units; images or rows of numbers", 0, _mlp

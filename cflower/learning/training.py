@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -189,6 +191,30 @@ def logits_of(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
             "for dataset = 'text:...', and for nothing else."
         )
     return logits
+
+
+def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
+    """Which class a model takes each class for.
+
+    Parameters
+    ----------
+    model, examples
+        As for `evaluate`.
+
+    Returns
+    -------
+    NDArray[np.int64], shape (num_classes, num_classes)
+        Number of examples by true class (row) and predicted class (column).
+    """
+    counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
+    with _reproducible(), torch.no_grad():
+        model.to(device()).eval()
+        inputs, _ = _tensors(examples)
+        for start in range(0, len(examples), EVALUATION_BATCH):
+            batch = slice(start, start + EVALUATION_BATCH)
+            predicted = model(inputs[batch]).argmax(dim=1).cpu().numpy()
+            np.add.at(counts, (examples.labels[batch], predicted), 1)
+    return counts
 
 
 def device() -> torch.device:

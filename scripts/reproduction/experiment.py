@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import randbelow
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cflower.algorithm.criteria import Criterion
 from cflower.config import RunConfig
@@ -12,6 +12,9 @@ from cflower.errors import ConfigError
 from cflower.overrides import read_overrides
 from cflower.runs.reading import read_json
 from cflower.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
 
 CONFIGS = Path(__file__).parents[1] / "experiments"
 HUB = {
@@ -84,7 +87,11 @@ def read_config(name: str) -> dict[str, Any]:
 
 
 def simulate(
-    setting: Setting, name: str, keys: Mapping[str, Any], criterion: Criterion | None = None
+    setting: Setting,
+    name: str,
+    keys: Mapping[str, Any],
+    criterion: Criterion | None = None,
+    client: "Callable[[Message, Context], Message] | None" = None,
 ) -> RunRecord:
     """One run in this process, as by `cflower simulate`; what its folder tells.
 
@@ -101,6 +108,8 @@ def simulate(
         Run config; ``min-available-nodes`` is the number of clients.
     criterion : Criterion, optional
         Instead of the one that the run config names.
+    client : callable, optional
+        Stands before cflower's ClientApp, which it calls; one name per such callable.
     """
     from flwr.app import Context, RecordDict
 
@@ -118,7 +127,7 @@ def simulate(
             print(f"{name}: taken from {folder}")
             return RunRecord.read(folder)
     run_id = randbelow(10**6)
-    grid = InlineGrid(client_app, config["min-available-nodes"], config, run_id)
+    grid = InlineGrid(client or client_app, config["min-available-nodes"], config, run_id)
     print(f"{name}: {config['num-server-rounds']} rounds")
     summary = run(grid, Context(run_id, 0, {}, RecordDict(), config), lambda text: None, criterion)
     load_client_data.cache_clear()  # the next run's data are others

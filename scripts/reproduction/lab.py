@@ -80,16 +80,17 @@ def draw_rounds(left: "Axes", right: "Axes", results: Results) -> None:
         left.fill_between(by_round, middle - std, middle + std, color=color, alpha=0.2, lw=0)
         right.plot(by_round, mean_norm, color=color, label=f"cluster {name}: ‖mean update‖")
         right.plot(by_round, max_norm, ":", color=color, label="largest ‖update‖")
+    last = results["rounds"][-1]["round"]
     for key, value in results["thresholds"].items():
         right.axhline(value, color="black", ls="--", lw=1)
-        right.text(1, value, f"{key} = {value}", va="bottom")
+        right.text(last, value, f"{key} = {value}", ha="right", va="bottom")
     for axes in (left, right):
         for split in results["splits"]:
             axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
     left.set(xlabel="round", ylabel="accuracy", ylim=(max(0, left.get_ylim()[0]), 1))
     right.set(xlabel="round", ylabel="norm", ylim=(0, None))
     left.legend(loc="lower right")
-    right.legend(loc="upper right", ncols=2, fontsize=7)
+    right.legend(loc="upper right", fontsize=7)
 
 
 def draw_labels(axes: "Axes", results: Results) -> None:

@@ -1,5 +1,6 @@
 """The paper's figures 7, 8 and 9: the norms of both criteria, and CFL at work."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from cflower.algorithm.bipartition import separation_gap
 from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
 from cflower.runs.figures import COLORS, INNER, new_figure, save
-from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
 from reproduction.rounds import Watch, federate
 
@@ -80,12 +80,13 @@ def draw_norms(results: Results, path: Path) -> None:
 
 
 def run_permuted(setting: Setting) -> Results:
-    """CIFAR-10 with four label permutations, split by ``auto``."""
+    """CIFAR-10 with four label permutations: CFL with ``auto``, and FL for as many rounds."""
     keys: dict[str, Any] = {
         "shift": "label-permutation",
         "num-groups": 4,
         "batch-size": 100,
         "local-epochs": 3,
+        "learning-rate": 0.03,
         "min-available-nodes": 20,
     }
     if setting.quick:
@@ -93,12 +94,13 @@ def run_permuted(setting: Setting) -> Results:
     else:
         keys |= {"dataset": setting.source("cifar10"), "dataset-size": 20 * 375}
         keys |= {"model": "lab-convnet", "num-server-rounds": 45}
-    run = simulate(setting, "paper-fig8", keys, Watch(AutoCriterion()))
-    return stages(run, "accuracy")
+    return stages(setting, "paper-fig8", keys, "accuracy")
 
 
-def stages(run: RunRecord, metric: str) -> Results:
+def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) -> Results:
     """What both pictures show: a metric, the gap and the norms of every cluster by round."""
+    run = simulate(setting, name, keys, Watch(AutoCriterion()))
+    federated = simulate(setting, f"{name}-fl", {**keys, "method": "federated"})
     groups = run.summary["groups"]
     lines = []
     for line in run.lines:
@@ -126,6 +128,11 @@ def stages(run: RunRecord, metric: str) -> Results:
         "groups": groups,
         "adjusted_rand_index": run.summary["adjusted_rand_index"],
         "metrics": run.summary["metrics"],
+        "federated": [
+            round(mean(client[metric] for client in line["clients"].values()), 4)
+            for line in federated.lines
+        ],
+        "federated_metrics": federated.summary["metrics"],
         "num_examples": [client["num_examples"] for client in run.summary["clients"].values()],
     }
 
@@ -141,7 +148,9 @@ def draw_permuted(results: Results, path: Path) -> None:
 
 
 def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
-    """The clients' mean by cluster and round, and their range."""
+    """The clients' mean by cluster and round, and their range; FL dotted."""
+    rounds_fl = range(1, len(results["federated"]) + 1)
+    axes.plot(rounds_fl, results["federated"], color="black", ls=":", label="FL")
     for name, color, lines in by_cluster(results):
         rounds = [line["round"] for line in lines]
         axes.plot(rounds, [line[metric] for line in lines], color=color, label=f"cluster {name}")
@@ -193,15 +202,7 @@ def run_language(setting: Setting) -> Results:
         folder = AG_NEWS if setting.data is None else setting.source("20newsgroups")
         keys |= {"dataset": f"text:{folder}", "dataset-size": 10_000}
         keys |= {"min-available-nodes": 20, "num-server-rounds": 30}
-    clustered = simulate(setting, "paper-fig9", keys, Watch(AutoCriterion()))
-    federated = simulate(setting, "paper-fig9-fl", keys | {"method": "federated"})
-    told = stages(clustered, "perplexity")
-    told["federated"] = [
-        round(mean(client["perplexity"] for client in line["clients"].values()), 2)
-        for line in federated.lines
-    ]
-    told["federated_metrics"] = federated.summary["metrics"]
-    return told
+    return stages(setting, "paper-fig9", keys, "perplexity")
 
 
 def chatter(folder: Path) -> Path:
@@ -217,8 +218,6 @@ def draw_language(results: Results, path: Path) -> None:
     """Perplexity above, gaps below."""
     with new_figure(6, 5) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True)
-        rounds = range(1, len(results["federated"]) + 1)
-        top.plot(rounds, results["federated"], color="black", ls=":", label="FL")
         draw_stages(top, results, "perplexity")
         lowest = min(line["least"] for line in results["rounds"])
         highest = results["federated"][:4][-1]  # the first rounds would fill the picture

@@ -211,8 +211,8 @@ def test_ham10000_layout(tmp_path: Path) -> None:
     refused(name, "HAM10000_metadata.csv")
     (tmp_path / "HAM10000_metadata.csv").write_text("\n".join(rows))
     data = load_client_data(DataSettings(dataset=name, natural_id_column="lesion_id"), 0, 2)
-    assert image_size(name) == 28
-    assert data.train.inputs.shape == (3, 3, 28, 28)
+    assert image_size(name) == 32
+    assert data.train.inputs.shape == (3, 3, 32, 32)
     assert data.train.num_classes == 7
     (tmp_path / "HAM10000_images_part_1" / "ISIC_0.jpg").unlink()
     with pytest.raises(DataError, match="ISIC_0"):

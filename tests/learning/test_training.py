@@ -10,7 +10,7 @@ from torch import nn
 from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.examples import Examples
 from cflower.errors import ConfigError, DataError
-from cflower.learning import TrainingSettings, build_model, evaluate, train
+from cflower.learning import TrainingSettings, build_model, confusion_matrix, evaluate, train
 
 TRAINED = """
 import torch
@@ -103,6 +103,14 @@ def test_evaluation_counts_over_all_batches_and_changes_nothing() -> None:
     assert metrics["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
     assert metrics["loss"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item())
     assert all(torch.equal(value.cpu(), before[key]) for key, value in model.state_dict().items())
+
+
+def test_a_confusion_matrix_counts_what_evaluation_counts() -> None:
+    data = rows(2_500)
+    model = build_model("mlp", data.input_shape, data.num_classes, seed=0)
+    counts = confusion_matrix(model, data)
+    assert counts.sum(axis=1).tolist() == np.bincount(data.labels).tolist()
+    assert counts.trace() / len(data) == evaluate(model, data)["accuracy"]
 
 
 def test_no_examples() -> None:
