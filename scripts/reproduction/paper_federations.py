@@ -32,12 +32,12 @@ def run_norms(setting: Setting) -> Results:
         print(f"{name}: {rounds} rounds")
         keys = {
             "dataset": "digits" if setting.quick else setting.source("mnist"),
-            "dataset-size": 200 if setting.quick else 2500,
+            "dataset-size": 200 if setting.quick else 3000,
             "num-groups": 2,
-            "model": "linear",
+            "model": "mlp",
             "min-available-nodes": 2,
             "num-server-rounds": rounds,
-            "batch-size": 2500,
+            "batch-size": 3000,
             "momentum": 0.0,
             "learning-rate-decay": 1.0,
             "projection-dim": 1,  # no similarity is asked for
@@ -70,8 +70,8 @@ def draw_norms(results: Results, path: Path) -> None:
             axes.plot(
                 told["round"], told["mean_norm"], color=COLORS[0], label="‖mean update‖ (eq. 32)"
             )
-            axes.set(title=name, xlabel="round", ylim=(0, None))
-        panes[0].set(ylabel="norm")
+            axes.set(title=name, xlabel="round")
+        panes[0].set(ylabel="norm", ylim=(0, None))
         panes[1].legend(loc="upper right")
         save(figure, path)
 
