@@ -32,8 +32,8 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = {
-    "mnist": Problem((10, 20, 50, 100, 200), by_round=100, rounds=30),
-    "cifar10": Problem((100, 300, 600), by_round=600, rounds=20),
+    "mnist": Problem((10, 20, 50, 100, 200), by_round=100, rounds=25),
+    "cifar10": Problem((100, 300, 600), by_round=600, rounds=15),
 }
 QUICK = {"digits": Problem((10, 20), by_round=20, rounds=2)}
 GRADIENTS_AT = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40)
