@@ -132,6 +132,11 @@ class RunConfig:
                 'partitioner="natural-id" needs natural-id-column, the column that names the '
                 "client of every example."
             )
+        if (self.model == "lstm") is not self.dataset.startswith("text:"):
+            raise ConfigError(
+                f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
+                "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
+            )
 
         classes = self.classes
         if self.class_names and (

@@ -134,7 +134,7 @@ def train(
             for batch in _batches(len(examples), settings.batch_size, rng):
                 chosen = batch.to(inputs.device)
                 optimizer.zero_grad()
-                loss = cross_entropy(logits_of(model, inputs[chosen], labels), labels[chosen])
+                loss = cross_entropy(model(inputs[chosen]), labels[chosen])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 loss_sum += loss.detach() * len(batch)
@@ -171,26 +171,12 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
         num_right, loss_sum = 0, 0.0
         for start in range(0, len(examples), EVALUATION_BATCH):
             batch = slice(start, start + EVALUATION_BATCH)
-            logits = logits_of(model, inputs[batch], labels)  # shape: (batch, num_classes, ...)
+            logits = model(inputs[batch])  # shape: (batch, num_classes[, length])
             num_right += int((logits.argmax(dim=1) == labels[batch]).sum())
             loss_sum += float(cross_entropy(logits, labels[batch], reduction="sum"))
     loss = loss_sum / labels.numel()
     measured = {"accuracy": num_right / labels.numel(), "loss": loss}
     return measured | {"perplexity": math.exp(min(loss, 700))} if labels.ndim > 1 else measured
-
-
-def logits_of(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """What the model says of a batch, as many sets of logits an example as it has labels."""
-    logits: Tensor = model(inputs)
-    if logits.shape[2:] != labels.shape[1:]:
-        needed, other = ("one label", "sequences of labels")
-        if labels.ndim > 1:
-            needed, other = other, needed
-        raise ConfigError(
-            f"The examples have {needed} each, but the model predicts {other}: use model = 'lstm' "
-            "for dataset = 'text:...', and for nothing else."
-        )
-    return logits
 
 
 def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:

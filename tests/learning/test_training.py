@@ -154,19 +154,3 @@ def test_the_language_model_learns_which_word_follows() -> None:
     after = evaluate(model, sentences())
     assert after["accuracy"] == 1
     assert after["perplexity"] < 1.2
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "examples"), [("mlp", (6,), sentences()), ("lstm", (4,), rows(8))]
-)
-def test_models_that_do_not_fit_the_labels(
-    model: str, shape: tuple[int, ...], examples: Examples
-) -> None:
-    fresh = build_model(model, shape, examples.num_classes, seed=0)
-    words = replace(examples, inputs=np.abs(examples.inputs) % 2)
-    for step in (
-        lambda: evaluate(fresh, words),
-        lambda: train(fresh, words, TrainingSettings(), server_round=1, seed=0),
-    ):
-        with pytest.raises(ConfigError, match="use model = 'lstm'"):
-            step()
