@@ -92,8 +92,8 @@ def run_permuted(setting: Setting) -> Results:
     if setting.quick:
         keys |= {"dataset": "digits", "min-available-nodes": 8, "num-server-rounds": 2}
     else:
-        keys |= {"dataset": setting.source("cifar10"), "dataset-size": 20 * 375}
-        keys |= {"model": "lab-convnet", "num-server-rounds": 40}
+        keys |= {"dataset": setting.source("cifar10"), "dataset-size": 20 * 320}
+        keys |= {"model": "lab-convnet", "num-server-rounds": 32}
     return stages(setting, "paper-fig8", keys, "accuracy")
 
 
@@ -200,8 +200,8 @@ def run_language(setting: Setting) -> Results:
         keys |= {"min-available-nodes": 4, "num-server-rounds": 2}
     else:
         folder = AG_NEWS if setting.data is None else setting.source("20newsgroups")
-        keys |= {"dataset": f"text:{folder}", "dataset-size": 7_000}
-        keys |= {"min-available-nodes": 20, "num-server-rounds": 25}
+        keys |= {"dataset": f"text:{folder}", "dataset-size": 6_000}
+        keys |= {"min-available-nodes": 20, "num-server-rounds": 22}
     return stages(setting, "paper-fig9", keys, "perplexity")
 
 
