@@ -20,7 +20,7 @@ from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
 from cflower.learning.models import build_model
 from cflower.learning.selection import judge_way
-from cflower.learning.training import TrainingSettings, evaluate, predict, train
+from cflower.learning.training import TrainingSettings, evaluate, predict, train, with_perplexity
 from cflower.seeding import generator, torch_seed
 
 app = ClientApp(mods=[PermutationMod()])
@@ -105,11 +105,12 @@ def evaluate_way(message: Message, context: Context) -> Message:
         for name in in_order(models)
     }
     rng = generator(config.seed, "selection", client_name(context))
-    judged = judge_way(logits, data.validation.labels, rng)
+    judged = judge_way(logits, data.validation.labels.ravel(), rng)
     measured = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     weight = {"num-examples": len(data.validation)}
     records: dict[str, Any] = {
-        name: as_record({**metrics, **weight}) for name, metrics in measured.items()
+        name: as_record({**with_perplexity(metrics, data.validation), **weight})
+        for name, metrics in measured.items()
     }
     records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **group_of(data)})
     return Message(RecordDict(records), reply_to=message)

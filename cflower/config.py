@@ -149,6 +149,11 @@ class RunConfig:
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
+        if (self.model == "lstm") is not self.dataset.startswith("text:"):
+            raise ConfigError(
+                f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
+                "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
+            )
 
         classes = self.classes
         if self.class_names and (

@@ -59,6 +59,8 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"exclude-after": -1}, "Got exclude-after=-1, but expected a number >= 0."),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"class-names": "cat"}, "expected at least two different names"),
+        ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
+        ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name_value_and_expectation(

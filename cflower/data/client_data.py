@@ -1,7 +1,7 @@
 """What one client learns from: its share of the source, shifted as its group, split in two."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import RLock
 
 import datasets
@@ -16,6 +16,7 @@ from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.data.partition import deal_out
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import image_size, load_source
+from cflower.data.topics import deal_out_topics
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator
 
@@ -173,6 +174,7 @@ def _examples(settings: DataSettings, partition: int, num_partitions: int) -> Ex
         settings.dirichlet_alpha,
         settings.shards_per_client,
         settings.natural_id_column,
+        (settings.num_groups, settings.group_sizes) if settings.shift == "topic" else None,
     )[partition]
     part = source.select(positions)
     names = [settings.natural_id_column] if settings.natural_id_column else []
@@ -208,13 +210,17 @@ def _positions(
     dirichlet_alpha: float,
     shards_per_client: int,
     natural_id_column: str,
+    topics: tuple[int, str] | None,
 ) -> tuple[NDArray[np.int64], ...]:
-    return deal_out(
-        _source(name, size, seed),
-        num_partitions,
-        partitioner,
+    deal = partial(
+        deal_out,
+        partitioner=partitioner,
         dirichlet_alpha=dirichlet_alpha,
         shards_per_client=shards_per_client,
         natural_id_column=natural_id_column,
         seed=seed,
     )
+    source = _source(name, size, seed)
+    if topics is None:
+        return deal(source, num_partitions)
+    return deal_out_topics(source, groups_of(num_partitions, *topics), deal)

@@ -78,7 +78,9 @@ def with_classes(dataset: datasets.Dataset, source: str) -> datasets.Dataset:
 
 def class_names(dataset: datasets.Dataset, source: str, *, least: int = 2) -> tuple[str, ...]:
     """Names of all classes of a source prepared by `with_classes`; at least so many."""
-    names = tuple(dataset.features[label_column(dataset, source)].names)
+    feature = dataset.features[label_column(dataset, source)]
+    # A list of labels: one for each place of a sequence.
+    names = tuple((feature.feature if isinstance(feature, datasets.List) else feature).names)
     if len(names) < least:
         raise DataError(
             f"{source} has only {len(names)} class ({listed(names)}): learning to tell classes "
@@ -88,7 +90,7 @@ def class_names(dataset: datasets.Dataset, source: str, *, least: int = 2) -> tu
 
 
 def labels_of(dataset: datasets.Dataset, source: str) -> NDArray[np.int64]:
-    """Labels as class positions, shape (n,)."""
+    """Labels as class positions, shape (n,); of sequences (n, length)."""
     column = label_column(dataset, source)
     table = dataset.select_columns([column]).with_format("arrow")[:]
     return column_array(table[column], column, source).astype(np.int64)

@@ -17,8 +17,8 @@ class Examples:
     ----------
     inputs : NDArray[np.float32], shape (n, *input_shape)
         Images are (n, channels, height, width) with values in [0, 1]; rows of numbers are
-        (n, features).
-    labels : NDArray[np.int64], shape (n,)
+        (n, features); sequences are (n, length), the numbers of their words.
+    labels : NDArray[np.int64], shape (n,); of sequences (n, length)
         Positions in `class_names`.
     class_names : tuple of str
         The classes of the whole source, also those that these examples lack.
@@ -34,10 +34,11 @@ class Examples:
     class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.labels.shape != (len(self.inputs),):
+        count = (len(self.inputs),)
+        if self.labels.shape not in (count, (*count, *self.inputs.shape[1:2])):
             raise DataError(
                 f"{len(self.inputs)} inputs came with labels of shape {self.labels.shape}: "
-                "every input needs exactly one label."
+                "every input needs exactly one label, or one for each place of a sequence."
             )
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.num_classes:
             raise DataError(

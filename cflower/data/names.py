@@ -11,5 +11,6 @@ SHIFTS = (
     "label-subset",
     "label-noise",
     "nested",
+    "topic",
 )
 """See `cflower.data.shifts`."""

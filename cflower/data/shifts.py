@@ -9,7 +9,9 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
   (clients that lack some digits);
 - ``label-noise``: adversaries, whose labels say nothing about their inputs;
 - ``nested``: pairs of groups, far apart from each other (turned) and near within (one pair of
-  labels swapped in every second group): the case that needs two levels of splits.
+  labels swapped in every second group): the case that needs two levels of splits;
+- ``topic``: the paper, section VI-C (language model): every group has examples of a topic of its
+  own. That is a matter of dealing out, see `cflower.data.topics`; here they stay as they are.
 """
 
 import numpy as np

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from cflower.data.columns import with_classes
 from cflower.data.layouts import HAM10000_SIZE, embedded, emnist, ham10000
 from cflower.data.npz import read_npz
+from cflower.data.text import windows
+from cflower.data.toys import TOYS, toy
 from cflower.errors import DataError
 from cflower.seeding import generator
 
@@ -29,10 +31,11 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
     Parameters
     ----------
     name : str
-        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-        `load_folder`;
+        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); ``"xor"`` or ``"axes"``,
+        see `cflower.data.toys`; a local folder, see `load_folder`;
         ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts; else a data
-        set name of the Hugging Face Hub, e.g. ``"ylecun/mnist"``.
+        set name of the Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before a folder
+        or a Hub name makes next-word prediction of its texts, see `cflower.data.text`.
     size : int
         At most this many examples, a random choice; 0 takes all.
     seed : int
@@ -59,13 +62,19 @@ def load_source(name: str, *, size: int = 0, seed: int = 0) -> datasets.Dataset:
     layout, _, root = name.partition(":")
     if layout in _LAYOUTS and root:
         return _LAYOUTS[layout](Path(root).expanduser(), choose)
-    if name == "digits":
-        source = _digits()
-    elif _is_path(name):
-        source = load_folder(Path(name).expanduser())
-    else:
-        source = _hub(name)
+    if layout == "text" and root:
+        return windows(with_classes(_by_name(root, seed), name), name, choose)
+    source = _by_name(name, seed)
     return with_classes(source, name).select(choose(len(source)))
+
+
+def _by_name(name: str, seed: int) -> datasets.Dataset:
+    """What comes with cflower, lies in a folder or is on the Hub, as it is."""
+    if name == "digits":
+        return _digits()
+    if name in TOYS:
+        return toy(name, seed)
+    return load_folder(Path(name).expanduser()) if _is_path(name) else _hub(name)
 
 
 def image_size(name: str) -> int | None:

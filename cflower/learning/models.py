@@ -1,8 +1,10 @@
 """The models that clients can train, fitted to the shape of their inputs.
 
-Every model returns logits, shape (batch, num_classes). Sources: the classroom lab
+Every model returns logits, shape (batch, num_classes), and the language model one set for each
+place of its input, (batch, num_classes, length). Sources: the classroom lab
 (`lab-convnet`), the FedAvg notebook (`simple-cnn`, `ham-cnn`), the article (`mlp`), and the paper's
-section VI-C (`cifar-cnn`), which says "5-layer convolutional neural network" and no more.
+section VI-C (`cifar-cnn`, `lstm`), which says "5-layer convolutional neural network" and
+"two-layer LSTM network" and no more.
 """
 
 from collections import OrderedDict
@@ -12,17 +14,18 @@ from math import prod
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cflower.choices import check_choice
 from cflower.errors import ConfigError
 
 
 class Architecture(NamedTuple):
-    """What a model is, the least image side that it takes (pixels), and how to make it."""
+    """What a model is, the least image side that it takes, and how to make it."""
 
     description: str
-    least_side: int
+    least_side: int | None
+    """Pixels; 0: rows of numbers will do too; None: words, no images."""
     build: Callable[[tuple[int, ...], int], nn.Module]
 
 
@@ -34,7 +37,7 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     name : str
         One of `MODELS`.
     input_shape : tuple of int
-        (channels, height, width) of an image, or (features,).
+        (channels, height, width) of an image, (features,), or (words,) of a text.
     num_classes : int
         Length of the logits, >= 2.
     seed : int
@@ -65,12 +68,18 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
                 "'mlp' for rows of numbers."
             )
         if min(input_shape[1:]) < architecture.least_side:
-            fitting = [n for n, a in MODELS.items() if a.least_side <= min(input_shape[1:])]
+            side = min(input_shape[1:])
+            fitting = [n for n, a in MODELS.items() if a.least_side in range(side + 1)]
             raise ConfigError(
                 f"model = {name!r} needs images of at least {architecture.least_side}x"
                 f"{architecture.least_side} pixels, but these are {input_shape[1]}x"
                 f"{input_shape[2]}: use {' or '.join(fitting)}."
             )
+    if architecture.least_side is None and len(input_shape) != 1:
+        raise ConfigError(
+            f"model = {name!r} needs text, but inputs have shape {input_shape}: use dataset = "
+            "'text:FOLDER', or another model."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return architecture.build(input_shape, num_classes)
@@ -141,6 +150,12 @@ def _mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
+def _linear(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        _named(flatten=nn.Flatten(), classifier=nn.Linear(prod(input_shape), num_classes))
+    )
+
+
 def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     flat = 64 * prod(((side - 2) // 2 - 2) // 2 - 2 for side in input_shape[1:])
     return nn.Sequential(
@@ -159,6 +174,25 @@ def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             classifier=nn.Linear(64, num_classes),
         )
     )
+
+
+class NextWord(nn.Module):
+    """A two-layer LSTM that predicts the next word at every place."""
+
+    def __init__(self, vocabulary: int, width: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True)
+        self.classifier = nn.Linear(hidden, vocabulary)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Words (batch, length) to logits (batch, vocabulary, length)."""
+        states, _ = self.lstm(self.embedding(words.long()))
+        return self.classifier(states).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return NextWord(num_classes)
 
 
 def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
@@ -188,6 +222,16 @@ MODELS: dict[str, Architecture] = {
     ),
     "mlp": Architecture(
         "2 linear layers with 128 hidden units; images or rows of numbers", 0, _mlp
+    ),
+    "linear": Architecture(
+        "1 linear layer: logistic regression, the convex case; images or rows of numbers",
+        0,
+        _linear,
+    ),
+    "lstm": Architecture(
+        "language model for text: 2 LSTM layers of 64 units over words in 32 dimensions",
+        None,
+        _lstm,
     ),
     "cifar-cnn": Architecture(
         "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "

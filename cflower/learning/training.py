@@ -1,5 +1,6 @@
 """Local training and evaluation: the client's stochastic gradient descent (Algorithm 2)."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     -------
     dict of str to float
         ``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy in
-        nats.
+        nats; of sequences also ``perplexity``, exp(loss), the paper's measure.
 
     Raises
     ------
@@ -164,24 +165,40 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """
     logits, labels = _predictions(model, examples)
     num_right = int((logits.argmax(dim=1) == labels).sum())
-    loss = float(cross_entropy(logits, labels, reduction="sum"))
-    return {"accuracy": num_right / len(examples), "loss": loss / len(examples)}
+    loss = float(cross_entropy(logits, labels, reduction="sum")) / len(labels)
+    return with_perplexity({"accuracy": num_right / len(labels), "loss": loss}, examples)
+
+
+def with_perplexity(metrics: dict[str, float], examples: Examples) -> dict[str, float]:
+    """The metrics of these examples; of sequences also ``perplexity``, exp(loss)."""
+    if examples.labels.ndim == 1:
+        return metrics
+    return metrics | {"perplexity": math.exp(min(metrics["loss"], 700))}
 
 
 def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
-    """The logits of held-out examples, shape (n, num_classes); otherwise as `evaluate`."""
+    """The logits of held-out examples; otherwise as `evaluate`.
+
+    Returns
+    -------
+    NDArray[np.float32], shape (n, num_classes)
+        Of sequences a row for every place, (n * length, num_classes), in the order of
+        ``labels.ravel()``.
+    """
     return _predictions(model, examples)[0].cpu().numpy()
 
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    """Logits, shape (n, num_classes), and labels."""
+    """The rows of `predict` and their labels."""
     if len(examples) == 0:
         raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
         model.to(device()).eval()
         inputs, labels = _tensors(examples)
         starts = range(0, len(examples), EVALUATION_BATCH)
-        return torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts]), labels
+        logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
+    # shape: (n, num_classes) or (n, num_classes, length)
+    return logits.movedim(1, -1).reshape(-1, logits.shape[1]), labels.reshape(-1)
 
 
 def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
@@ -198,13 +215,7 @@ def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
         Number of examples by true class (row) and predicted class (column).
     """
     counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
-    with _reproducible(), torch.no_grad():
-        model.to(device()).eval()
-        inputs, _ = _tensors(examples)
-        for start in range(0, len(examples), EVALUATION_BATCH):
-            batch = slice(start, start + EVALUATION_BATCH)
-            predicted = model(inputs[batch]).argmax(dim=1).cpu().numpy()
-            np.add.at(counts, (examples.labels[batch], predicted), 1)
+    np.add.at(counts, (examples.labels.ravel(), predict(model, examples).argmax(axis=1)), 1)
     return counts
 
 

@@ -4,8 +4,10 @@ import torch
 from cflower.errors import ConfigError
 from cflower.learning import MODELS, build_model
 
+IMAGE_MODELS = [name for name in MODELS if MODELS[name].least_side is not None]
 
-@pytest.mark.parametrize("name", MODELS)
+
+@pytest.mark.parametrize("name", IMAGE_MODELS)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 18, 25)])
 def test_logits_for_any_image(name: str, shape: tuple[int, ...]) -> None:
     logits = build_model(name, shape, 7, seed=0)(torch.rand(2, *shape))
@@ -13,7 +15,7 @@ def test_logits_for_any_image(name: str, shape: tuple[int, ...]) -> None:
     assert (logits.exp().sum(dim=1) - 1).abs().min() > 1e-3  # not log-probabilities
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_least_side_is_the_least(name: str) -> None:
     side = MODELS[name].least_side
     if not side:
@@ -27,7 +29,7 @@ def test_least_side_is_the_least(name: str) -> None:
         build_model(name, (64,), 2, seed=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_seed_decides_the_weights_and_leaves_the_global_generator(name: str) -> None:
     before = torch.get_rng_state()
     first, same, other = (
@@ -46,6 +48,7 @@ def test_seed_decides_the_weights_and_leaves_the_global_generator(name: str) -> 
         ("simple-cnn", (1, 28, 28), 10, 260 + 5_020 + 320 * 50 + 50 + 510),
         ("ham-cnn", (3, 32, 32), 7, 1_216 + 12_832 + 800 * 120 + 120 + 847),
         ("mlp", (1, 28, 28), 10, 784 * 128 + 128 + 1_290),
+        ("linear", (1, 28, 28), 10, 7_850),
         ("cifar-cnn", (3, 32, 32), 10, 122_570),
     ],
 )
@@ -59,3 +62,14 @@ def test_sizes_are_the_sources(
 def test_unknown_model_names_the_nearest_and_all() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'simple-cnn'.*cnn, lab-convnet"):
         build_model("simpel-cnn", (1, 8, 8), 10, seed=0)
+
+
+def test_the_language_model_reads_backwards_only() -> None:
+    model = build_model("lstm", (6,), 9, seed=0)
+    words = torch.tensor([[1.0, 2, 3, 4, 5, 6], [1.0, 2, 3, 7, 8, 0]])
+    logits = model(words)
+    assert logits.shape == (2, 9, 6)
+    torch.testing.assert_close(logits[0, :, :3], logits[1, :, :3])
+    assert not torch.allclose(logits[0, :, 3], logits[1, :, 3])
+    with pytest.raises(ConfigError, match="needs text"):
+        build_model("lstm", (1, 8, 8), 10, seed=0)

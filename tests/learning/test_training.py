@@ -136,3 +136,21 @@ def test_no_examples() -> None:
 def test_settings_out_of_range(changes: dict[str, float], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         TrainingSettings(**changes)  # type: ignore[arg-type]
+
+
+def sentences() -> Examples:
+    """Every word is followed by the next larger one, modulo 5."""
+    inputs = (np.arange(40)[:, None] + np.arange(6)) % 5
+    return Examples(inputs.astype(np.float32), (inputs + 1) % 5, tuple("abcde"))
+
+
+def test_the_language_model_learns_which_word_follows() -> None:
+    model = build_model("lstm", (6,), 5, seed=0)
+    before = evaluate(model, sentences())
+    assert before["perplexity"] == pytest.approx(np.exp(before["loss"]))
+    assert before["perplexity"] == pytest.approx(5, rel=0.1)
+    settings = TrainingSettings(local_epochs=40, batch_size=8, learning_rate=0.5)
+    train(model, sentences(), settings, server_round=1, seed=0)
+    after = evaluate(model, sentences())
+    assert after["accuracy"] == 1
+    assert after["perplexity"] < 1.2

@@ -1,0 +1,252 @@
+"""The paper's figures 7, 8 and 9: the norms of both criteria, and CFL at work."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.bipartition import separation_gap
+from cflower.federation.reports import RoundReport
+from cflower.federation.strategy import ClusteredFL
+from cflower.runs.figures import COLORS, INNER, new_figure, save
+from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.rounds import Watch, federate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# ------------------------------------------------------------------------------ figure 7
+
+PAIRS = {
+    "incongruent": {"shift": "label-swap"},
+    "congruent": {"shift": "label-subset", "missing-labels": "5,6,7,8,9;0,1,2,3,4"},
+}
+
+
+def run_norms(setting: Setting) -> Results:
+    """Both norms by round of both pairs: two clients, one full-batch step an epoch."""
+    rounds = 5 if setting.quick else 1000
+    results: Results = {}
+    for name, pair in PAIRS.items():
+        print(f"{name}: {rounds} rounds")
+        keys = {
+            "dataset": "digits" if setting.quick else setting.source("mnist"),
+            "dataset-size": 200 if setting.quick else 3000,
+            "num-groups": 2,
+            "model": "mlp",
+            "min-available-nodes": 2,
+            "num-server-rounds": rounds,
+            "batch-size": 3000,
+            "momentum": 0.0,
+            "learning-rate-decay": 1.0,
+            "projection-dim": 1,  # no similarity is asked for
+            "seed": setting.seed,
+            **pair,
+        }
+        told: dict[str, list[float]] = {"round": [], "mean_norm": [], "max_norm": []}
+
+        def on_round(
+            report: RoundReport, _: ClusteredFL, told: dict[str, list[float]] = told
+        ) -> None:
+            if report.server_round <= 20 or report.server_round % 10 == 0:
+                told["round"].append(report.server_round)
+                told["mean_norm"].append(round(report.decisions[0].mean_norm, 5))
+                told["max_norm"].append(round(report.decisions[0].max_norm, 5))
+
+        final = federate(keys, on_round)
+        results[name] = told | {"accuracy": final.metrics["accuracy"]}
+    return results
+
+
+def draw_norms(results: Results, path: Path) -> None:
+    """One pane a pair."""
+    with new_figure(7.2, 2.8) as figure:
+        panes = figure.subplots(1, 2, sharey=True)
+        for axes, (name, told) in zip(panes, results.items(), strict=True):
+            axes.plot(
+                told["round"], told["max_norm"], color=COLORS[1], label="largest ‖update‖ (eq. 33)"
+            )
+            axes.plot(
+                told["round"], told["mean_norm"], color=COLORS[0], label="‖mean update‖ (eq. 32)"
+            )
+            axes.set(title=name, xlabel="round")
+        panes[0].set(ylabel="norm", ylim=(0, None))
+        panes[1].legend(loc="upper right")
+        save(figure, path)
+
+
+# ------------------------------------------------------------------------------ figure 8
+
+
+def run_permuted(setting: Setting) -> Results:
+    """CIFAR-10 with four label permutations: CFL with ``auto``, and FL for as many rounds."""
+    keys: dict[str, Any] = {
+        "shift": "label-permutation",
+        "num-groups": 4,
+        "batch-size": 100,
+        "local-epochs": 3,
+        "learning-rate": 0.03,
+        "min-available-nodes": 20,
+    }
+    if setting.quick:
+        keys |= {"dataset": "digits", "min-available-nodes": 8, "num-server-rounds": 2}
+    else:
+        keys |= {"dataset": setting.source("cifar10"), "dataset-size": 20 * 320}
+        keys |= {"model": "lab-convnet", "num-server-rounds": 32}
+    return stages(setting, "paper-fig8", keys, "accuracy")
+
+
+def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) -> Results:
+    """What both pictures show: a metric, the gap and the norms of every cluster by round."""
+    run = simulate(setting, name, keys, Watch(AutoCriterion()))
+    federated = simulate(setting, f"{name}-fl", {**keys, "method": "federated"})
+    groups = run.summary["groups"]
+    lines = []
+    for line in run.lines:
+        values = [client[metric] for client in line["clients"].values()]
+        matrix = run.matrix(line)
+        gap = None
+        if matrix is not None and len(matrix.clients) > 1:
+            gap = separation_gap(matrix.values, [groups[name] for name in matrix.clients])
+        lines.append(
+            {
+                "round": line["round"],
+                "cluster": line["cluster"],
+                metric: round(mean(values), 4),
+                "least": round(min(values), 4),
+                "most": round(max(values), 4),
+                "gap": None if gap is None else round(gap, 4),
+                "mean_norm": round(line["mean_norm"], 4),
+                "max_norm": round(line["max_norm"], 4),
+            }
+        )
+    return {
+        "rounds": lines,
+        "splits": run.summary["splits"],
+        "clusters": run.summary["clusters"],
+        "groups": groups,
+        "adjusted_rand_index": run.summary["adjusted_rand_index"],
+        "metrics": run.summary["metrics"],
+        "federated": [
+            round(mean(client[metric] for client in line["clients"].values()), 4)
+            for line in federated.lines
+        ],
+        "federated_metrics": federated.summary["metrics"],
+        "num_examples": [client["num_examples"] for client in run.summary["clients"].values()],
+    }
+
+
+def draw_permuted(results: Results, path: Path) -> None:
+    """Accuracy above, gaps below, a line a cluster."""
+    with new_figure(6, 5) as figure:
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        draw_stages(top, results, "accuracy")
+        top.set(ylabel="accuracy of the clients\n(mean, least to most)", ylim=(0, None))
+        draw_gaps(bottom, results)
+        save(figure, path)
+
+
+def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
+    """The clients' mean by cluster and round, and their range; FL dotted."""
+    rounds_fl = range(1, len(results["federated"]) + 1)
+    axes.plot(rounds_fl, results["federated"], color="black", ls=":", label="FL")
+    for name, color, lines in by_cluster(results):
+        rounds = [line["round"] for line in lines]
+        axes.plot(rounds, [line[metric] for line in lines], color=color, label=f"cluster {name}")
+        least, most = ([line[end] for line in lines] for end in ("least", "most"))
+        axes.fill_between(rounds, least, most, color=color, alpha=0.15, lw=0)
+    for split in results["splits"]:
+        axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
+    axes.legend(loc="best", fontsize=7)
+
+
+def draw_gaps(axes: "Axes", results: Results) -> None:
+    """The separation gap by cluster and round."""
+    for _, color, lines in by_cluster(results):
+        known = [line for line in lines if line["gap"] is not None]
+        axes.plot([line["round"] for line in known], [line["gap"] for line in known], color=color)
+    for split in results["splits"]:
+        axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
+    axes.axhline(0, color="black", ls="--", lw=1)
+    axes.set(xlabel="round", ylabel="separation gap g(α)")
+
+
+def by_cluster(results: Results) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Name, colour and lines of every cluster; those that were split are grey."""
+    names = list(dict.fromkeys(line["cluster"] for line in results["rounds"]))
+    leaves = list(results["clusters"])
+    return [
+        (
+            name,
+            COLORS[leaves.index(name) % len(COLORS)] if name in leaves else INNER,
+            [line for line in results["rounds"] if line["cluster"] == name],
+        )
+        for name in names
+    ]
+
+
+# ------------------------------------------------------------------------------ figure 9
+
+AG_NEWS = "fancyzhx/ag_news"
+
+
+def run_language(setting: Setting) -> Results:
+    """Next-word prediction by topic: CFL with ``auto``, and FL for as many rounds."""
+    keys: dict[str, Any] = {"shift": "topic", "num-groups": 4, "model": "lstm"}
+    keys |= {"batch-size": 100, "local-epochs": 3, "learning-rate": 0.5}
+    if setting.quick:
+        keys |= {"dataset": f"text:{chatter(setting.out / 'chatter')}", "num-groups": 2}
+        keys |= {"min-available-nodes": 4, "num-server-rounds": 2}
+    else:
+        folder = AG_NEWS if setting.data is None else setting.source("20newsgroups")
+        keys |= {"dataset": f"text:{folder}", "dataset-size": 6_000}
+        keys |= {"min-available-nodes": 20, "num-server-rounds": 22}
+    return stages(setting, "paper-fig9", keys, "perplexity")
+
+
+def chatter(folder: Path) -> Path:
+    """Small talk of two topics as a data set, for ``--quick``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    talks = {"sun.day": "the sun is up and the day is warm", "rain.night": "it rains all night"}
+    rows = [f"{' '.join([talk] * 40)},{label}" for label, talk in talks.items()]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows, ""]))
+    return folder
+
+
+def draw_language(results: Results, path: Path) -> None:
+    """Perplexity above, gaps below."""
+    with new_figure(6, 5) as figure:
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        draw_stages(top, results, "perplexity")
+        lowest = min(line["least"] for line in results["rounds"])
+        highest = results["federated"][:4][-1]  # the first rounds would fill the picture
+        top.set(ylabel="perplexity of the clients\n(mean, least to most)")
+        top.set(yscale="log", ylim=(lowest * 0.97, highest))
+        draw_gaps(bottom, results)
+        save(figure, path)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "paper-fig7",
+        "paper, Fig. 7",
+        "norms over 1,000 rounds, incongruent and congruent pair",
+        run_norms,
+        draw_norms,
+    ),
+    Experiment(
+        "paper-fig8",
+        "paper, Fig. 8",
+        "CIFAR-10 with permuted labels: accuracy and gaps",
+        run_permuted,
+        draw_permuted,
+    ),
+    Experiment(
+        "paper-fig9",
+        "paper, Fig. 9",
+        "language model by topic: perplexity under CFL and FL",
+        run_language,
+        draw_language,
+    ),
+)

@@ -1,0 +1,87 @@
+"""A federation watched round by round, in one process: ClusteredFL with cflower's own ClientApp."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
+from cflower.client_app import app as client_app
+from cflower.client_app import data_settings
+from cflower.config import RunConfig
+from cflower.data.client_data import ClientData, load_client_data
+from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.reports import FinalReport, RoundReport
+from cflower.federation.strategy import ClusteredFL
+from cflower.learning.models import build_model
+
+Keys = Mapping[str, Any]
+"""Run-config keys with their values; those not named have the config's defaults."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Another criterion's decisions, each with the similarity matrix of its round's updates."""
+
+    inner: Criterion = field(default_factory=NeverSplit)
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """What the other decides, with the matrix."""
+        decision, memory = self.inner.decide(evidence, memory)
+        if not evidence.clients:
+            return decision, memory
+        seen = {"clients": evidence.clients, "similarity": evidence.similarity}
+        return replace(decision, **seen), memory
+
+    def inherit(self, memory: Memory) -> Memory:
+        """What the other hands down."""
+        return self.inner.inherit(memory)
+
+
+def federate(
+    keys: Keys,
+    on_round: Callable[[RoundReport, ClusteredFL], None],
+    criterion: Criterion | None = None,
+    start: ArrayRecord | None = None,
+) -> FinalReport:
+    """Train a federation from `start`, else from the model that the seed gives.
+
+    Parameters
+    ----------
+    keys : mapping
+        ``min-available-nodes`` is the number of clients.
+    on_round : callable
+        Told of every round: its report, and the strategy, whose ``layout`` unpacks models.
+    criterion : Criterion, optional
+        When to split; never if not given. Its decisions come with similarity matrices.
+    """
+    config = RunConfig.read(keys)
+    strategy = ClusteredFL(
+        Watch(criterion or NeverSplit()),
+        fraction_evaluate=0.0,
+        min_evaluate_nodes=0,
+        min_available_nodes=config.min_available_nodes,
+        weighting=config.weighting,
+        projection_dim=config.projection_dim,
+        seed=config.seed,
+        on_round=lambda report: on_round(report, strategy),
+    )
+    grid = InlineGrid(client_app, config.min_available_nodes, config.as_keys())
+    model = start or initial_model(keys)
+    strategy.start(grid, model, config.num_server_rounds)
+    assert strategy.final_report is not None  # `start` has returned
+    return strategy.final_report
+
+
+def initial_model(keys: Keys) -> ArrayRecord:
+    """The model that the seed gives, sized to the clients' data."""
+    config, examples = RunConfig.read(keys), client_data(keys, 0).train
+    shape, num_classes = examples.input_shape, examples.num_classes
+    return ArrayRecord(build_model(config.model, shape, num_classes, config.seed).state_dict())
+
+
+def client_data(keys: Keys, partition: int) -> ClientData:
+    """What one client of such a federation holds."""
+    config = RunConfig.read(keys)
+    return load_client_data(data_settings(config), partition, config.min_available_nodes)

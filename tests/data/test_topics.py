@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.data.sources import load_source
+from cflower.data.text import LENGTH
+from cflower.errors import DataError
+
+
+def clients(count: int, **settings: object) -> list[ClientData]:
+    chosen = DataSettings(shift="topic", **settings)  # type: ignore[arg-type]
+    return [load_client_data(chosen, place, count) for place in range(count)]
+
+
+def test_each_group_holds_its_half_of_the_plane() -> None:
+    held = clients(5, dataset="xor", group_sizes="2,3")
+    assert [client.group for client in held] == [0, 0, 1, 1, 1]
+    inputs = [np.concatenate([c.train.inputs, c.validation.inputs]) for c in held]
+    assert [len(points) for points in inputs] == [100, 100, 67, 67, 66]
+    # Of equally large topics, the first by name ("lower") goes to the first group.
+    assert all((points[:, 1] < 0).all() for points in inputs[:2])
+    assert all((points[:, 1] > 0).all() for points in inputs[2:])
+    assert len(np.unique(np.concatenate(inputs), axis=0)) == 400
+
+
+def test_one_line_solves_axes_and_none_solves_xor() -> None:
+    angles = np.linspace(0, 2 * np.pi, 64)
+    normals = np.stack([np.cos(angles), np.sin(angles)])
+    best = {}
+    for name in ("axes", "xor"):
+        data = load_client_data(DataSettings(dataset=name), 0, 1).train
+        right = (data.inputs @ normals > 0) == data.labels[:, None]  # shape: (n, 64)
+        best[name] = right.mean(axis=0).max()
+    assert best["axes"] > 0.95
+    assert best["xor"] < 0.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({}, "tell their topic"), ({"dataset": "xor", "num_groups": 3}, "2 topics for 3 groups")],
+)
+def test_data_without_the_topics(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        clients(3, **settings)
+
+
+@pytest.fixture
+def posts(tmp_path: Path) -> str:
+    """Ten posts of 45 words a newsgroup: the number of the word, and who says it."""
+    rows = [
+        {"text": " ".join(f"{group[:3]}{n % 7}" for n in range(45)), "label": group}
+        for group in ("comp.a", "comp.b", "rec.c")
+        for _ in range(10)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
+    return f"text:{tmp_path}"
+
+
+def test_text_becomes_windows_labelled_with_the_next_word(posts: str) -> None:
+    first, second = clients(2, dataset=posts)
+    assert first.train.input_shape == (LENGTH,)
+    assert first.train.labels.shape == (len(first.train), LENGTH)
+    np.testing.assert_array_equal(first.train.inputs[:, 1:], first.train.labels[:, :-1])
+    assert len(first.train) + len(first.validation) == 40  # comp: 20 posts of 2 windows
+    for client, topic in ((first, "com"), (second, "rec")):
+        names = np.array(client.train.class_names)
+        assert all(word.startswith(topic) for word in names[client.train.labels].ravel())
+
+
+def test_text_that_is_none(tmp_path: Path) -> None:
+    pd.DataFrame({"text": ["too short", "this too"], "label": [0, 1]}).to_csv(
+        tmp_path / "train.csv", index=False
+    )
+    with pytest.raises(DataError, match=f"no text of more than {LENGTH} words"):
+        load_source(f"text:{tmp_path}")
+    with pytest.raises(DataError, match="no column 'text'"):
+        load_source("text:digits")
