@@ -69,9 +69,8 @@ def export(
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
             file, text = Path(place) / "model", Path(place) / "card"
-            metadata = metadata_of(saved, name)
-            shape = saved.kind.input_shape
-            write_model(saved.module(weights), file, file_format, shape, metadata)
+            model, metadata = saved.module(weights), metadata_of(saved, name)
+            write_model(model, file, file_format, saved.kind.input_shape, metadata)
             told = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
             text.write_text(model_card(record, name, saved.kind, told))
             text.replace(card)

@@ -8,20 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cflower.looking import DEFAULT_RUNS, RunsDir
+from cflower.looking import DEFAULT_RUNS, Run, RunsDir
 from cflower.runs.reading import find_run
 
 if TYPE_CHECKING:
     from cflower.newcomer import Assignment
 
-Run = Annotated[str, typer.Argument(help="Beginning of a run's id, or its folder.")]
-
 
 def assign(
-    run: Run,
     data: Annotated[
         Path, typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ.")
     ],
+    run: Run = "",
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
     """Find the model for a client that was not there (Algorithm 4), without sending anything.
@@ -44,7 +42,7 @@ def assign(
 
 
 def export(
-    run: Run,
+    run: Run = "",
     client: Annotated[str, typer.Option(help="Whose model; or:")] = "",
     cluster: Annotated[str, typer.Option(help="Which cluster's, such as 0.1; 0: for all.")] = "",
     file_format: Annotated[

@@ -38,7 +38,7 @@ class SavedRun:
             If it lacks ``config.json`` or ``examples.json``, or one of them is damaged.
         """
         begun = read_json(path, "config.json")
-        if not isinstance(begun, dict) or not isinstance(begun.get("config"), dict):
+        if not isinstance(begun.get("config"), dict):
             raise RunFolderError(f"{path / 'config.json'} is damaged: it has no run config.")
         return cls(path, RunConfig.read(begun["config"]), read_kind(path))
 

@@ -32,12 +32,14 @@ from rich.table import Table
 
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError
+from cflower.overrides import read_overrides
 
 SHIFTS = ("rotation", "label-permutation")
 GROUPS = 4
 EXAMPLES = 100
 """A client's, where there are more than enough."""
-MODELS = {"digits": "cnn", "mnist": "mlp"}
+MODELS = {"digits": "mlp", "mnist": "mlp"}
+"""Small ones: hundreds of federations are trained."""
 
 Record = dict[str, Any]
 
@@ -49,6 +51,7 @@ def leave_one_out(
     seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
     clients: Annotated[int, typer.Option(min=4, help="Of each federation, all of them.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Enough for the last split.")] = 8,
+    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
     literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
@@ -56,20 +59,24 @@ def leave_one_out(
     """Measure, then print the table."""
     out = out.expanduser().absolute()
     out.mkdir(parents=True, exist_ok=True)
+    keys = read_overrides([more]) if more else {}
     if not table:
         getLogger("flwr").setLevel(WARNING)
         jobs = [
-            (name, config_of(name, folder, shift, seed, clients, rounds), absent)
+            (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
+            for absent in absences(clients, literally)  # a part of it is of every seed and kind
             for seed in numbers(seeds)
             for name, folder in folders(data).items()
             for shift in SHIFTS
-            for absent in absences(clients, literally)
         ]
         for count, (name, config, absent) in enumerate(jobs, start=1):
             left = "-".join(map(str, absent))
             path = out / f"{name}--{config['shift']}--{config['seed']}--{left}.json"
             if not is_done(path, config):
-                record = {"data": name, **federation_without(absent, config, out / "runs")}
+                record = {
+                    "data": name,
+                    **federation_without(absent, config, out / "runs" / path.stem),
+                }
                 path.with_suffix(".tmp").write_text(json.dumps(record) + "\n")
                 path.with_suffix(".tmp").replace(path)
                 right = sum(n["right"] for n in record["newcomers"])
@@ -96,9 +103,15 @@ def absences(clients: int, literally: bool) -> list[tuple[int, ...]]:
 
 
 def config_of(
-    data: str, folder: str, shift: str, seed: int, clients: int, rounds: int
+    data: str,
+    folder: str,
+    shift: str,
+    seed: int,
+    clients: int,
+    rounds: int,
+    more: dict[str, Any],
 ) -> dict[str, Any]:
-    """The run config of the federation with all of its clients."""
+    """The run config of the federation with all of its clients; ``more`` has the last word."""
     keys = {
         "dataset": folder or data,
         "dataset-size": 0 if data == "digits" else EXAMPLES * clients,
@@ -109,7 +122,7 @@ def config_of(
         "num-server-rounds": rounds,
         "min-available-nodes": clients,
     }
-    return RunConfig.read(keys).as_keys()
+    return RunConfig.read(keys | more).as_keys()
 
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:

@@ -45,6 +45,10 @@ def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]
     assert "Round 3/3" in printed
     assert "cluster 0: 4 clients, split in round 1" in printed
     assert "client × model" in printed
+    (row,) = [line for line in printed.splitlines() if line.split()[:1] == ["partition-3"]]
+    summary = json.loads((run / "summary.json").read_text())["clients"]["partition-3"]
+    for column in ("fl", "leaf", "best", "ensemble"):
+        assert f"{summary[f'{column}_accuracy']:.4f}" in row
     assert printed.rstrip().endswith(f"Run folder: {run}")
 
 

@@ -180,6 +180,7 @@ def without_an_update(run: Path) -> None:
     ("damage", "says"),
     [
         (summary_with(finished=False, rounds=3), "is not finished (round 3)"),
+        (lambda run: (run / "summary.json").write_text("[]"), "summary.json is damaged"),
         (summary_with(splits=[]), "was never split: all its clients share the model of cluster 0"),
         (config_with(method="isolated"), "trained every client alone"),
         (

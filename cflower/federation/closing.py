@@ -7,19 +7,27 @@ plain evaluate messages, with its own cluster's model and with θ*_root.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 from cflower.algorithm.cfl_round import CFLState
-from cflower.algorithm.tree import Cluster
+from cflower.algorithm.tree import Cluster, in_order
 from cflower.errors import FederationError
 from cflower.federation.conduct import Answers, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.post import Measured, Post
-from cflower.federation.replies import BadReplyError, ClientMetrics, first_line, read_record
-from cflower.federation.reports import ClientResult
+from cflower.federation.replies import (
+    BadReplyError,
+    ClientMetrics,
+    as_record,
+    first_line,
+    read_record,
+)
+from cflower.federation.reports import ClientResult, FinalReport
 from cflower.federation.roll_call import FACTS
 
 WAY = f"{MessageType.EVALUATE}.way"
@@ -28,8 +36,6 @@ MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
 BEST_CLUSTER = "best-cluster"
 """Key in the `FACTS` of the answer: the cluster whose model is the best."""
-
-
 Ways = Mapping[str, tuple[Cluster, ...]]
 """Each client's clusters from the most general to its leaf."""
 
@@ -76,6 +82,24 @@ class Closing:
         results = self._ask_at_once({c: way for c, way in ways.items() if c in at_once})
         results |= self._ask_in_turn({c: way for c, way in ways.items() if c not in at_once})
         return {client: results[client] for client in ways if client in results}
+
+    def measured(self, report: FinalReport) -> Measured:
+        """What serves the clients, as if each had answered a plain evaluate message with it."""
+        unable = [client for client, result in report.clients.items() if result.best is None]
+        if unable and report.selection != "leaf":
+            log(
+                WARNING,
+                "Client(s) %s cannot evaluate several models: their figures are those of their "
+                "own cluster's model, not of selection = %r.",
+                ", ".join(in_order(unable)),
+                report.selection,
+            )
+        weighted_by = self.post.keys.weighted_by
+        told = {
+            client: as_record(own.metrics | {weighted_by: own.num_examples})
+            for client, own in report.served.items()
+        }
+        return Measured(report.served, {c: RecordDict({"metrics": r}) for c, r in told.items()})
 
     def _ask_at_once(self, ways: Ways) -> dict[str, ClientResult]:
         """One message each, with all models on the way."""

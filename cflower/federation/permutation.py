@@ -88,11 +88,10 @@ def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED)
 
     Examples
     --------
-    >>> model = {"w": np.arange(6.0).reshape(2, 3), "b": np.array([7.0, 8.0])}
-    >>> turn_back(permuted(model, b"a secret of more than 16 bytes"), b"a secret of more than 16 \
-bytes")
-    {'w': array([[0., 1., 2.],
-           [3., 4., 5.]]), 'b': array([7., 8.])}
+    >>> model = {"w": np.array([[0.0, 1.0], [2.0, 3.0]]), "b": np.array([4.0, 5.0])}
+    >>> seed = b"0123456789abcdef"
+    >>> permuted(model, seed)["w"].tolist(), turn_back(permuted(model, seed), seed)["w"].tolist()
+    ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
     """
     return _rearranged(arrays, seed, untrained, _at_their_places)
 

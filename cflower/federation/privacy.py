@@ -1,7 +1,7 @@
 """Weights that travel permuted (Algorithm 5): the ClientApp mod, and what the server asks for."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -13,10 +13,11 @@ from flwr.supercore import log
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.exchange import Exchange
 from cflower.federation.layout import UNTRAINED
-from cflower.federation.permutation import commitment, permuted, read_seed, turn_back
+from cflower.federation.permutation import Arrays, commitment, permuted, read_seed, turn_back
 from cflower.federation.replies import first_line
 from cflower.federation.roll_call import FACTS, ROLL_CALL, RollCall
 
+Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]
 FIRST_MODEL = "query.first_model"
 COMMITMENT = "permutation"
 """Key of the `FACTS`: what the client's seed commits to; a client without it sends no permuted
@@ -63,7 +64,7 @@ class PermutationMod:
             reply.content.config_records[FACTS].update(facts)
         return reply
 
-    def _each(self, content: RecordDict, rearrange: Any, seed: bytes) -> RecordDict:
+    def _each(self, content: RecordDict, rearrange: Rearrange, seed: bytes) -> RecordDict:
         """The content with every model rearranged; the one given is not changed."""
         records = dict(content.items())
         for name, record in content.array_records.items():

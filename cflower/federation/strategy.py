@@ -348,24 +348,9 @@ class ClusteredFL(Strategy):
         closing = Closing(grid, self._post, self.layout, self.state, config, server_round, timeout)
         results = closing.evaluate(self._present, self.roll_call.facts)
         report = FinalReport(self.state, results, closing.problems, self.conduct, self.selection)
-        told = {
-            client: RecordDict(
-                {"metrics": as_record(own.metrics | {self.keys.weighted_by: own.num_examples})}
-            )
-            for client, own in report.served.items()
-        }
-        metrics = self._mean_metrics(Measured(report.served, told))
+        metrics = self._mean_metrics(closing.measured(report))
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
-        unable = [client for client, result in results.items() if result.best is None]
-        if unable and self.selection != "leaf":
-            log(
-                WARNING,
-                "Client(s) %s cannot evaluate several models: their figures are those of their "
-                "own cluster's model, not of selection = %r.",
-                ", ".join(in_order(unable)),
-                self.selection,
-            )
         return report
 
     def _mean_metrics(self, measured: Measured) -> MetricRecord | None:

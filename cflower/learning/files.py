@@ -76,18 +76,23 @@ def write_model(
         with jit_allowed():
             jit.save(jit.trace(model, example), path)
     else:
-        batch = {0: torch.export.Dim("batch")}
-        torch.onnx.export(
-            with_plain_pooling(model, input_shape),
-            (example,),
-            path,
-            input_names=["input"],
-            output_names=["logits"],
-            dynamic_shapes=(batch,),
-            external_data=False,  # one file
-            dynamo=True,
-            verbose=False,
-        )
+        try:
+            torch.onnx.export(
+                with_plain_pooling(model, input_shape),
+                (example,),
+                path,
+                input_names=["input"],
+                output_names=["logits"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                external_data=False,  # one file
+                dynamo=True,
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise ExportError(
+                f"PyTorch cannot write this model as onnx ({str(error).splitlines()[0]}): choose "
+                "safetensors or torchscript."
+            ) from None
     for size in (1, 3):
         inputs = torch.rand(size, *input_shape, generator=torch.Generator().manual_seed(size))
         check_same(model, inputs, answers_of(path, file_format, inputs))

@@ -10,6 +10,9 @@ from scipy.special import log_softmax, logsumexp
 Metrics = dict[str, float]
 """``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy, in nats."""
 
+WORST = 1e6
+"""Nats: what counts as the loss of a model whose predictions are not even finite."""
+
 
 class Judged(NamedTuple):
     """How the models on a client's way serve it."""
@@ -85,6 +88,7 @@ def choose(losses: NDArray[np.floating]) -> int:
     num_examples = losses.shape[1]
     if num_examples < 2:
         return 0
+    losses = np.nan_to_num(losses, nan=WORST, posinf=WORST)
     worse_by = losses - losses[losses.mean(axis=1).argmin()]
     error = worse_by.std(axis=1, ddof=1) / np.sqrt(num_examples)
     return int((worse_by.mean(axis=1) <= error).argmax())

@@ -127,7 +127,7 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 def quality(record: RunRecord, cluster: str) -> list[str]:
     """The closing evaluation of this model, by client."""
-    key = {True: "fl_accuracy", False: "accuracy"}[bool(record.clusters[cluster]["children"])]
+    key = "fl_accuracy" if record.clusters[cluster]["children"] else "accuracy"
     if not record.finished or (key == "fl_accuracy" and cluster != ROOT):
         return ["The run has no closing evaluation of this model."]
     measured = {

@@ -38,6 +38,7 @@ MAY_CHANGE = (
     "round-timeout",
     "tracker",
     "seed-file",
+    "selection",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "numpy", "scipy", "scikit-learn")

@@ -36,7 +36,7 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     )
 
 
-def read_json(run: Path, name: str) -> Any:
+def read_json(run: Path, name: str) -> dict[str, Any]:
     """A JSON file of a run.
 
     Raises
@@ -45,8 +45,11 @@ def read_json(run: Path, name: str) -> Any:
         If it is missing or damaged.
     """
     try:
-        return json.loads((run / name).read_text())
+        content = json.loads((run / name).read_text())
     except FileNotFoundError:
         raise RunFolderError(f"The run {run.name} has no {name} yet.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{run / name} is damaged: {error}.") from None
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{run / name} is damaged: it holds no JSON object.")
+    return content

@@ -131,7 +131,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
 
 def optional(path: Path, name: str) -> dict[str, Any]:
     """A JSON file of a run; empty if it is not there yet."""
-    return dict(read_json(path, name)) if (path / name).is_file() else {}
+    return read_json(path, name) if (path / name).is_file() else {}
 
 
 def finding(summary: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -117,12 +118,13 @@ def shortened(names: list[str]) -> str:
 def model_table(summary: Mapping[str, Any]) -> Table:
     """Every client under each column of `MODELS`; * marks what is not below any other."""
     groups = summary.get("groups") or {}
-    table = Table(title="client × model (accuracy on held-out examples, * = best)")
-    table.add_column("client")
-    for heading in ("examples", "cluster", *MODELS.values(), "best is"):
+    # Nine columns have to fit into the 80 of a terminal.
+    title = "client × model (accuracy on held-out examples, * = best)"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
+    table.add_column("client", no_wrap=True)
+    headings = ("examples", "cluster", *MODELS.values(), "best is", *["true group"] * bool(groups))
+    for heading in headings:
         table.add_column(heading, justify="right")
-    if groups:
-        table.add_column("true group", justify="right")
     for name in in_order(summary["clients"]):
         client = summary["clients"][name]
         # While a run goes on, there is only the accuracy of the last round.

@@ -53,6 +53,13 @@ def test_a_single_example_or_model_leaves_nothing_to_choose():
     assert judged.best_level == "0"
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_model_that_says_nothing_finite_is_not_chosen(broken):
+    assert choose(np.array([[broken] * 4, [9.0] * 4])) == 1
+    assert choose(np.array([[9.0] * 4, [0.1, 0.1, broken, 0.1]])) == 0
+    assert choose(np.full((2, 4), broken)) == 0
+
+
 def test_every_level_and_the_mean_of_their_probabilities_are_measured():
     rng = generator(0, "logits")
     logits = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("0", "0.1", "0.1.0")}

@@ -7,7 +7,7 @@ import pytest
 def test_who_was_not_there_finds_its_group_and_a_stranger_none(tmp_path: Path) -> None:
     from leave_one_out import config_of, federation_without, report
 
-    config = config_of("digits", "", "label-permutation", seed=0, clients=20, rounds=5)
+    config = config_of("digits", "", "label-permutation", 0, clients=20, rounds=5, more={})
     record = federation_without((0, 6, 12, 18), config, tmp_path / "runs")
     assert record["exact"]
     assert [n["group"] for n in record["newcomers"]] == [0, 1, 2, 3]
@@ -32,7 +32,7 @@ def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path: Path) -> 
 
     from leave_one_out import config_of, is_done
 
-    config, path = config_of("digits", "", "rotation", 0, 20, 8), tmp_path / "record.json"
+    config, path = config_of("digits", "", "rotation", 0, 20, 8, {}), tmp_path / "record.json"
     assert not is_done(path, config)
     path.write_text(json.dumps({"config": config}))
     assert is_done(path, config)

@@ -68,7 +68,7 @@ def client(run: RunRecord, name: str) -> dict[str, Any]:
         "name": name,
         "cluster": told.get("cluster"),
         "examples": told.get("num_examples"),
-        "own": rounded(told.get("accuracy")),
+        "own": rounded(told.get("leaf_accuracy", told.get("accuracy"))),
         "federated": rounded(told.get("fl_accuracy")),
         "best": rounded(several.get("best_accuracy")),
         "ensemble": rounded(several.get("ensemble_accuracy")),
