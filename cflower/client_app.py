@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -12,6 +13,7 @@ from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
+from cflower.federation.arrays import values_of
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
 from cflower.learning.models import build_model
@@ -28,7 +30,7 @@ def roll_call(message: Message, context: Context) -> Message:
     try:
         if not has_own_data(context):
             told["num_partitions"] = partition_of(context)[1]
-        data = data_of(RunConfig.read(context.run_config), context)
+        data = data_of(config_of(context), context)
     except CFlowerError as problem:
         return answer(message, **told, problem=str(problem))
     return answer(
@@ -75,12 +77,23 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
-    config = RunConfig.read(context.run_config)
+    config = config_of(context)
     data = data_of(config, context)
     model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
     arrays = message.content.array_records["arrays"]
-    model.load_state_dict(arrays.to_torch_state_dict())
+    model.load_state_dict({key: torch.tensor(values_of(a)) for key, a in arrays.items()})
     return config, data, model
+
+
+def config_of(context: Context) -> RunConfig:
+    """The run config, read once for all messages of a run."""
+    return read_config(tuple(context.run_config.items()))
+
+
+@lru_cache(maxsize=4)
+def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
+    """`RunConfig.read` of the items of a mapping."""
+    return RunConfig.read(dict(items))
 
 
 def round_of(message: Message) -> int:

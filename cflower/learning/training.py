@@ -116,7 +116,7 @@ def train(
     if len(examples) == 0:
         raise DataError("a client has no examples to train on: use fewer clients or more data.")
     with _reproducible():
-        model.to(device()).train()
+        _placed(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.SGD(
@@ -163,7 +163,7 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     if len(examples) == 0:
         raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
-        model.to(device()).eval()
+        _placed(model).eval()
         inputs, labels = _tensors(examples)
         num_right, loss_sum = 0, 0.0
         for start in range(0, len(examples), EVALUATION_BATCH):
@@ -177,6 +177,14 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
 def device() -> torch.device:
     """Where clients compute: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _placed(model: nn.Module) -> nn.Module:
+    """The model on `device`; to ask where it is takes less than to move what is there."""
+    target = device()
+    if any(parameter.device.type != target.type for parameter in model.parameters()):
+        model.to(target)
+    return model
 
 
 def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
