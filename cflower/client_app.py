@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -13,6 +14,7 @@ from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
+from cflower.federation.arrays import values_of
 from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
 from cflower.federation.permutation import derived_number, shuffled
 from cflower.federation.privacy import PermutationMod, seed_of
@@ -33,7 +35,7 @@ def roll_call(message: Message, context: Context) -> Message:
     try:
         if not has_own_data(context):
             told["num_partitions"] = partition_of(context)[1]
-        data = data_of(RunConfig.read(context.run_config), context)
+        data = data_of(config_of(context), context)
     except CFlowerError as problem:
         return answer(message, **told, problem=str(problem))
     return answer(
@@ -55,7 +57,7 @@ def look(data: ClientData, context: Context) -> dict[str, Any]:
 @app.query("first_model")
 def first_model(message: Message, context: Context) -> Message:
     """The model that a run with permuted weights begins with: a secret from the server too."""
-    config, secret = RunConfig.read(context.run_config), seed_of(context)
+    config, secret = config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
     data = data_of(config, context)
@@ -97,7 +99,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
 @app.evaluate("way")
 def evaluate_way(message: Message, context: Context) -> Message:
     """All models on this client's way, which of them is the best for it, and their ensemble."""
-    config = RunConfig.read(context.run_config)
+    config = config_of(context)
     data = data_of(config, context)
     models = message.content.array_records
     logits = {
@@ -123,7 +125,7 @@ def group_of(data: ClientData) -> dict[str, int]:
 
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
-    config = RunConfig.read(context.run_config)
+    config = config_of(context)
     data = data_of(config, context)
     return config, data, loaded(config, data, message.content.array_records["arrays"])
 
@@ -131,8 +133,19 @@ def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     """The run's model with these parameters."""
     model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
-    model.load_state_dict(arrays.to_torch_state_dict())
+    model.load_state_dict({key: torch.tensor(values_of(a)) for key, a in arrays.items()})
     return model
+
+
+def config_of(context: Context) -> RunConfig:
+    """The run config, read once for all messages of a run."""
+    return read_config(tuple(context.run_config.items()))
+
+
+@lru_cache(maxsize=4)
+def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
+    """`RunConfig.read` of the items of a mapping."""
+    return RunConfig.read(dict(items))
 
 
 def round_of(message: Message) -> int:

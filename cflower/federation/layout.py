@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import lru_cache
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from cflower.algorithm.cfl_round import norm
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
+from cflower.federation.arrays import values_of
 
 UNTRAINED = (
     "*running_mean",
@@ -214,7 +213,7 @@ def checked(entry: Entry, array: Array) -> NDArray[Any]:
         If it has another shape than the reference, is of another kind, or cannot be read.
     """
     try:
-        values = read(entry, array)
+        values = values_of(array)
     except Exception as error:  # bytes from outside can fail to be an array in any way
         raise BadArraysError(f"has an array {entry.key} that cannot be read: {error}") from None
     if values.shape != entry.shape:
@@ -235,23 +234,3 @@ def check_finite(entry: Entry, values: NDArray[Any]) -> None:
 def part_of(weights: Weights, entry: Entry) -> NDArray[Any]:
     """The entry's place in its vector, as a view."""
     return (weights.trained if entry.trained else weights.carried)[entry.place]
-
-
-def read(entry: Entry, array: Array) -> NDArray[Any]:
-    """The values of an array: a view of its bytes where they are laid out as those of ``entry``.
-
-    Flower's own reading parses NumPy's header and copies, which takes longer than all sums.
-    """
-    header = header_of(entry.shape, entry.dtype)
-    if array.stype != "numpy.ndarray" or not array.data.startswith(header):
-        return array.numpy()
-    return np.frombuffer(array.data, entry.dtype, offset=len(header)).reshape(entry.shape)
-
-
-@lru_cache(maxsize=1024)
-def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """What ``np.save`` writes before the values of an array in C order."""
-    file = BytesIO()
-    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, described)
-    return file.getvalue()

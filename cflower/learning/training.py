@@ -119,7 +119,7 @@ def train(
     if len(examples) == 0:
         raise DataError("a client has no examples to train on: use fewer clients or more data.")
     with _reproducible():
-        model.to(device()).train()
+        _placed(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.SGD(
@@ -193,7 +193,7 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     if len(examples) == 0:
         raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
-        model.to(device()).eval()
+        _placed(model).eval()
         inputs, labels = _tensors(examples)
         starts = range(0, len(examples), EVALUATION_BATCH)
         logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
@@ -222,6 +222,14 @@ def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
 def device() -> torch.device:
     """Where clients compute: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _placed(model: nn.Module) -> nn.Module:
+    """The model on `device`; to ask where it is takes less than to move what is there."""
+    target = device()
+    if any(parameter.device.type != target.type for parameter in model.parameters()):
+        model.to(target)
+    return model
 
 
 def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
