@@ -21,6 +21,7 @@ def export(
     cluster: str = "",
     file_format: str = "safetensors",
     output: Path | str = "",
+    seed_file: str = "",
 ) -> Path:
     """Write one model of a run as a file, with a model card beside it.
 
@@ -38,6 +39,8 @@ def export(
     output : Path or str
         The file; ``<run-id>-<cluster>`` in the working folder if not given. The card's name is
         the file's with ``.md`` added.
+    seed_file : str
+        The clients' secret, if the run's weights were permuted: the file holds the true model.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def export(
     """
     check_format(file_format)
     folder = Path(run).expanduser()
-    saved, record = SavedRun.read(folder), RunRecord.read(folder)
+    saved, record = SavedRun.read(folder, seed_file), RunRecord.read(folder)
     if not record.clusters:
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not over."

@@ -55,6 +55,8 @@ def assign(
     run: Path | str,
     data: ClientData | Path | str,
     say: Callable[[str], None] = lambda text: None,
+    *,
+    seed_file: str = "",
 ) -> Assignment:
     """Algorithm 4 (Sattler, Müller, Samek, arXiv 1910.01991) for a client that was not there.
 
@@ -71,6 +73,8 @@ def assign(
         read as the ``data-path`` of a SuperNode is.
     say : callable
         Told, in a few words, what goes on.
+    seed_file : str
+        The clients' secret, if the run's weights were permuted.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def assign(
         If the examples cannot be read or do not fit the run's.
     """
     path = Path(run).expanduser()
-    saved = SavedRun.read(path)
+    saved = SavedRun.read(path, seed_file)
     check_assignable(saved)
     if not isinstance(data, ClientData):
         say("Reading the data")

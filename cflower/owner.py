@@ -14,12 +14,17 @@ from cflower.runs.reading import find_run
 if TYPE_CHECKING:
     from cflower.newcomer import Assignment
 
+SeedFile = Annotated[
+    str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
+]
+
 
 def assign(
     data: Annotated[
         Path, typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ.")
     ],
     run: Run = "",
+    seed_file: SeedFile = "",
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
     """Find the model for a client that was not there (Algorithm 4), without sending anything.
@@ -32,7 +37,7 @@ def assign(
 
     console = Console(highlight=False)
     with console.status("Starting") as status:
-        found = place(folder, data.expanduser(), say=status.update)
+        found = place(folder, data.expanduser(), say=status.update, seed_file=seed_file)
     console.print(way_table(found))
     for sentence in sentences(found):
         console.print(sentence, soft_wrap=True, markup=False)
@@ -51,6 +56,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,
+    seed_file: SeedFile = "",
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
     """Write a model of a run as a file, with a model card (Markdown) beside it.
@@ -63,7 +69,12 @@ def export(
     console = Console(highlight=False)
     with console.status(f"Writing {file_format}, reading it back"):
         path = write(
-            folder, client=client, cluster=cluster, file_format=file_format, output=output or ""
+            folder,
+            client=client,
+            cluster=cluster,
+            file_format=file_format,
+            output=output or "",
+            seed_file=seed_file,
         )
     print(f"Model: {path}")
     print(f"Card: {path}.md")

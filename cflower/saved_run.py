@@ -5,15 +5,16 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from torch import nn
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Vector, Weights
 from cflower.config import RunConfig
-from cflower.errors import RunFolderError
+from cflower.errors import ConfigError, RunFolderError
 from cflower.federation.agreement import Kind
 from cflower.federation.layout import Layout
+from cflower.federation.permutation import commitment, permuted, read_seed, turn_back
 from cflower.learning.models import build_model
 from cflower.runs.models import read_kind, read_model, read_tree
 from cflower.runs.reading import read_json
@@ -27,20 +28,30 @@ class SavedRun:
     config: RunConfig
     kind: Kind
     """Input shape and class names of the run's examples."""
+    secret: bytes | None = None
+    """What undoes the permutation of its models; None if they lie there as they are."""
 
     @classmethod
-    def read(cls, path: Path) -> "SavedRun":
+    def read(cls, path: Path, seed_file: str = "") -> "SavedRun":
         """Read a run folder; models and edges only when they are asked for.
+
+        Parameters
+        ----------
+        path : Path
+        seed_file : str
+            The clients' secret, for a run with ``privacy = "permutation"`` only.
 
         Raises
         ------
         RunFolderError, ConfigError
-            If it lacks ``config.json`` or ``examples.json``, or one of them is damaged.
+            If it lacks ``config.json`` or ``examples.json``, one of them is damaged, or the seed
+            is not the run's.
         """
         begun = read_json(path, "config.json")
         if not isinstance(begun.get("config"), dict):
             raise RunFolderError(f"{path / 'config.json'} is damaged: it has no run config.")
-        return cls(path, RunConfig.read(begun["config"]), read_kind(path))
+        secret = secret_of(path.name, begun.get("permutation", ""), seed_file)
+        return cls(path, RunConfig.read(begun["config"]), read_kind(path), secret)
 
     @cached_property
     def layout(self) -> Layout:
@@ -66,6 +77,8 @@ class SavedRun:
         """A model as PyTorch has it, on the CPU, in evaluation mode."""
         model = self._empty_model()
         arrays = self.layout.arrays(weights)
+        if self.secret is not None:
+            arrays = turn_back(arrays, self.secret)
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
         return model.eval()
 
@@ -79,9 +92,38 @@ class SavedRun:
         start : Weights
             θ_c before.
         """
-        trained = self.layout.weights(ArrayRecord(model.state_dict())).trained
+        sent = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+        if self.secret is not None:
+            sent = permuted(sent, self.secret)
+        record = ArrayRecord({key: Array(array) for key, array in sent.items()})
+        trained = self.layout.weights(record).trained
         return self.projection.seen(self.projection.keep(trained - start.trained))
 
     def _empty_model(self) -> nn.Module:
         shape, num_classes = self.kind.input_shape, len(self.kind.class_names)
         return build_model(self.config.model, shape, num_classes, self.config.seed)
+
+
+def secret_of(run: str, told: str, seed_file: str) -> bytes | None:
+    """The secret of a run, checked against the commitment that its clients told.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing, not the run's, or not needed.
+    """
+    if told and not seed_file:
+        raise ConfigError(
+            f"The models of the run {run} are permuted: give --seed-file, its clients' secret."
+        )
+    if not told and seed_file:
+        raise ConfigError(
+            f"Got --seed-file {seed_file}, but the models of the run {run} are not permuted: "
+            "leave it out."
+        )
+    if not seed_file:
+        return None
+    secret = read_seed(str(Path(seed_file).expanduser().absolute()))
+    if commitment(secret) != told:
+        raise ConfigError(f"{seed_file} is not the seed file of the run {run}: give its clients'.")
+    return secret

@@ -8,9 +8,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from safetensors.numpy import load_file
 
-from cflower import server_app
+from cflower import assign, export, server_app
 from cflower.client_app import app as client_app
+from cflower.client_app import data_settings
 from cflower.config import RunConfig
+from cflower.data.client_data import load_client_data
 from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
@@ -104,6 +106,34 @@ def test_edges_and_checkpoints_hold_permuted_vectors_only(runs: tuple[Path, Path
             assert (stored[client] == update).mean() < 0.2  # most of those are zeros
     held = [p for p in private.rglob("*") if p.is_file()]
     assert not [path for path in held if SEED in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plain, private = runs
+    seed_file, other = str(private.parents[1] / "seed"), tmp_path / "other"
+    other.write_bytes(b"fedcba9876543210")
+    true = load_file(export(plain, client="partition-0", output=tmp_path / "plain"))
+    back = export(private, client="partition-0", output=tmp_path / "back", seed_file=seed_file)
+    for key, array in load_file(back).items():
+        np.testing.assert_allclose(array, true[key], atol=1e-5, rtol=0)
+    config = RunConfig.read(json.loads((plain / "config.json").read_text())["config"])
+    newcomer = load_client_data(data_settings(config), 0, 8)
+    ways = [assign(plain, newcomer), assign(private, newcomer, seed_file=seed_file)]
+    assert ways[0].cluster == ways[1].cluster
+    for one, two in zip(*(way.levels[:-1] for way in ways), strict=True):
+        assert one.step is not None
+        assert two.step is not None
+        assert two.step.fork.similarities == pytest.approx(one.step.fork.similarities, abs=1e-5)
+    with pytest.raises(ConfigError, match="are permuted: give --seed-file"):
+        export(private, client="partition-0", output=tmp_path / "none")
+    with pytest.raises(ConfigError, match="is not the seed file of the run"):
+        export(private, client="partition-0", output=tmp_path / "none", seed_file=str(other))
+    with pytest.raises(ConfigError, match="are not permuted"):
+        export(plain, client="partition-0", output=tmp_path / "none", seed_file=seed_file)
+    assert not (tmp_path / "none").exists()
 
 
 def json_keys(path: Path) -> list[str]:
