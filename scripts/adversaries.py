@@ -9,7 +9,7 @@ adversaries stay away, which leaves the others exactly the same examples:
 - ``reversed``: they train as the others do and send θ − Δθ in place of θ + Δθ.
 """
 
-import json
+import csv
 import sys
 import tempfile
 from collections.abc import Callable
@@ -108,6 +108,14 @@ def separated(summary: dict[str, Any], honest: int) -> bool:
     return not set(placed[:honest]) & set(placed[honest:])
 
 
+def write(lines: list[dict[str, Any]], out: Path) -> None:
+    """The figures as CSV."""
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
 def main(
     data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
     seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
@@ -116,7 +124,7 @@ def main(
     examples: Annotated[int, typer.Option(min=10, help="A client; digits: all there are.")] = 200,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
     model: str = "mlp",
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the figures.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
 ) -> None:
     """Measure both attacks and print the table."""
     getLogger("flwr").setLevel(WARNING)
@@ -151,7 +159,7 @@ def main(
             row += [str(line["first_split"]), *(f"{figure:.4f}" for figure in figures)]
             table.add_row(*row, f"{gap:+.4f}")
             if out:
-                out.write_text(json.dumps(lines, indent=1) + "\n")
+                write(lines, out)
     console = Console()
     (console if console.is_terminal else Console(width=110)).print(table)
 
