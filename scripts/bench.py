@@ -85,8 +85,7 @@ def machine() -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak-of"]:
-        who, clients, quick = sys.argv[2:]
-        print(json.dumps(bench_server.peak_of(who, int(clients), quick == "1")))
+        print(json.dumps(bench_server.peak_of(sys.argv[2])))
     else:
         app = typer.Typer(pretty_exceptions_enable=False)
         app.command()(bench)

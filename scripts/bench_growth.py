@@ -36,14 +36,10 @@ def over_clients() -> Iterator[tuple[int, float]]:
 
 
 def over_parameters() -> Iterator[tuple[int, float]]:
-    """10 k to 100 M parameters, ten clients (four from 10 M on, scaled), one cluster."""
+    """10 k to 100 M parameters, four clients, one cluster."""
     for parameters in (10**4, 10**5, 10**6, 10**7, 10**8):
-        large = parameters >= 10**7
-        clients = 4 if large else 10
-        yield (
-            parameters,
-            seconds_of_round(clients, parameters, turns=1 if large else 3) * (10 / clients),
-        )
+        turns = 1 if parameters >= 10**7 else 3
+        yield parameters, seconds_of_round(4, parameters, turns=turns)
 
 
 def over_clusters() -> Iterator[tuple[int, float]]:
