@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import bench_clients
+import bench_flwr
 import bench_server
 import typer
 from bench_measure import Figure
@@ -28,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "bipartition": bench_server.bipartitions,
     "aggregation": bench_server.aggregation,
     "simulation": bench_clients.simulation,
+    "flwr": bench_flwr.under_flower,
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.json"
 
@@ -83,7 +85,8 @@ def machine() -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak-of"]:
-        who, clients, quick = sys.argv[2:]
-        print(json.dumps(bench_server.peak_of(who, int(clients), quick == "1")))
+        print(json.dumps(bench_server.peak_of(sys.argv[2])))
     else:
-        typer.run(bench)
+        app = typer.Typer(pretty_exceptions_enable=False)
+        app.command()(bench)
+        app()

@@ -201,9 +201,8 @@ def aggregation(quick: bool) -> Iterator[Figure]:
 
 def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
     """Peak growth of memory, each as it is in a run: replies as a stream, and as a list."""
-    size = "1" if quick else "0"
     found = {
-        who: in_a_process("--peak-of", who, str(clients), size)["mb"]
+        who: (peak_of(who, clients, quick) if quick else in_a_process("--peak-of", who))["mb"]
         for who in ("stream", "list", "fedavg")
     }
     for who, title in (("stream", "as they come"), ("list", "given as a list too")):
@@ -212,13 +211,13 @@ def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
             "FedAvg with its list",
             found[who],
             found["fedavg"],
-            found[who] / found["fedavg"],
+            found[who] / (found["fedavg"] or 1),
             0.25,
             unit="MB",
         )
 
 
-def peak_of(who: str, clients: int, quick: bool) -> dict[str, float]:
+def peak_of(who: str, clients: int = CLIENTS, quick: bool = False) -> dict[str, float]:
     """By how many MB this process grows at its peak in one `aggregate_train`, replies included."""
     shapes = SHAPES[:2] if quick else SHAPES
     strategy = strategy_for(clients, shapes) if who != "fedavg" else FedAvg()
