@@ -16,7 +16,7 @@ from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.data.partition import deal_out
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import image_size, load_source
-from cflower.data.topics import deal_out_topics
+from cflower.data.topics import TOPIC, deal_out_topics
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator
 
@@ -178,6 +178,7 @@ def _examples(settings: DataSettings, partition: int, num_partitions: int) -> Ex
     )[partition]
     part = source.select(positions)
     names = [settings.natural_id_column] if settings.natural_id_column else []
+    names += [TOPIC] if settings.shift == "topic" else []  # it may be a number, but is no input
     inputs = inputs_of(part, name, exclude=names, image_size=image_size(name))
     expected = _input_shape(name, settings.dataset_size, settings.seed, tuple(names))
     if inputs.shape[1:] != expected:

@@ -32,12 +32,12 @@ def run_norms(setting: Setting) -> Results:
         print(f"{name}: {rounds} rounds")
         keys = {
             "dataset": "digits" if setting.quick else setting.source("mnist"),
-            "dataset-size": 200 if setting.quick else 3000,
+            "dataset-size": 200 if setting.quick else 2500,
             "num-groups": 2,
-            "model": "mlp",
+            "model": "linear",
             "min-available-nodes": 2,
             "num-server-rounds": rounds,
-            "batch-size": 3000,
+            "batch-size": 2500,
             "momentum": 0.0,
             "learning-rate-decay": 1.0,
             "projection-dim": 1,  # no similarity is asked for

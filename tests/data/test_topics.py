@@ -47,6 +47,15 @@ def test_data_without_the_topics(settings: dict[str, object], told: str) -> None
         clients(3, **settings)
 
 
+def test_a_topic_that_is_a_number_is_no_input(tmp_path: Path) -> None:
+    rows = {"size": range(40), "topic": [7, 8] * 20, "label": [0, 0, 1, 1] * 10}
+    pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
+    first, second = clients(2, dataset=str(tmp_path))
+    assert first.train.input_shape == (1,)
+    assert set((first.train.inputs % 2).ravel()) == {0}
+    assert set((second.train.inputs % 2).ravel()) == {1}
+
+
 @pytest.fixture
 def posts(tmp_path: Path) -> str:
     """Ten posts of 45 words a newsgroup: the number of the word, and who says it."""
