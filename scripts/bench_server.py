@@ -15,7 +15,7 @@ from scipy.spatial.distance import squareform
 
 from cflower import ClusteredFL
 from cflower.algorithm.bipartition import bipartition
-from cflower.algorithm.criteria import Criterion, NormCriterion
+from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.federation.roll_call import RollCall
 
@@ -168,6 +168,7 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     # `auto` sees the same parts nothing is split, and its work in round 2 is that of any other.
     steady.aggregate_train(1, messages)
     before = steady.state
+    never = strategy_for(clients, shapes, NeverSplit())
 
     def quiet() -> None:
         steady.state = before
@@ -184,6 +185,7 @@ def aggregation(quick: bool) -> Iterator[Figure]:
         {
             "quiet": quiet,
             "fedavg": lambda: fedavg.aggregate_train(1, messages),
+            "never": lambda: never.aggregate_train(2, messages),
             "auto": lambda: split("auto"),
             "norms": lambda: split("norms"),
         },
@@ -193,6 +195,8 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     what = f"{clients} replies x {size / 1e6:.2f} M"
     theirs = "FedAvg.aggregate_train"
     yield compared(f"aggregate_train, {what}, no split", theirs, took["quiet"], took["fedavg"], 1.0)
+    title = f"aggregate_train with `auto`, {what}"
+    yield compared(title, "the same without a criterion", took["quiet"], took["never"], 1.05)
     for name in splitting:
         title = f"aggregate_train, {what}, split by {name}"
         yield compared(title, theirs, took[name], took["fedavg"], 1.5)

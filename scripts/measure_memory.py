@@ -6,13 +6,12 @@
 """
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
+from bench_measure import now_mb, peak_mb
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -23,22 +22,6 @@ from cflower.federation.roll_call import RollCall
 
 KEPT = 16384
 GROUPS = 4
-
-
-def peak_mb() -> float:
-    """The most memory this process ever had, in MB (10^6 bytes); Linux only.
-
-    Not ``ru_maxrss``: a process that another one started inherits that one's.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kilobytes) * 1024 / 1e6
-
-
-def now_mb() -> float:
-    """The memory of this process now, in MB; Linux only."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
 
 
 def record(vector: np.ndarray) -> ArrayRecord:
