@@ -61,7 +61,6 @@ def leave_one_out(
     out.mkdir(parents=True, exist_ok=True)
     keys = read_overrides([more]) if more else {}
     if not table:
-        getLogger("flwr").setLevel(WARNING)
         jobs = [
             (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
             for absent in absences(clients, literally)  # a part of it is of every seed and kind
@@ -149,6 +148,7 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
                 reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
             return replies
 
+    getLogger("flwr").setLevel(WARNING)  # after Flower, which sets it too
     began, clients = time.monotonic(), config["min-available-nodes"]
     shutil.rmtree(folder, ignore_errors=True)
     theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
