@@ -111,7 +111,7 @@ def separated(summary: dict[str, Any], honest: int) -> bool:
 def write(lines: list[dict[str, Any]], out: Path) -> None:
     """The figures as CSV."""
     with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 

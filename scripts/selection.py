@@ -153,7 +153,7 @@ def main(
     print("worst: held-out examples; in brackets, clients short by more than two standard errors")
     if out:
         with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]))
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(lines)
 
