@@ -1,6 +1,6 @@
 """Measure cflower against what it could be measured against, each as a ratio in the same run.
 
-    OMP_NUM_THREADS=1 python scripts/bench.py                  # everything: 10 minutes on a quiet machine
+    OMP_NUM_THREADS=1 python scripts/bench.py                  # everything
     OMP_NUM_THREADS=1 python scripts/bench.py --only similarity,bipartition
     python scripts/bench.py --quick                            # tiny sizes: does it still run?
 
