@@ -1,6 +1,6 @@
 """Measure cflower against what it could be measured against, each as a ratio in the same run.
 
-    OMP_NUM_THREADS=1 python scripts/bench.py                  # everything, about N minutes
+    OMP_NUM_THREADS=1 python scripts/bench.py                  # everything
     OMP_NUM_THREADS=1 python scripts/bench.py --only similarity,bipartition
     python scripts/bench.py --quick                            # tiny sizes: does it still run?
 
@@ -48,11 +48,13 @@ def bench(
     known = json.loads(out.read_text()) if out.exists() and not quick else {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        figures = list(MEASUREMENTS[name](quick))
+        figures: list[Figure] = []
+        for figure in MEASUREMENTS[name](quick):
+            figures.append(figure)
+            known[name] = {"machine": machine(), "figures": [f.as_record() for f in figures]}
+            if not quick:
+                out.write_text(json.dumps(known, indent=1) + "\n")
         show(name, figures)
-        known[name] = {"machine": machine(), "figures": [figure.as_record() for figure in figures]}
-        if not quick:
-            out.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def show(name: str, figures: list[Figure]) -> None:

@@ -179,9 +179,7 @@ def best_cut(similarity: Matrix) -> Cut:
     >>> best_cut(cosine_similarity([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]])).labels
     array([0, 0, 1, 1], dtype=int32)
     """
-    distance = np.maximum(1.0 - similarity.astype(np.float64), 0.0)
-    np.fill_diagonal(distance, 0.0)
-    merges = hierarchy(squareform(distance, checks=False), "average")
+    merges = hierarchy(np.maximum(1.0 - squareform(similarity, checks=False), 0.0), "average")
     heights = merges[:, 2]
     widest = int(np.argmax(np.diff(heights)))
     middle = (heights[widest] + heights[widest + 1]) / 2
@@ -191,7 +189,7 @@ def best_cut(similarity: Matrix) -> Cut:
     own = np.arange(len(labels)), labels
     # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
     by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
-    sums = np.add.reduceat(similarity[by_part].astype(np.float64), starts, axis=0).T
+    sums = np.add.reduceat(similarity[by_part], starts, axis=0, dtype=np.float64).T
     sums[own] -= 1.0  # not to itself
     to_part = sums / sizes  # shape: (m, parts)
     to_part[own] = sums[own] / np.maximum(sizes[labels] - 1, 1)
