@@ -23,6 +23,7 @@ def test_every_experiment_still_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_kept_can_be_drawn_and_is_told(path: Path, tmp_path: Path) -> None:
     assert f"### {path.stem}" in TOLD
