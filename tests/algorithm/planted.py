@@ -12,7 +12,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.seeding import generator
 
-laws = settings(derandomize=True, deadline=None, max_examples=40)
+laws = settings(max_examples=40)
 """How hypothesis looks for counterexamples: the same examples in every run."""
 
 CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0)

@@ -17,7 +17,7 @@ def source(num: int, num_classes: int = 4) -> datasets.Dataset:
     return embedded(pixels, labels.astype(np.int64), names).add_column("writer", writers)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sampled_from(["iid", "dirichlet", "shards", "natural-id"]),
     st.integers(1, 6),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cflower.federation.exchange import HOLD, Exchange
 from tests.federation.scripted_grid import ScriptedGrid, echo
 
-laws = settings(derandomize=True, deadline=None, max_examples=40)
+laws = settings(max_examples=40)
 
 
 def messages_to(nodes):

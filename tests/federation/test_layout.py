@@ -9,7 +9,7 @@ from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError
 from cflower.federation.layout import BadArraysError, Layout
 
-laws = settings(derandomize=True, deadline=None, max_examples=60)
+laws = settings(max_examples=60)
 
 
 def record(**values):

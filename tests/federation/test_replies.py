@@ -14,7 +14,7 @@ from cflower.federation.replies import (
     weighted_mean,
 )
 
-laws = settings(derandomize=True, deadline=None, max_examples=40)
+laws = settings(max_examples=40)
 
 
 def reply_of(content):

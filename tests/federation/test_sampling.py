@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.federation.sampling import sample
 
-laws = settings(derandomize=True, deadline=None, max_examples=40)
+laws = settings(max_examples=40)
 
 
 def tree_of(*sizes, walking=()):
