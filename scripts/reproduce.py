@@ -7,7 +7,7 @@ What an experiment measured is kept as `docs/results/reproduction/NAME.json`, an
 `NAME.png`, is made from that file alone (`--draw` makes it anew). `docs/reproduction.md` sets
 the results beside the originals'. Data sets come from `--data DIR`, which holds one folder per
 set (`mnist/`, `cifar10/`, ...) that `datasets.load_dataset` reads, else from the Hugging Face
-Hub. Run folders go into `--out`; an experiment that was stopped goes on from those.
+Hub. Run folders go into `--out`; an experiment that was stopped takes its finished runs from there.
 
 `--quick` runs everything at toy size, without downloads, and keeps nothing: CI's proof that no
 script has rotted.
@@ -32,7 +32,6 @@ from cflower.errors import CFlowerError, ConfigError
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "reproduction"
 
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -45,7 +44,7 @@ def reproduce(
     redraw: Annotated[bool, typer.Option("--draw", help="Only draw, from what is kept.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder of data-set folders.")] = None,
     out: Annotated[Path | None, typer.Option(help="For run folders.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Other than 0: results go to --out.")] = 0,
 ) -> None:
     """Run experiments by name, keep their results and draw them."""
     experiments = all_experiments()
@@ -63,7 +62,7 @@ def reproduce(
         out = (out or Path(passing if quick else "outputs/reproduction")).expanduser().absolute()
         setting = Setting(quick, out, data and data.expanduser().absolute(), seed)
         for name in chosen:
-            make(experiments[name], setting, KEPT if not quick else out, redraw)
+            make(experiments[name], setting, out if quick or seed else KEPT, redraw)
 
 
 def make(experiment: Experiment, setting: Setting, kept: Path, redraw: bool) -> None:

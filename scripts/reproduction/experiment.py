@@ -95,8 +95,7 @@ def simulate(
 ) -> RunRecord:
     """One run in this process, as by `cflower simulate`; what its folder tells.
 
-    A finished run of the same config that ``setting.out / name`` holds is taken as it is: an
-    experiment that was stopped goes on there.
+    A finished run of the same config that ``setting.out / name`` holds is taken as it is.
 
     Parameters
     ----------

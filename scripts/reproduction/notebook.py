@@ -163,7 +163,7 @@ def make_stand_in(folder: Path, source: str, seed: int, share: float) -> None:
     labels = labels_of(everything, source)
     parts = [folder / f"HAM10000_images_part_{n}" for n in (1, 2)]
     for part in parts:
-        part.mkdir(parents=True)
+        part.mkdir(parents=True, exist_ok=True)
     rows = ["lesion_id,image_id,dx,dx_type,age,sex,localization"]
     for label, (diagnosis, count) in enumerate(PUBLISHED.items()):
         chosen = np.flatnonzero(labels == label)[: round(count * share)]
@@ -180,7 +180,7 @@ def run_ham10000(setting: Setting) -> Results:
     """The stand-in folder, and the notebook's grid on it with two learning rates."""
     from reproduction.evaluation import unseen
 
-    folder = setting.out / "ham10000-stand-in"
+    folder = setting.out / f"ham10000-stand-in-{setting.seed}"
     if not (folder / "HAM10000_metadata.csv").exists():
         source = "digits" if setting.quick else setting.source("cifar10")
         make_stand_in(folder, source, setting.seed, 0.02 if setting.quick else 0.25)
