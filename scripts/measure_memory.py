@@ -26,8 +26,12 @@ GROUPS = 4
 
 
 def peak_mb() -> float:
-    """The most memory this process ever had, in MB (10^6 bytes)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """The most memory this process ever had, in MB (10^6 bytes); Linux only.
+
+    Not ``ru_maxrss``: after fork and exec that starts at what the parent had.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def now_mb() -> float:
