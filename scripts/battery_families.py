@@ -208,6 +208,10 @@ class Oracle:
         seen = {"sides": sides, "alpha_cross": float(across)}
         return verdict(evidence, Outcome.SPLIT, "the true groups", **seen), memory
 
+    def inherit(self, memory: Memory) -> Memory:
+        """Nothing."""
+        return {}
+
 
 def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> dict[str, Any]:
     """How right a run was: the figures of its record.
