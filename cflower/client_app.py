@@ -78,7 +78,7 @@ def train_round(message: Message, context: Context) -> Message:
     held_out = evaluate(model, data.validation)
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     losses = train(
-        model, data.train, training_settings(config), server_round=server_round, seed=seed
+        model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
     )
     metrics = as_record({**held_out, **losses, "num-examples": len(data.train)})
     arrays = ArrayRecord(model.state_dict())
@@ -177,7 +177,7 @@ def has_own_data(context: Context) -> bool:
 def data_of(config: RunConfig, context: Context) -> ClientData:
     """This node's examples: those of its own folder, else its share of the data set."""
     if not has_own_data(context):
-        return load_client_data(data_settings(config), *partition_of(context))
+        return load_client_data(config.part(DataSettings), *partition_of(context))
     path = str(context.node_config["data-path"])
     return load_own_data(OwnData(path, config.classes, config.validation_fraction, config.seed))
 
@@ -193,33 +193,3 @@ def partition_of(context: Context) -> tuple[int, int]:
             '\'client-id="site-a" data-path="/its/folder"\' for data of its own, or with '
             '"partition-id=0 num-partitions=10" for a share of the data set.'
         ) from None
-
-
-def data_settings(config: RunConfig) -> DataSettings:
-    """The part of the run config that says what the clients' data are."""
-    return DataSettings(
-        dataset=config.dataset,
-        dataset_size=config.dataset_size,
-        partitioner=config.partitioner,
-        dirichlet_alpha=config.dirichlet_alpha,
-        shards_per_client=config.shards_per_client,
-        natural_id_column=config.natural_id_column,
-        shift=config.shift,
-        num_groups=config.num_groups,
-        group_sizes=config.group_sizes,
-        missing_labels=config.missing_labels,
-        validation_fraction=config.validation_fraction,
-        seed=config.seed,
-    )
-
-
-def training_settings(config: RunConfig) -> TrainingSettings:
-    """The part of the run config that says how a client trains."""
-    return TrainingSettings(
-        local_epochs=config.local_epochs,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        learning_rate_decay=config.learning_rate_decay,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )

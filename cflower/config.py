@@ -2,55 +2,27 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.algorithm.tree import SELECTIONS, Selection
-from cflower.choices import check_choice
+from cflower.choices import check_fields, choice, key_of, number
 from cflower.data.names import PARTITIONERS, SHIFTS
 from cflower.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
-
-
-@dataclass(frozen=True)
-class Range:
-    """The values a number may take; an open end is written with ``above`` or ``below``."""
-
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-
-    def __str__(self) -> str:
-        bounds = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
-        return " and ".join(f"{sign} {b:g}" for sign, b in bounds.items() if b is not None)
-
-    def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
-
-
-def number(default: float, **bounds: float) -> Any:
-    """A number key with its bounds."""
-    return field(default=default, metadata={"range": Range(**bounds)})
-
-
-def choice(default: str, options: tuple[str, ...]) -> Any:
-    """A key with a fixed set of values."""
-    return field(default=default, metadata={"options": options})
+Part = TypeVar("Part", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -120,8 +92,7 @@ class RunConfig:
     tracker: str = choice("", TRACKERS)
 
     def __post_init__(self) -> None:
-        for spec in fields(self):
-            check_value(spec, getattr(self, spec.name))
+        check_fields(self)
         if self.group_sizes and not all(
             size.strip().isdecimal() and int(size) > 0 for size in self.group_sizes.split(",")
         ):
@@ -191,6 +162,10 @@ class RunConfig:
         """The config under its kebab-case keys, as `read` takes it."""
         return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
 
+    def part(self, kind: type[Part]) -> Part:
+        """Those keys that a room of its own has as settings, such as `TrainingSettings`."""
+        return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
+
     def output_path(self, *, relative_to: Path | None = None) -> Path:
         """The folder that run folders go into, absolute.
 
@@ -211,15 +186,6 @@ class RunConfig:
         return relative_to / path
 
 
-def key_of(spec: "dataclasses.Field[Any]") -> str:
-    """The run-config key of a field.
-
-    >>> key_of(fields(RunConfig)[1])
-    'num-server-rounds'
-    """
-    return spec.name.replace("_", "-")
-
-
 def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
     """The value as the field's type; TOML's ``1`` is a fine float, its ``true`` no number."""
     kind = type(spec.default)
@@ -232,12 +198,3 @@ def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
             f"but expected {names.get(kind, kind.__name__)}, such as {spec.default!r}."
         )
     return value
-
-
-def check_value(spec: "dataclasses.Field[Any]", value: Any) -> None:
-    """Refuse a value outside the field's range or options."""
-    bounds, options = spec.metadata.get("range"), spec.metadata.get("options")
-    if bounds is not None and value not in bounds:
-        raise ConfigError(f"Got {key_of(spec)}={value!r}, but expected a number {bounds}.")
-    if options is not None:
-        check_choice(key_of(spec), value, options)

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from cflower.algorithm.newcomer import Step, descend
 from cflower.algorithm.tree import Cluster, Vector
-from cflower.client_app import training_settings
 from cflower.data.client_data import ClientData
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import DataError, RunFolderError
-from cflower.learning.training import evaluate, train
+from cflower.learning.training import TrainingSettings, evaluate, train
 from cflower.runs.reading import read_json
 from cflower.saved_run import SavedRun
 from cflower.seeding import torch_seed
@@ -129,7 +128,7 @@ def newcomers_update(
     assert server_round is not None
     model = saved.module(cluster.model)
     seed = torch_seed(config.seed, "train", server_round, name)
-    train(model, data.train, training_settings(config), server_round=server_round, seed=seed)
+    train(model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed)
     return saved.compared(model, cluster.model)
 
 

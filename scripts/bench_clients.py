@@ -15,9 +15,8 @@ from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from cflower.client_app import app as client_app
-from cflower.client_app import data_settings
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.federation.inline_grid import InlineGrid
 from cflower.learning.models import build_model
 from cflower.server_app import run
@@ -78,7 +77,7 @@ class BareLoop:
         self.config = config or RunConfig()
         self.clients = []
         for partition in range(clients):
-            data = load_client_data(data_settings(self.config), partition, clients)
+            data = load_client_data(self.config.part(DataSettings), partition, clients)
             examples = data.train, data.validation
             self.clients.append([torch.tensor(a) for e in examples for a in (e.inputs, e.labels)])
         first = data.train

@@ -128,8 +128,8 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
     """One federation, and then its newcomers."""
     from flwr.app import Context, Message, RecordDict
 
-    from cflower.client_app import app, data_settings
-    from cflower.data.client_data import load_client_data
+    from cflower.client_app import app
+    from cflower.data.client_data import DataSettings, load_client_data
     from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
     from cflower.federation.roll_call import FACTS
     from cflower.newcomer import assign
@@ -156,7 +156,7 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
     summary = run(grid, Context(1, 0, {}, RecordDict(), theirs), lambda text: None)
     trained = time.monotonic()
     path, truth = folder / summary["run_id"], summary["groups"]
-    settings = data_settings(RunConfig.read(config))
+    settings = RunConfig.read(config).part(DataSettings)
     newcomers = []
     for client in absent if summary["splits"] else ():
         examples = load_client_data(settings, client, clients)

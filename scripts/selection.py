@@ -25,9 +25,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from cflower.algorithm.tree import in_order
-from cflower.client_app import data_settings
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.examples import Examples
 from cflower.errors import CFlowerError, RunFolderError
 from cflower.learning.models import build_model
@@ -73,7 +72,7 @@ def served(clustered: Path, federated: Path) -> list[Served]:
     found = []
     for name in in_order(leaf_of):
         partition = int(name.removeprefix("partition-"))
-        examples = load_client_data(data_settings(config), partition, len(leaf_of)).validation
+        examples = load_client_data(config.part(DataSettings), partition, len(leaf_of)).validation
         steps = leaf_of[name].split(".")
         way = [".".join(steps[: i + 1]) for i in range(len(steps))]
         logits = {cluster: ours.logits(cluster, examples) for cluster in way}

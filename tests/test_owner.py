@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import cflower as package
 from cflower.cli import main
-from cflower.client_app import data_settings
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.decoding import inputs_of
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
@@ -98,7 +97,7 @@ def test_its_update_is_computed_and_compared_as_in_the_run(run: Path) -> None:
     assert saved.projection.mask is not None
     for client, cluster, edge in [(0, "0", "0.0"), (9, "0.1", "0.1.1")]:
         name = f"partition-{client}"
-        data = load_client_data(data_settings(saved.config), client, 12)
+        data = load_client_data(saved.config.part(DataSettings), client, 12)
         fork = saved.tree.clusters[cluster]
         update = newcomers_update(saved, data, str, fork, name=name)
         np.testing.assert_array_equal(update, saved.tree.clusters[edge].edge[name])

@@ -10,9 +10,8 @@ from safetensors.numpy import load_file
 
 from cflower import assign, export, server_app
 from cflower.client_app import app as client_app
-from cflower.client_app import data_settings
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import DataSettings, load_client_data
 from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
@@ -120,7 +119,7 @@ def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
     for key, array in load_file(back).items():
         np.testing.assert_allclose(array, true[key], atol=1e-5, rtol=0)
     config = RunConfig.read(json.loads((plain / "config.json").read_text())["config"])
-    newcomer = load_client_data(data_settings(config), 0, 8)
+    newcomer = load_client_data(config.part(DataSettings), 0, 8)
     ways = [assign(plain, newcomer), assign(private, newcomer, seed_file=seed_file)]
     assert ways[0].cluster == ways[1].cluster
     for one, two in zip(*(way.levels[:-1] for way in ways), strict=True):

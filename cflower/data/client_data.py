@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.choices import check_choice
+from cflower.choices import check_fields, choice, number
 from cflower.data.columns import class_names, labels_of
 from cflower.data.decoding import inputs_of
 from cflower.data.examples import Examples
@@ -52,38 +52,22 @@ class DataSettings:
     """
 
     dataset: str = "digits"
-    dataset_size: int = 0
-    partitioner: str = "iid"
-    dirichlet_alpha: float = 1.0
-    shards_per_client: int = 2
+    dataset_size: int = number(0, least=0)
+    partitioner: str = choice("iid", PARTITIONERS)
+    dirichlet_alpha: float = number(1.0, above=0)
+    shards_per_client: int = number(2, least=1)
     natural_id_column: str = ""
-    shift: str = "none"
-    num_groups: int = 2
+    shift: str = choice("none", SHIFTS)
+    num_groups: int = number(2, least=1)
     group_sizes: str = ""
     missing_labels: str = ""
-    validation_fraction: float = 0.2
-    seed: int = 0
+    validation_fraction: float = number(0.2, above=0, below=1)
+    seed: int = number(0, least=0)
 
     def __post_init__(self) -> None:
-        check_choice("partitioner", self.partitioner, PARTITIONERS)
-        check_choice("shift", self.shift, SHIFTS)
-        ranges = (
-            ("dataset", self.dataset, self.dataset.strip() != "", "a name or a folder"),
-            ("dataset-size", self.dataset_size, self.dataset_size >= 0, "0 (all) or more"),
-            ("dirichlet-alpha", self.dirichlet_alpha, self.dirichlet_alpha > 0, "more than 0"),
-            ("shards-per-client", self.shards_per_client, self.shards_per_client >= 1, "1 or more"),
-            ("num-groups", self.num_groups, self.num_groups >= 1, "1 or more"),
-            (
-                "validation-fraction",
-                self.validation_fraction,
-                0 < self.validation_fraction < 1,
-                "a number between 0 and 1, e.g. 0.2",
-            ),
-            ("seed", self.seed, self.seed >= 0, "0 or more"),
-        )
-        for key, value, fits, expected in ranges:
-            if not fits:
-                raise ConfigError(f"{key} = {value!r} is out of range: expected {expected}.")
+        check_fields(self)
+        if not self.dataset.strip():
+            raise ConfigError("dataset is empty: expected a name or a folder.")
         if self.partitioner == "natural-id" and not self.natural_id_column:
             raise ConfigError(
                 "partitioner = 'natural-id' needs natural-id-column: name the column that says "

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from cflower.choices import check_fields, number
 from cflower.data.examples import Examples
-from cflower.errors import ConfigError, DataError
+from cflower.errors import DataError
 
 EVALUATION_BATCH = 1000
 """Examples per step of an evaluation: changes memory and speed, not the figures."""
@@ -47,26 +48,15 @@ class TrainingSettings:
         If a value is out of its range.
     """
 
-    local_epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 0.1
-    learning_rate_decay: float = 1.0
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    local_epochs: int = number(3, least=1)
+    batch_size: int = number(32, least=1)
+    learning_rate: float = number(0.1, above=0)
+    learning_rate_decay: float = number(1.0, above=0, most=1)
+    momentum: float = number(0.9, least=0, below=1)
+    weight_decay: float = number(0.0, least=0)
 
     def __post_init__(self) -> None:
-        decay = self.learning_rate_decay
-        ranges = (
-            ("local-epochs", self.local_epochs, self.local_epochs >= 1, "1 or more"),
-            ("batch-size", self.batch_size, self.batch_size >= 1, "1 or more"),
-            ("learning-rate", self.learning_rate, self.learning_rate > 0, "more than 0"),
-            ("learning-rate-decay", decay, 0 < decay <= 1, "more than 0, at most 1"),
-            ("momentum", self.momentum, 0 <= self.momentum < 1, "0 or more, less than 1"),
-            ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
-        )
-        for key, value, fits, expected in ranges:
-            if not fits:
-                raise ConfigError(f"{key} = {value!r} is out of range: expected {expected}.")
+        check_fields(self)
 
     def learning_rate_in(self, server_round: int) -> float:
         """Learning rate of a round, counted from 1.

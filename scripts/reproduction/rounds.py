@@ -8,9 +8,8 @@ from flwr.app import ArrayRecord
 
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.client_app import app as client_app
-from cflower.client_app import data_settings
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.federation.strategy import ClusteredFL
@@ -84,4 +83,4 @@ def initial_model(keys: Keys) -> ArrayRecord:
 def client_data(keys: Keys, partition: int) -> ClientData:
     """What one client of such a federation holds."""
     config = RunConfig.read(keys)
-    return load_client_data(data_settings(config), partition, config.min_available_nodes)
+    return load_client_data(config.part(DataSettings), partition, config.min_available_nodes)

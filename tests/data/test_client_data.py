@@ -60,15 +60,15 @@ def test_kept_and_read_only() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"dataset": " "}, "dataset ="),
-        ({"dataset_size": -1}, "dataset-size = -1 is out of range: expected 0"),
+        ({"dataset": " "}, "dataset is empty"),
+        ({"dataset_size": -1}, "dataset-size=-1, but expected a number >= 0"),
         ({"partitioner": "idd"}, "did you mean 'iid'"),
         ({"shift": "rotate"}, "did you mean 'rotation'"),
         ({"dirichlet_alpha": 0.0}, "dirichlet-alpha"),
         ({"shards_per_client": 0}, "shards-per-client"),
         ({"num_groups": 0}, "num-groups"),
         ({"validation_fraction": 1.0}, "validation-fraction"),
-        ({"seed": -1}, "seed = -1"),
+        ({"seed": -1}, "seed=-1"),
         ({"partitioner": "natural-id"}, "natural-id-column"),
         ({"missing_labels": "1;2"}, "set shift = 'label-subset'"),
     ],

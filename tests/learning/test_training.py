@@ -124,10 +124,10 @@ def test_no_examples() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"local_epochs": 0}, "local-epochs = 0 is out of range: expected 1 or more"),
+        ({"local_epochs": 0}, "local-epochs=0, but expected a number >= 1"),
         ({"batch_size": 0}, "batch-size"),
-        ({"learning_rate": 0.0}, "learning-rate = 0.0"),
-        ({"learning_rate": float("nan")}, "learning-rate = nan"),
+        ({"learning_rate": 0.0}, "learning-rate=0.0"),
+        ({"learning_rate": float("nan")}, "learning-rate=nan"),
         ({"learning_rate_decay": 1.5}, "learning-rate-decay"),
         ({"momentum": 1.0}, "momentum"),
         ({"weight_decay": -0.1}, "weight-decay"),
