@@ -24,16 +24,17 @@ CLIENTS, GROUPS, HELD_OUT = 20, 4, 5
 
 
 class Problem(NamedTuple):
-    """Points per client of figure 5 and of figure 6, and rounds."""
+    """Points per client of figure 5 and of figure 6, rounds, and what SGD stands on these data."""
 
     points: tuple[int, ...]
     by_round: int
     rounds: int
+    learning_rate: float = 0.1
 
 
 PROBLEMS = {
-    "mnist": Problem((10, 20, 50, 100, 200), by_round=100, rounds=25),
-    "cifar10": Problem((100, 300, 600), by_round=600, rounds=15),
+    "mnist": Problem((10, 20, 50, 100), by_round=100, rounds=25),
+    "cifar10": Problem((100, 300), by_round=300, rounds=15, learning_rate=0.03),
 }
 QUICK = {"digits": Problem((10, 20), by_round=20, rounds=2)}
 GRADIENTS_AT = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40)
@@ -48,7 +49,7 @@ def run_by_points(setting: Setting) -> Results:
     """Figure 5: both gaps after the last round."""
     results: Results = {}
     for data, problem in problems(setting).items():
-        runs = [gaps(setting, data, points, problem.rounds) for points in problem.points]
+        runs = [gaps(setting, data, points, problem) for points in problem.points]
         results[data] = {
             "rounds": problem.rounds,
             "points": problem.points,
@@ -62,23 +63,24 @@ def run_by_points(setting: Setting) -> Results:
 def run_by_round(setting: Setting) -> Results:
     """Figure 6: both gaps by round."""
     return {
-        data: {"points": problem.by_round} | gaps(setting, data, problem.by_round, problem.rounds)
+        data: {"points": problem.by_round} | gaps(setting, data, problem.by_round, problem)
         for data, problem in problems(setting).items()
     }
 
 
-def gaps(setting: Setting, data: str, points: int, rounds: int) -> dict[str, Any]:
+def gaps(setting: Setting, data: str, points: int, problem: Problem) -> dict[str, Any]:
     """One federation's gaps by round; kept in ``setting.out``, so that no figure runs it again."""
-    kept = setting.out / "gaps" / f"{data}-{points}-{rounds}-{setting.seed}.json"
+    rate, rounds = problem.learning_rate, problem.rounds
+    kept = setting.out / "gaps" / f"{data}-{points}-{rate}-{rounds}-{setting.seed}.json"
     if not kept.exists():
         print(f"{data}: {points} points a client, {rounds} rounds")
-        told = measure_gaps(setting, data, points, rounds)
+        told = measure_gaps(setting, data, points, problem)
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(told))
     return dict(json.loads(kept.read_text()))
 
 
-def measure_gaps(setting: Setting, data: str, points: int, rounds: int) -> dict[str, Any]:
+def measure_gaps(setting: Setting, data: str, points: int, problem: Problem) -> dict[str, Any]:
     """Run it; ``gradient`` is by round, as text."""
     keys = {
         "dataset": data if setting.quick else setting.source(data),
@@ -88,7 +90,8 @@ def measure_gaps(setting: Setting, data: str, points: int, rounds: int) -> dict[
         "num-groups": GROUPS,
         "model": "cnn" if setting.quick else "lab-convnet",
         "min-available-nodes": CLIENTS,
-        "num-server-rounds": rounds,
+        "num-server-rounds": problem.rounds,
+        "learning-rate": problem.learning_rate,
         "learning-rate-decay": 1.0,
         "seed": setting.seed,
     }
@@ -97,7 +100,7 @@ def measure_gaps(setting: Setting, data: str, points: int, rounds: int) -> dict[
 
     def on_round(report: RoundReport, strategy: ClusteredFL) -> None:
         updates.append(gap(report))
-        if report.server_round in (*GRADIENTS_AT, rounds):
+        if report.server_round in (*GRADIENTS_AT, problem.rounds):
             model = strategy.layout.record(report.state.tree.root.model)
             gradients[str(report.server_round)] = gradient_gap(keys, points, model)
 
