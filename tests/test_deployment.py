@@ -71,11 +71,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
         here.federation("down")
 
 
-def until(what: Callable[[], bool], seconds: float, site: Site) -> None:
+def until(what: Callable[[], bool], seconds: float, site: Site, pause: float = 1.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, f"waited {seconds} s\n{site.log('superlink')[-4000:]}"
-        time.sleep(1)
+        time.sleep(pause)
 
 
 def alive(pid: int) -> bool:
@@ -121,7 +121,9 @@ def test_nodes_with_their_own_data_are_clustered_leave_return_and_join(site: Sit
         (run,) = site.flwr("ls", "runs")
         return str(run["status"]).startswith("finished")
 
-    until(finished, 600, site)
+    # Flower's command line takes seconds of the processors that the clients train on.
+    until(lambda: len({line["round"] for line in site.lines()}) == ROUNDS, 600, site)
+    until(finished, 200, site, pause=5.0)
     (run,) = site.flwr("ls", "runs")
     assert run["status"] == "finished:completed", site.log("superlink")
     (folder,) = (site.folder / "runs").iterdir()

@@ -156,7 +156,7 @@ def finish(axes: "Axes", across: str) -> None:
     """What all panes have."""
     axes.axhline(0, color="black", ls="--", lw=1)
     axes.set(xlabel=across, ylabel="separation gap g(α)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
 
 
 LABELS = {"update": "weight-updates", "gradient": "gradients"}
