@@ -45,11 +45,15 @@ class Federation:
         if self._file.exists():
             self.settings = json.loads(self._file.read_text())
         self.superlink = Process(folder, "superlink")
+        self._processes: dict[str, Process] = {}
 
     @property
     def nodes(self) -> dict[str, Process]:
-        """The SuperNodes by name."""
-        return {name: Process(self.folder, name) for name in self.settings["nodes"]}
+        """The SuperNodes by name; the same object each time, because it knows when it started."""
+        for name in self.settings["nodes"]:
+            if name not in self._processes:
+                self._processes[name] = Process(self.folder, name)
+        return self._processes
 
     @property
     def address(self) -> str:
