@@ -60,7 +60,8 @@ def kill_while_running(out: Path, moment: float) -> Path | None:
     while time.monotonic() < deadline and process.poll() is None:
         if len(list(out.glob("*/rounds.jsonl"))) or not whole:
             (run,) = list(out.glob("*")) or [None]
-            if run and (not whole or rounds(run) >= whole):
+            begun = run is not None and (run / "config.json").exists()
+            if run and begun and (not whole or rounds(run) >= whole):
                 break
         time.sleep(0.001)
     time.sleep(0.15 * share)  # somewhere in the round, or in the writing of its files

@@ -4,12 +4,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+# Not `torch.optim.SGD`: its first step imports PyTorch's compiler, for two seconds of every
+# process, and Flower starts a process for every message to a SuperNode.
+from torch.optim.sgd import sgd
 
 from cflower.choices import check_fields, number
 from cflower.data.examples import Examples
@@ -112,21 +117,29 @@ def train(
         _placed(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
-        optimizer = torch.optim.SGD(
-            model.parameters(),
+        parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        velocities: list[Tensor | None] = [None] * len(parameters)
+        step = partial(
+            sgd,
+            parameters,
+            momentum_buffer_list=velocities,
             lr=settings.learning_rate_in(server_round),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            foreach=False,
         )
         loss_sum, num_seen = torch.zeros((), device=inputs.device), 0
         for _ in range(settings.local_epochs):
             loss_sum, num_seen = loss_sum.zero_(), 0
             for batch in _batches(len(examples), settings.batch_size, rng):
                 chosen = batch.to(inputs.device)
-                optimizer.zero_grad()
                 loss = cross_entropy(model(inputs[chosen]), labels[chosen])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                gradients = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    step(list(gradients))
                 loss_sum += loss.detach() * len(batch)
                 num_seen += len(batch)
     return {"train-loss": loss_sum.item() / num_seen}

@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from cflower import ClusteredFL
-from cflower.errors import RunFolderError
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.federation.roll_call import answer
 from cflower.runs.checkpoint import packed
@@ -218,14 +217,15 @@ class Scenario:
         strategy = ClusteredFL(**self.settings)
         folder = None if path is None else MortalFolder(path, {"seed": self.settings["seed"]})
         done = 0
-        if folder is not None:
+        if path is not None and folder is not None:
             folder.tick = fuse.tick
-            try:
-                checkpoint = folder.take_up(warn=print)
+            begun = (path / "config.json").exists()
+            checkpoint = folder.take_up(warn=print) if begun else None
+            if checkpoint is None:
+                folder.begin()
+            else:
                 done = checkpoint.server_round
                 strategy.resume(checkpoint.state, done, checkpoint.conduct)
-            except RunFolderError:  # killed before its first checkpoint, or never begun
-                folder.begin()
         grid = ChaosGrid(Machines(self.groups), plan, done + 1, fuse.tick)
 
         def on_round(report: Any) -> None:
