@@ -43,11 +43,12 @@ def judge_way(
         Halves the examples.
     """
     names, every = list(logits), np.arange(len(labels))
-    said = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
+        said = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
+        mixed = logsumexp(said, axis=0) - np.log(len(names))  # shape: (n, num_classes)
     right = np.stack([logits[name].argmax(axis=1) == labels for name in names])  # (levels, n)
     losses = -said[:, every, labels]  # shape: (levels, n)
     level = chosen_by_others(losses, rng)
-    mixed = logsumexp(said, axis=0) - np.log(len(names))  # shape: (n, num_classes)
     return Judged(
         {name: measured(right[i], losses[i]) for i, name in enumerate(names)},
         measured(right[level, every], losses[level, every]),
