@@ -99,7 +99,7 @@ class Federation:
             make_data(data, number)
         if not (self.folder / "keys" / name).exists():
             make_key(self.folder / "keys" / name)
-        self.settings["nodes"][name] = {"data": str(data.absolute()), "port": free_port()}
+        self.settings["nodes"][name] = {"data": str(data.absolute())}
 
     def _start_superlink(self) -> None:
         certificates = self.folder / "certificates"
@@ -129,7 +129,10 @@ class Federation:
             time.sleep(0.2)
 
     def _start_node(self, name: str, node: Process) -> None:
-        data, port = (self.settings["nodes"][name][key] for key in ("data", "port"))
+        data = self.settings["nodes"][name]["data"]
+        # A new port each time: what a killed SuperNode started still looks for it at the old one,
+        # and would take a message of the new one with it when it ends.
+        port = free_port()
         security: list[object] = ["--insecure"]
         if not self.settings["insecure"]:
             security = ["--root-certificates", self.folder / "certificates" / "ca.crt"]
