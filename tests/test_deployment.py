@@ -16,7 +16,7 @@ import pytest
 
 PROJECT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-ROUNDS = 12
+ROUNDS = 10
 
 pytestmark = pytest.mark.slow
 
