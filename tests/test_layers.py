@@ -102,6 +102,7 @@ def test_every_import_is_seen():
     assert not lies_in("flwr_datasets", ("flwr",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [

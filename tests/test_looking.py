@@ -46,6 +46,7 @@ def test_report_opens_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened == [(runs / "20260101-a" / "report.html").as_uri()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_figures_and_comparison(runs: Path, tmp_path: Path) -> None:
     status, out, _ = cflower("report", "20260101", "--runs", runs, "--figures", tmp_path / "f")

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def test_norms_and_cosines_are_preserved():
     assert np.abs(error).max() < 3 * np.sqrt(2 / 2000)
 
 
+@pytest.mark.slow
 @laws
 @given(st.floats(-1, 1), st.integers(2, 3), st.integers(0, 5))
 def test_the_error_of_a_cosine_is_as_small_as_stated(cosine, log_entries, which):

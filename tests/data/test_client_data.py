@@ -40,6 +40,7 @@ def test_a_shift_changes_neither_the_deal_nor_the_hold_out() -> None:
     np.testing.assert_array_equal(plain.train.labels, turned.train.labels)
 
 
+@pytest.mark.slow
 def test_same_in_another_process_and_order_without_flower_or_torch() -> None:
     namespace: dict[str, object] = {}
     exec(DIGEST, namespace)

@@ -179,6 +179,7 @@ def test_unreachable_hub_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert not datasets.config.HF_HUB_OFFLINE
 
 
+@pytest.mark.slow
 def test_emnist_layout_is_turned_upright(tmp_path: Path) -> None:
     raw = tmp_path / "EMNIST" / "raw"
     raw.mkdir(parents=True)

@@ -193,6 +193,7 @@ def test_seeds_that_differ_or_cannot_be_read_are_told_in_the_roll_call(seeds, tm
     assert SEED.decode() not in str(roll_call.facts)
 
 
+@pytest.mark.slow
 def test_a_real_node_takes_no_path_from_the_server(tmp_path):
     (tmp_path / "seed").write_bytes(SEED)
     grid = InlineGrid(app_of([PermutationMod()]), 2, {"seed-file": str(tmp_path / "seed")})

@@ -67,6 +67,7 @@ def strategy() -> ClusteredFL:
     return strategy
 
 
+@pytest.mark.slow
 def test_the_two_groups_are_found_exactly(strategy):
     nodes = [str(FIRST_NODE_ID + i) for i in range(NUM_CLIENTS)]
     assert [leaf.members for leaf in strategy.tree.leaves] == [

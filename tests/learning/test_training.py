@@ -37,6 +37,7 @@ def weights_after(settings: TrainingSettings, num: int, server_round: int = 1) -
     return nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
+@pytest.mark.slow
 def test_the_cnn_learns_the_digits() -> None:
     data = load_client_data(DataSettings(), 0, 1)
     model = build_model("cnn", data.train.input_shape, 10, seed=0)
@@ -53,6 +54,7 @@ def test_the_cnn_learns_the_digits() -> None:
     assert not model.training
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bits are promised on the CPU")
 def test_training_gives_the_same_bits_in_another_process() -> None:
     namespace: dict[str, object] = {}

@@ -14,6 +14,7 @@ from tests.runs.folders import made_up_run
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 
+@pytest.mark.slow
 def test_accuracy_and_norms_as_png_and_svg(made_up: Path, tmp_path: Path) -> None:
     run = RunRecord.read(made_up)
     written = figures.write_figures(run, tmp_path / "new" / "folder")

@@ -147,6 +147,7 @@ def test_figures_of_another_criterion_and_numbers_that_are_none(tmp_path: Path) 
     page(content)
 
 
+@pytest.mark.slow
 def test_a_large_run_stays_below_15_megabytes(tmp_path: Path) -> None:
     path = made_up_run(tmp_path / "run", clients=500, rounds=200, refused=30)
     report = write_report(path)
