@@ -9,8 +9,6 @@ adversaries stay away, which leaves the others exactly the same examples:
 - ``reversed``: they train as the others do and send θ − Δθ in place of θ + Δθ.
 """
 
-import csv
-import sys
 import tempfile
 from collections.abc import Callable
 from logging import WARNING, getLogger
@@ -20,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 from battery import folders, numbers
+from command import start, write_table
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from rich.console import Console
 from rich.progress import track
@@ -29,7 +28,6 @@ from cflower import server_app
 from cflower.algorithm.tree import in_order
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.layout import UNTRAINED, is_trained
 from cflower.federation.roll_call import FACTS, ROLL_CALL
@@ -108,14 +106,6 @@ def separated(summary: dict[str, Any], honest: int) -> bool:
     return not set(placed[:honest]) & set(placed[honest:])
 
 
-def write(lines: list[dict[str, Any]], out: Path) -> None:
-    """The figures as CSV."""
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 def main(
     data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
     seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
@@ -159,14 +149,10 @@ def main(
             row += [str(line["first_split"]), *(f"{figure:.4f}" for figure in figures)]
             table.add_row(*row, f"{gap:+.4f}")
             if out:
-                write(lines, out)
+                write_table(lines, out)
     console = Console()
     (console if console.is_terminal else Console(width=110)).print(table)
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    start(lambda: typer.run(main))

@@ -35,9 +35,10 @@ from battery_families import (
     truth_of,
 )
 from battery_report import Record, Results, draw, print_table, sentence, write_csv
+from command import start
 from rich.console import Console
 
-from cflower.errors import CFlowerError, ConfigError
+from cflower.errors import ConfigError
 from cflower.overrides import read_overrides
 
 ALL = "all"
@@ -206,8 +207,4 @@ def numbers(seeds: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(battery)
-    except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    start(lambda: typer.run(battery))

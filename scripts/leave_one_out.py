@@ -16,7 +16,6 @@ are the same newcomers with labels at random: they belong nowhere, and `assign` 
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,11 +26,11 @@ from typing import Annotated, Any
 
 import typer
 from battery import folders, numbers
+from command import start
 from rich.console import Console
 from rich.table import Table
 
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError
 from cflower.overrides import read_overrides
 
 SHIFTS = ("rotation", "label-permutation")
@@ -262,8 +261,4 @@ def share(cases: Iterable[bool]) -> str:
 if __name__ == "__main__":
     # One core each; read when the libraries are loaded, which is later.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    try:
-        typer.run(leave_one_out)
-    except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    start(lambda: typer.run(leave_one_out))

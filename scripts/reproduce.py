@@ -15,7 +15,6 @@ script has rotted.
 
 import json
 import pkgutil
-import sys
 import tempfile
 import time
 from importlib import import_module
@@ -25,10 +24,11 @@ from typing import Annotated
 
 import reproduction
 import typer
+from command import start
 from reproduction.experiment import Experiment, Results, Setting
 
 from cflower.choices import check_choice
-from cflower.errors import CFlowerError, ConfigError
+from cflower.errors import ConfigError
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "reproduction"
 
@@ -87,8 +87,4 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 if __name__ == "__main__":
-    try:
-        app()
-    except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    start(app)

@@ -9,15 +9,14 @@ that never split (``federated``), which went on learning from everyone for all r
 judged on each half of a client's held-out examples by the level that the other half chose.
 """
 
-import csv
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import typer
+from command import start, write_table
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +27,7 @@ from cflower.algorithm.tree import in_order
 from cflower.config import RunConfig
 from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.examples import Examples
-from cflower.errors import CFlowerError, RunFolderError
+from cflower.errors import RunFolderError
 from cflower.learning.models import build_model
 from cflower.learning.selection import judge_way
 from cflower.learning.training import predict
@@ -151,15 +150,8 @@ def main(
     (console if console.is_terminal else Console(width=130)).print(table)
     print("worst: held-out examples; in brackets, clients short by more than two standard errors")
     if out:
-        with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+        write_table(lines, out)
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    start(lambda: typer.run(main))

@@ -1,34 +1,16 @@
 """`cflower` as its user starts it: output, files, errors and exit status."""
 
 import json
-import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from cflower.cli import main
+from tests.command import cflower
 
 QUICK = (
     "num-server-rounds=3 min-available-nodes=4 dataset-size=300 local-epochs=1 "
     "split-criterion='norms' eps1=5.0 eps2=0.1 gamma-max=0.0 min-cluster-size=1"
 )
-
-
-def cflower(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command's entry point in this process: a new one takes seconds to import PyTorch."""
-    out, err, before = StringIO(), StringIO(), sys.argv
-    sys.argv = ["cflower", *arguments]
-    try:
-        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-    code = ended.value.code
-    status = code if isinstance(code, int) else int(code is not None)
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")

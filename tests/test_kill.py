@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cflower.seeding import generator
-from tests.test_cli import cflower
+from tests.command import cflower
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "3"))
 CONFIG = (

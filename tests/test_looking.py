@@ -1,14 +1,11 @@
 """The commands that look at a run, as their user types them."""
 
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from cflower.cli import main
+from tests.command import cflower
 from tests.runs.folders import made_up_run
 
 
@@ -18,18 +15,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_up_run(folder / "20260101-a")
     made_up_run(folder / "20260102-b", method="federated")
     return folder
-
-
-def cflower(*arguments: object) -> tuple[int, str, str]:
-    """Exit status, output and errors."""
-    out, err, before = StringIO(), StringIO(), sys.argv
-    sys.argv = ["cflower", *map(str, arguments)]
-    try:
-        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
 
 def test_report_writes_the_page_and_says_where(runs: Path) -> None:

@@ -2,10 +2,7 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import cflower as package
-from cflower.cli import main
 from cflower.data.client_data import DataSettings, load_client_data
 from cflower.data.decoding import inputs_of
 from cflower.data.shifts import rotated
@@ -27,6 +23,7 @@ from cflower.learning import build_model
 from cflower.learning.files import answers_of
 from cflower.newcomer import newcomers_update
 from cflower.saved_run import SavedRun
+from tests.command import cflower
 from tests.learning.test_files import needs_onnx
 
 pytestmark = pytest.mark.slow
@@ -38,18 +35,6 @@ RUN = (
     "min-cluster-size=3"
 )
 """Four groups, found two by two; updates compared by a projection of some of their layers."""
-
-
-def cflower(*arguments: object) -> tuple[int, str, str]:
-    """Exit status, output and errors."""
-    out, err, before = StringIO(), StringIO(), sys.argv
-    sys.argv = ["cflower", *map(str, arguments)]
-    try:
-        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module")

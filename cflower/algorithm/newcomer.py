@@ -65,7 +65,7 @@ def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tupl
     Returns
     -------
     tuple of Step
-        None if the root was never split; the last one's ``fork.child`` is the leaf.
+        Empty if the root was never split; else the last one's ``fork.child`` is the leaf.
     """
     cluster, steps = tree.root, []
     while not cluster.is_leaf:

@@ -1,0 +1,26 @@
+"""What the scripts that measure have in common: how they start and how they write tables."""
+
+import csv
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cflower.errors import CFlowerError
+
+
+def start(command: Callable[[], object]) -> None:
+    """Run a script's command line; what is wrong with its input is one sentence, exit status 1."""
+    try:
+        command()
+    except CFlowerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Lines of the same figures as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
