@@ -18,6 +18,11 @@ class ScriptedGrid(Grid):
         Connected nodes; messages to others are not accepted.
     arrivals : sequence of sequences of int
         The nodes whose replies come at each pull.
+
+    Notes
+    -----
+    ``set_run``, ``create_message`` and ``send_and_receive`` are there because Flower's `Grid` is
+    abstract. They raise: an exchange that began to call them would no longer stream.
     """
 
     def __init__(
