@@ -231,11 +231,7 @@ class CFL:
 
 
 class Tally:
-    """Σ w_i Δ_i of every leaf, summed as replies arrive: no more memory for more clients.
-
-    Models of up to `SMALL` entries are summed one by one in float64. For larger ones that takes
-    most of a round's time: `AT_ONCE` updates (fewer if they have more than `MOST_AT_ONCE`
-    entries together) are summed by one product in their own precision, these sums in float64.
+    """Σ w_i Δ_i / Σ w_i of every leaf, summed as replies arrive: one or a thousand, as much memory.
 
     Parameters
     ----------
@@ -243,44 +239,73 @@ class Tally:
         Of the leaves by name; give the shapes.
     """
 
-    SMALL, AT_ONCE, MOST_AT_ONCE = 2**17, 8, 2**23
-
     def __init__(self, models: Mapping[str, Weights]) -> None:
-        model = next(iter(models.values()))
-        self._dtypes, length = [part.dtype for part in model], len(model.trained)
-        self._sums = {n: Weights(*(np.zeros(len(part)) for part in model)) for n in models}
+        self._models = models
+        self._sums: dict[str, tuple[Sum, Sum]] = {}
         self._weights = dict.fromkeys(models, 0.0)
-        large = length > self.SMALL
-        at_once = max(1, min(self.AT_ONCE, self.MOST_AT_ONCE // length)) if large else 1
-        self._rows = [
-            np.empty((at_once, len(part)), part.dtype if large else np.float64) for part in model
-        ]
-        self._waiting: list[tuple[str, float]] = []
-        """Leaf and weight of each row in use."""
 
     def add(self, leaf: str, update: Weights, weight: float) -> None:
         """Add the update of one member of a leaf."""
-        for rows, part in zip(self._rows, update, strict=True):
-            rows[len(self._waiting)] = part
-        self._waiting.append((leaf, weight))
+        if leaf not in self._sums:
+            trained, carried = self._models[leaf]
+            self._sums[leaf] = Sum(trained), Sum(carried)
+        for total, part in zip(self._sums[leaf], update, strict=True):
+            total.add(part, weight)
         self._weights[leaf] += weight
-        if len(self._waiting) == len(self._rows[0]):
-            self._sum_up()
 
     def mean(self, leaf: str) -> Weights:
         """The weighted mean of a leaf; empty vectors if nobody was heard from."""
-        self._sum_up()
-        if not self._weights[leaf]:
+        if leaf not in self._sums:
             return Weights(np.zeros(0), np.zeros(0))
-        parts = zip(self._sums[leaf], self._dtypes, strict=True)
-        return Weights(*((total / self._weights[leaf]).astype(dtype) for total, dtype in parts))
+        weight = self._weights[leaf]
+        trained, carried = (
+            (total.value() / weight).astype(part.dtype)
+            for total, part in zip(self._sums[leaf], self._models[leaf], strict=True)
+        )
+        return Weights(trained, carried)
 
-    def _sum_up(self) -> None:
-        for leaf in dict.fromkeys(leaf for leaf, _ in self._waiting):
-            weights = np.array([weight if of == leaf else 0.0 for of, weight in self._waiting])
-            for total, rows in zip(self._sums[leaf], self._rows, strict=True):
-                total += weights.astype(rows.dtype) @ rows[: len(weights)]
-        self._waiting = []
+
+class Sum:
+    """A weighted sum of vectors, in float64.
+
+    For vectors in single precision of more than `SMALL` entries that would take most of a
+    round's time: `AT_ONCE` of them after another are summed in their own precision first.
+
+    >>> total = Sum(np.zeros(2))
+    >>> total.add(np.array([1.0, 2.0]), 3.0)
+    >>> total.add(np.array([1.0, 0.0]), 1.0)
+    >>> total.value()
+    array([4., 6.])
+    """
+
+    SMALL, AT_ONCE = 2**17, 16
+
+    def __init__(self, like: Vector) -> None:
+        self._total = np.zeros(len(like))
+        large = like.dtype == np.float32 and len(like) > self.SMALL
+        self._latest = np.zeros(len(like) if large else 0, np.float32)
+        self._count = 0
+
+    def add(self, vector: Vector, weight: float) -> None:
+        """Add ``weight`` times a vector."""
+        if not len(self._latest):
+            self._total += weight * vector.astype(np.float64)
+            return
+        # Loads for half a second, and a client, which never gets here, starts anew for every message.
+        from scipy.linalg.blas import saxpy
+
+        saxpy(vector, self._latest, a=weight)  # in place
+        self._count += 1
+        if self._count == self.AT_ONCE:
+            self.value()
+
+    def value(self) -> Vector:
+        """The sum so far."""
+        if self._count:
+            self._total += self._latest
+            self._latest[:] = 0
+            self._count = 0
+        return self._total
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

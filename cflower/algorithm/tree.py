@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -119,7 +120,7 @@ class ParameterTree:
         """The most general cluster."""
         return self.clusters[ROOT]
 
-    @property
+    @cached_property
     def leaves(self) -> tuple[Cluster, ...]:
         """The clusters in training, in natural order of their names."""
         names = in_order(name for name, cluster in self.clusters.items() if cluster.is_leaf)
@@ -132,10 +133,11 @@ class ParameterTree:
 
     def leaf_of(self, client: str) -> Cluster:
         """The leaf a client belongs to; KeyError if it is in none."""
-        for leaf in self.leaves:
-            if client in leaf.members:
-                return leaf
-        raise KeyError(client)
+        return self._leaf_of[client]
+
+    @cached_property
+    def _leaf_of(self) -> dict[str, Cluster]:
+        return {client: leaf for leaf in self.leaves for client in leaf.members}
 
     def trains_on(self, client: str) -> Cluster:
         """The cluster whose model the client gets: where it is walking, else its leaf."""

@@ -149,11 +149,11 @@ class Layout:
             As `weights`.
         """
         update = self._empty()
-        for entry, values in self._read(arrays):
-            # The norm tells of the others, in a fraction of the time.
-            if not entry.trained or values.dtype != entry.dtype:
-                check_finite(entry, values)
-            with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            for entry, values in self._read(arrays):
+                # The norm tells of the others, in a fraction of the time.
+                if not entry.trained or values.dtype != entry.dtype:
+                    check_finite(entry, values)
                 old = part_of(origin, entry)
                 np.subtract(values.reshape(-1), old, out=part_of(update, entry))
         length = norm(update.trained)

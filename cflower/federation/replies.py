@@ -1,15 +1,16 @@
 """What clients send back, checked before anything else sees it."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.tree import Weights
 from cflower.errors import FederationError
 from cflower.federation.layout import BadArraysError, Layout
 
+Record = TypeVar("Record", ArrayRecord, MetricRecord)
 Metrics = dict[str, int | float | list[int] | list[float]]
 
 MOST_EXAMPLES = 1e12
@@ -49,11 +50,9 @@ def read_answer(
         As `read_metrics`, and for arrays that do not fit the layout.
     """
     measured = read_metrics(message, weighted_by)
-    records = list(message.content.array_records.values())
-    if len(records) != 1:
-        raise BadReplyError(f"has {len(records)} ArrayRecords instead of one")
+    arrays = only(ArrayRecord, message.content)
     try:
-        return Answer(client, *layout.update(records[0], origin), measured)
+        return Answer(client, *layout.update(arrays, origin), measured)
     except BadArraysError as problem:
         raise BadReplyError(str(problem)) from None
 
@@ -69,10 +68,15 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
     """
     if message.has_error():
         raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
-    records = list(message.content.metric_records.values())
+    return read_record(only(MetricRecord, message.content), weighted_by)
+
+
+def only(kind: type[Record], content: RecordDict) -> Record:
+    """The one record of this kind; `BadReplyError` for none or several."""
+    records = [record for record in content.values() if isinstance(record, kind)]
     if len(records) != 1:
-        raise BadReplyError(f"has {len(records)} MetricRecords instead of one")
-    return read_record(records[0], weighted_by)
+        raise BadReplyError(f"has {len(records)} {kind.__name__}s instead of one")
+    return records[0]
 
 
 def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:

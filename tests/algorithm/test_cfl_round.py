@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.algorithm.cfl_round import Reply, Tally, is_fresh
+from cflower.algorithm.cfl_round import Reply, Sum, Tally, is_fresh
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.tree import ParameterTree, Weights
@@ -416,7 +416,7 @@ def test_single_precision_sums_are_done_in_double():
 
 def test_large_models_are_summed_to_the_same_means():
     rng = generator(0, "large")
-    updates = rng.normal(size=(2 * Tally.AT_ONCE + 3, Tally.SMALL + 1)).astype(np.float32)
+    updates = rng.normal(size=(2 * Sum.AT_ONCE + 3, Sum.SMALL + 1)).astype(np.float32)
     weights = rng.integers(1, 9, size=len(updates)).astype(float)
     model = Weights(updates[0], np.zeros(1))
     tally = Tally({"0.0": model, "0.1": model, "0.2": model})
