@@ -105,7 +105,8 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
                 lines = traceback.format_exception(error)
                 (out / f"{job.name}.error.txt").write_text("".join(lines))
             label = f"{job.data} {job.family} {job.criterion} seed {job.seed}"
-            print(f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left")
+            told = f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left"
+            print(told, flush=True)  # a file shows it too while it goes on
     except KeyboardInterrupt:
         print("Stopped. The same command goes on from here.")
         for worker in multiprocessing.active_children():
@@ -118,11 +119,13 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
 
 def be_quiet() -> None:
     """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours."""
-    from logging import WARNING, getLogger
+    from logging import WARNING
+
+    from flwr.supercore.logger import FLOWER_LOGGER  # loading it sets its level
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the worker lives)
-    getLogger("flwr").setLevel(WARNING)
+    FLOWER_LOGGER.setLevel(WARNING)
 
 
 def run_one(job: Job, out: Path, keep: bool) -> Record:

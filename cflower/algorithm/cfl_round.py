@@ -291,7 +291,7 @@ class Sum:
         if not len(self._latest):
             self._total += weight * vector.astype(np.float64)
             return
-        # Loads for half a second, and a client, which never gets here, starts anew for every message.
+        # Loads for half a second; a client never gets here, and starts anew for every message.
         from scipy.linalg.blas import saxpy
 
         saxpy(vector, self._latest, a=weight)  # in place

@@ -7,10 +7,10 @@ preserved in expectation; the error of a cosine has a standard deviation of at m
 
 The places are drawn for stretches of k entries, each turned by a random shift, so that a sketch
 is a sum of slices. Two entries then meet with probability 1/k, as if drawn each for itself, or
-never if they are of one stretch. The signs are drawn for `AT_ONCE` stretches and serve the next ones
-again, each stretch as it is or turned over: so they stay in the processor's cache. The bound needs
-no more: it asks that two entries meet seldom, and that of two pairs that meet, the signs of the
-one tell nothing of the other's.
+never if they are of one stretch. The signs are drawn for `AT_ONCE` stretches and serve the next
+ones again, each stretch as it is or turned over: so they stay in the processor's cache. The bound
+needs no more: it asks that two entries meet seldom, and that of two pairs that meet, the signs of
+the one tell nothing of the other's.
 """
 
 from dataclasses import dataclass
