@@ -4,8 +4,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from sklearn.metrics import adjusted_rand_score
-
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import Cluster, ParameterTree, Selection, in_order
 from cflower.federation.reports import ClientResult, RoundReport
@@ -99,6 +97,8 @@ def served_line(result: ClientResult, selection: Selection) -> dict[str, Any]:
 
 def rand_index(groups: Mapping[str, int], tree: ParameterTree) -> float:
     """Adjusted Rand index of the clusters found against the true groups; 1 is exact."""
+    from sklearn.metrics import adjusted_rand_score  # loads for a second, and is needed once
+
     names = list(groups)
     found = [tree.leaf_of(name).name for name in names]
     return float(adjusted_rand_score([groups[name] for name in names], found))
