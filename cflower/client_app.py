@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -14,13 +14,13 @@ from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
-from cflower.federation.arrays import values_of
+from cflower.federation.arrays import record_of, values_of
 from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
 from cflower.federation.permutation import derived_number, shuffled
 from cflower.federation.privacy import PermutationMod, seed_of
 from cflower.federation.replies import as_record
 from cflower.federation.roll_call import FACTS, answer
-from cflower.learning.models import build_model
+from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import judge_way
 from cflower.learning.training import TrainingSettings, evaluate, predict, train, with_perplexity
 from cflower.seeding import generator, torch_seed
@@ -63,11 +63,9 @@ def first_model(message: Message, context: Context) -> Message:
     data = data_of(config, context)
     seed = derived_number(secret, f"first model {config.seed}")
     shape, num_classes = data.train.input_shape, data.train.num_classes
-    arrays = ArrayRecord(build_model(config.model, shape, num_classes, seed).state_dict())
     # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
-    mixed = shuffled({key: array.numpy() for key, array in arrays.items()}, secret)
-    record = ArrayRecord({key: Array(array) for key, array in mixed.items()})
-    return Message(RecordDict({"arrays": record}), reply_to=message)
+    mixed = shuffled(arrays_of(build_model(config.model, shape, num_classes, seed)), secret)
+    return Message(RecordDict({"arrays": record_of(mixed)}), reply_to=message)
 
 
 @app.train()
@@ -81,8 +79,7 @@ def train_round(message: Message, context: Context) -> Message:
         model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
     )
     metrics = as_record({**held_out, **losses, "num-examples": len(data.train)})
-    arrays = ArrayRecord(model.state_dict())
-    content = RecordDict({"arrays": arrays, "metrics": metrics})
+    content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
     return Message(content, reply_to=message)
 
 
@@ -133,7 +130,9 @@ def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     """The run's model with these parameters."""
     model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
-    model.load_state_dict({key: torch.tensor(values_of(a)) for key, a in arrays.items()})
+    # A copy, because PyTorch warns of tensors on read-only bytes.
+    values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}
+    model.load_state_dict(values)
     return model
 
 

@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from flwr.app import Array, ArrayRecord
 from torch import nn
 
 from cflower.algorithm.projection import Projection
@@ -13,9 +12,10 @@ from cflower.algorithm.tree import ParameterTree, Vector, Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.federation.agreement import Kind
+from cflower.federation.arrays import record_of
 from cflower.federation.layout import Layout
 from cflower.federation.permutation import commitment, permuted, read_seed, turn_back
-from cflower.learning.models import build_model
+from cflower.learning.models import arrays_of, build_model
 from cflower.runs.models import read_kind, read_model, read_tree
 from cflower.runs.reading import read_json
 
@@ -56,7 +56,7 @@ class SavedRun:
     @cached_property
     def layout(self) -> Layout:
         """How the model's arrays lie in vectors: as in the run."""
-        return Layout.of(ArrayRecord(self._empty_model().state_dict()))
+        return Layout.of(record_of(arrays_of(self._empty_model())))
 
     @cached_property
     def projection(self) -> Projection:
@@ -92,11 +92,10 @@ class SavedRun:
         start : Weights
             θ_c before.
         """
-        sent = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+        sent = arrays_of(model)
         if self.secret is not None:
             sent = permuted(sent, self.secret)
-        record = ArrayRecord({key: Array(array) for key, array in sent.items()})
-        trained = self.layout.weights(record).trained
+        trained = self.layout.weights(record_of(sent)).trained
         return self.projection.seen(self.projection.keep(trained - start.trained))
 
     def _empty_model(self) -> nn.Module:

@@ -15,12 +15,13 @@ from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError
 from cflower.federation.agreement import Kind, prevailing
+from cflower.federation.arrays import record_of
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.privacy import Agreement, ask_first_model
 from cflower.federation.reports import RoundReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
-from cflower.learning.models import build_model
+from cflower.learning.models import arrays_of, build_model
 from cflower.runs.checkpoint import Checkpoint
 from cflower.runs.folder import RunFolder, new_run_id
 from cflower.runs.lines import round_figures
@@ -176,4 +177,4 @@ def criterion_of(config: RunConfig) -> Criterion:
 def initial_model(config: RunConfig, kind: Kind) -> ArrayRecord:
     """The first model, sized to the clients' data."""
     shape, num_classes = kind.input_shape, len(kind.class_names)
-    return ArrayRecord(build_model(config.model, shape, num_classes, config.seed).state_dict())
+    return record_of(arrays_of(build_model(config.model, shape, num_classes, config.seed)))

@@ -1,11 +1,12 @@
-"""The values in Flower's arrays, without its parsing and copying, which take longer than sums."""
+"""Flower's arrays from and to values, without its parsing and copying, which outlast the sums."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 
@@ -28,6 +29,19 @@ def values_of(array: Array) -> NDArray[Any]:
     if array.stype != "numpy.ndarray" or not array.data.startswith(header):
         return array.numpy()
     return np.frombuffer(array.data, dtype, offset=len(header)).reshape(array.shape)
+
+
+def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """What ``ArrayRecord({key: Array(array), ...})`` makes: a record with copies of the values.
+
+    >>> record_of({"bias": np.ones(2)})["bias"].numpy()
+    array([1., 1.])
+    """
+    record = {}
+    for key, values in arrays.items():
+        data = header_of(values.shape, values.dtype) + values.tobytes()
+        record[key] = Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+    return ArrayRecord(record)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from cflower.algorithm.cfl_round import norm
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
-from cflower.federation.arrays import values_of
+from cflower.federation.arrays import record_of, values_of
 
 UNTRAINED = (
     "*running_mean",
@@ -180,7 +180,7 @@ class Layout:
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""
-        return ArrayRecord({key: Array(array) for key, array in self.arrays(weights).items()})
+        return record_of(self.arrays(weights))
 
     def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
         """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any, NamedTuple
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.errors import ConfigError, FederationError
+from cflower.federation.arrays import record_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.layout import UNTRAINED
 from cflower.federation.permutation import Arrays, commitment, permuted, read_seed, turn_back
@@ -69,8 +70,7 @@ class PermutationMod:
         records = dict(content.items())
         for name, record in content.array_records.items():
             arrays = {key: array.numpy() for key, array in record.items()}
-            moved = rearrange(arrays, seed, self.untrained)
-            records[name] = ArrayRecord({key: Array(array) for key, array in moved.items()})
+            records[name] = record_of(rearrange(arrays, seed, self.untrained))
         return RecordDict(records)
 
 

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cflower.choices import check_choice
@@ -83,6 +84,11 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return architecture.build(input_shape, num_classes)
+
+
+def arrays_of(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """A model's parameters and buffers by name, on the CPU: views of them if they are there."""
+    return {key: tensor.cpu().numpy() for key, tensor in model.state_dict().items()}
 
 
 def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -12,6 +11,7 @@ from safetensors.numpy import load_file
 from cflower.algorithm.tree import Cluster, ParameterTree, Vector, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.agreement import Kind
+from cflower.federation.arrays import record_of
 from cflower.federation.layout import BadArraysError, Layout
 from cflower.runs.reading import read_json
 
@@ -46,9 +46,8 @@ def read_model(run: Path, cluster: str, layout: Layout) -> Weights:
         If the file is missing, damaged, or does not fit the layout.
     """
     path = run / "models" / f"{cluster}.safetensors"
-    arrays = {key: Array(array) for key, array in read_arrays(path).items()}
     try:
-        return layout.weights(ArrayRecord(arrays))
+        return layout.weights(record_of(read_arrays(path)))
     except BadArraysError as problem:
         raise RunFolderError(
             f"{path} {problem}: it is damaged, or config.json and examples.json are another run's."

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cflower.federation.arrays import values_of
+from cflower.federation.arrays import record_of, values_of
 from tests.algorithm.planted import laws
 
 numbers = st.floats(0, 100, width=32)
@@ -36,3 +36,20 @@ def test_bytes_that_end_early_are_an_error(cut):
     broken = Array(array.dtype, array.shape, array.stype, array.data[:cut])
     with pytest.raises(Exception, match=r".+"):
         values_of(broken)
+
+
+@laws
+@given(
+    arrays(np.float32, array_shapes(min_dims=0, min_side=0), elements=st.floats(0, 100, width=32))
+)
+def test_writes_what_flower_writes(values):
+    for kind in kinds:
+        array, expected = record_of({"it": values.astype(kind)})["it"], Array(values.astype(kind))
+        assert (array.dtype, array.shape, array.stype) == (
+            expected.dtype,
+            expected.shape,
+            expected.stype,
+        )
+        assert array.data == expected.data
+    turned = np.asfortranarray(values)
+    np.testing.assert_array_equal(record_of({"it": turned})["it"].numpy(), turned)
