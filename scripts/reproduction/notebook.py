@@ -120,7 +120,7 @@ def draw_averaging(results: Results, path: Path) -> None:
         names = ["model A", "model B", "average"]
         left.set_xticks([0, 1, 2, 4, 5, 6], names * 2, rotation=20)
         left.set(ylabel="accuracy", ylim=(0, 1))
-        left.legend(loc="lower center")
+        left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         draw_grid(right, results["grid"])
         save(figure, path)
 
@@ -209,9 +209,10 @@ def draw_ham10000(results: Results, path: Path) -> None:
     rates = sorted({cell["learning_rate"] for cell in results["grid"]})
     with new_figure(4.2 * len(rates), 3.2) as figure:
         for axes, rate in zip(figure.subplots(1, len(rates), squeeze=False)[0], rates, strict=True):
+            share = results["largest_class"]
+            axes.axhline(share, color="black", ls="--", lw=1, label="largest class's share")
             draw_grid(axes, [c for c in results["grid"] if c["learning_rate"] == rate])
-            axes.axhline(results["largest_class"], color="black", ls="--", lw=1)
-            axes.set(title=f"learning rate {rate}; dashed: share of the largest class")
+            axes.set(title=f"learning rate {rate}")
         save(figure, path)
 
 
