@@ -5,6 +5,8 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cflower.algorithm.bipartition import separation_gap
 from cflower.algorithm.tree import in_order
 from cflower.config import RunConfig
@@ -150,9 +152,10 @@ def draw_permuted(results: Results, path: Path) -> None:
 
 
 def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
-    """The clients' mean by cluster and round, and their range; FL dotted."""
-    rounds_fl = range(1, len(results["federated"]) + 1)
-    axes.plot(rounds_fl, results["federated"], color="black", ls=":", label="FL")
+    """The clients' mean by cluster and round, and their range; over all clients in black."""
+    rounds = range(1, len(results["federated"]) + 1)
+    axes.plot(rounds, over_all(results, metric), color="black", label="CFL, all clients")
+    axes.plot(rounds, results["federated"], color="black", ls=":", label="FL, all clients")
     for name, color, lines in by_cluster(results):
         rounds = [line["round"] for line in lines]
         leaf = name in results["clusters"]
@@ -164,6 +167,20 @@ def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
     for split in results["splits"]:
         axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
     axes.legend(loc="best", fontsize=7)
+
+
+def over_all(results: Results, metric: str) -> list[float]:
+    """The mean of all clients by round; a cluster has the members of the leaves below it."""
+    clusters = {f"{name}.": len(members) for name, members in results["clusters"].items()}
+    found = []
+    for server_round in range(1, len(results["federated"]) + 1):
+        lines = [line for line in results["rounds"] if line["round"] == server_round]
+        sizes = [
+            sum(size for name, size in clusters.items() if name.startswith(f"{line['cluster']}."))
+            for line in lines
+        ]
+        found.append(float(np.average([line[metric] for line in lines], weights=sizes)))
+    return found
 
 
 def draw_gaps(axes: "Axes", results: Results) -> None:
@@ -227,7 +244,7 @@ def draw_language(results: Results, path: Path) -> None:
         lowest = min(line["least"] for line in results["rounds"])
         highest = results["federated"][:4][-1]  # the first rounds would fill the picture
         top.set(ylabel="perplexity of the clients\n(mean, least to most)")
-        top.set(yscale="log", ylim=(lowest * 0.97, highest))
+        top.set(ylim=(lowest * 0.97, highest))
         draw_gaps(bottom, results)
         save(figure, path)
 

@@ -33,8 +33,8 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = {
-    "mnist": Problem((10, 20, 50, 100), by_round=100, rounds=25),
-    "cifar10": Problem((100, 300), by_round=300, rounds=15, learning_rate=0.03),
+    "mnist": Problem((10, 20, 50, 100, 200), by_round=100, rounds=25),
+    "cifar10": Problem((100, 300, 750, 1500), by_round=1500, rounds=15, learning_rate=0.03),
 }
 QUICK = {"digits": Problem((10, 20), by_round=20, rounds=2)}
 GRADIENTS_AT = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40)
