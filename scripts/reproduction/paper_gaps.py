@@ -147,6 +147,7 @@ def draw_by_round(results: Results, path: Path) -> None:
             at = list(map(int, told["gradient"]))
             gradients = list(told["gradient"].values())
             axes.plot(at, gradients, "o-", ms=3, color=COLORS[1], label=LABELS["gradient"])
+            axes.set_xticks(range(0, len(rounds) + 1, 5))
             axes.set(title=f"{NAMES[data]}, {told['points']} points a client")
             finish(axes, "round")
         save(figure, path)
