@@ -106,7 +106,7 @@ def print_table(results: Results, console: Console) -> None:
 def write_csv(results: Results, path: Path) -> None:
     """One line for each run."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(results.records)
 
@@ -142,9 +142,13 @@ def share_exact(results: Results, rows: Sequence[Record]) -> float | None:
 
 
 def gap_to_oracle(results: Results, rows: Sequence[Record]) -> float | None:
-    """In percentage points; None without the oracle's runs."""
-    oracle = results.accuracy(rows, "oracle")
-    return None if oracle is None else 100 * (mean(row["accuracy"] for row in rows) - oracle)
+    """In percentage points, on the seeds that the oracle was run with; None if there are none."""
+    gaps = [
+        row["accuracy"] - oracle
+        for row in rows
+        if (oracle := results.accuracy([row], "oracle")) is not None
+    ]
+    return 100 * mean(gaps) if gaps else None
 
 
 COLOURS: Mapping[str, str] = {"federated": "0.75", "oracle": "0.4"}
