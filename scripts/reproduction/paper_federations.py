@@ -36,12 +36,12 @@ def run_norms(setting: Setting) -> Results:
         print(f"{name}: {rounds} rounds")
         keys = {
             "dataset": "digits" if setting.quick else setting.source("mnist"),
-            "dataset-size": 200 if setting.quick else 2500,
+            "dataset-size": 200 if setting.quick else 10_000,
             "num-groups": 2,
             "model": "linear",
             "min-available-nodes": 2,
             "num-server-rounds": rounds,
-            "batch-size": 2500,
+            "batch-size": 10_000,
             "momentum": 0.0,
             "learning-rate-decay": 1.0,
             "projection-dim": 1,  # no similarity is asked for
