@@ -11,15 +11,14 @@ adversaries stay away, which leaves the others exactly the same examples:
 
 import tempfile
 from collections.abc import Callable
-from logging import WARNING, getLogger
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
 
 import typer
 from battery import folders, numbers
-from command import start, write_table
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from command import quieten_flower, start, write_table
+from flwr.app import Context, Message, MessageType, RecordDict
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -28,6 +27,7 @@ from cflower import server_app
 from cflower.algorithm.tree import in_order
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
+from cflower.federation.arrays import record_of
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.layout import UNTRAINED, is_trained
 from cflower.federation.roll_call import FACTS, ROLL_CALL
@@ -47,8 +47,8 @@ def reverse(message: Message, context: Context) -> Message:
             values = array.numpy()
             if is_trained(key, values.dtype, UNTRAINED):
                 values = 2 * old[key].numpy() - values
-            arrays[key] = Array(values)
-        reply.content["arrays"] = ArrayRecord(arrays)
+            arrays[key] = values
+        reply.content["arrays"] = record_of(arrays)
     return reply
 
 
@@ -117,7 +117,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
 ) -> None:
     """Measure both attacks and print the table."""
-    getLogger("flwr").setLevel(WARNING)
+    quieten_flower()
     table = Table("data", "attack", "seed", "separated", "first split")
     for heading in ("accuracy", "without them", "federated", "difference"):
         table.add_column(heading, justify="right")

@@ -34,8 +34,8 @@ from battery_families import (
     run_config,
     truth_of,
 )
-from battery_report import Record, Results, draw, print_table, sentence, write_csv
-from command import start
+from battery_report import Record, Results, draw, print_table, sentence, table_lines
+from command import quieten_flower, start, write_table
 from rich.console import Console
 
 from cflower.errors import ConfigError
@@ -119,13 +119,9 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
 
 def be_quiet() -> None:
     """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours."""
-    from logging import WARNING
-
-    from flwr.supercore.logger import FLOWER_LOGGER  # loading it sets its level
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the worker lives)
-    FLOWER_LOGGER.setLevel(WARNING)
+    quieten_flower()
 
 
 def run_one(job: Job, out: Path, keep: bool) -> Record:
@@ -174,7 +170,7 @@ def report(out: Path) -> None:
         raise ConfigError(f"There are no runs in {out}.")
     console = Console()
     print_table(results, console if console.is_terminal else Console(width=130))
-    write_csv(results, out / "battery.csv")
+    write_table(table_lines(results), out / "battery.csv")
     draw(results, out / "battery.png")
     print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
 

@@ -1,6 +1,5 @@
 """What `battery.py` shows: the table in the terminal, one CSV, one picture."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -103,12 +102,9 @@ def print_table(results: Results, console: Console) -> None:
     console.print("last split: mean round. accuracy: of judged clients, held-out examples.")
 
 
-def write_csv(results: Results, path: Path) -> None:
+def table_lines(results: Results) -> list[Record]:
     """One line for each run."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(results.records)
+    return [{column: record[column] for column in COLUMNS} for record in results.records]
 
 
 def draw(results: Results, path: Path) -> None:

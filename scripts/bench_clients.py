@@ -1,7 +1,6 @@
 """What `bench.py` measures of whole rounds in one process: `cflower simulate` and a bare loop."""
 
 import itertools
-import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 from bench_measure import Figure, Times, compared
+from command import quieten_flower
 from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
@@ -49,7 +49,7 @@ def simulated_rounds(clients: int, rounds: int, **keys: Any) -> list[Times]:
 
     So the run folder, its checkpoint and its report of progress are in it.
     """
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    quieten_flower()
     marks: list[tuple[float, float]] = []
 
     def say(text: str) -> None:

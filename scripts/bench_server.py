@@ -1,12 +1,12 @@
 """What `bench.py` measures of the server: similarity, bipartition, one round's aggregation."""
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 from bench_measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
+from command import quieten_flower
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
@@ -133,7 +133,7 @@ def strategy_for(
     clients: int, shapes: tuple[tuple[int, ...], ...], criterion: Criterion | None = None
 ) -> ClusteredFL:
     """A strategy at the start of round 1, with everyone there and a model of zeros."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    quieten_flower()
     roll_call = RollCall()
     for i in range(clients):
         name = f"client-{i}"

@@ -1,4 +1,4 @@
-"""What the scripts that measure have in common: how they start and how they write tables."""
+"""What the scripts that measure have in common: how they start, keep quiet and write tables."""
 
 import csv
 import sys
@@ -16,6 +16,15 @@ def start(command: Callable[[], object]) -> None:
     except CFlowerError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def quieten_flower() -> None:
+    """Only Flower's warnings and errors from here on, in this process."""
+    from logging import WARNING
+
+    from flwr.supercore.logger import FLOWER_LOGGER  # loading it sets its level
+
+    FLOWER_LOGGER.setLevel(WARNING)
 
 
 def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -20,13 +20,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
-from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from battery import folders, numbers
-from command import start
+from command import quieten_flower, start
 from rich.console import Console
 from rich.table import Table
 
@@ -147,7 +146,7 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
                 reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
             return replies
 
-    getLogger("flwr").setLevel(WARNING)  # after Flower, which sets it too
+    quieten_flower()
     began, clients = time.monotonic(), config["min-available-nodes"]
     shutil.rmtree(folder, ignore_errors=True)
     theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}

@@ -18,13 +18,12 @@ import pkgutil
 import tempfile
 import time
 from importlib import import_module
-from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Annotated
 
 import reproduction
 import typer
-from command import start
+from command import quieten_flower, start
 from reproduction.experiment import Experiment, Results, Setting
 
 from cflower.choices import check_choice
@@ -57,7 +56,7 @@ def reproduce(
         raise ConfigError("Name some experiments, or use --all; --list says what there is.")
     for name in chosen:
         check_choice("experiment", name, tuple(experiments))
-    getLogger("flwr").setLevel(WARNING)
+    quieten_flower()
     with tempfile.TemporaryDirectory() as passing:
         out = (out or Path(passing if quick else "outputs/reproduction")).expanduser().absolute()
         setting = Setting(quick, out, data and data.expanduser().absolute(), seed)

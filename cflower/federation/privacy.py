@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.errors import ConfigError, FederationError
-from cflower.federation.arrays import record_of
+from cflower.federation.arrays import record_of, values_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.layout import UNTRAINED
 from cflower.federation.permutation import Arrays, commitment, permuted, read_seed, turn_back
@@ -69,7 +69,7 @@ class PermutationMod:
         """The content with every model rearranged; the one given is not changed."""
         records = dict(content.items())
         for name, record in content.array_records.items():
-            arrays = {key: array.numpy() for key, array in record.items()}
+            arrays = {key: values_of(array) for key, array in record.items()}
             records[name] = record_of(rearrange(arrays, seed, self.untrained))
         return RecordDict(records)
 

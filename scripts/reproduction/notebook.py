@@ -23,11 +23,12 @@ QUICK = {"model": "cnn"}
 
 def starting_apart(message: "Message", context: "Context") -> "Message":
     """Cflower's ClientApp, for a client that trains a first model of its own, not the received."""
-    from flwr.app import ArrayRecord, RecordDict
+    from flwr.app import RecordDict
 
     from cflower.client_app import app, client_name, data_of
     from cflower.config import RunConfig
-    from cflower.learning import build_model
+    from cflower.federation.arrays import record_of
+    from cflower.learning.models import arrays_of, build_model
     from cflower.seeding import torch_seed
 
     if message.metadata.message_type == "train":
@@ -35,8 +36,7 @@ def starting_apart(message: "Message", context: "Context") -> "Message":
         data = data_of(config, context).train
         seed = torch_seed(config.seed, "own start", client_name(context))
         own = build_model(config.model, data.input_shape, data.num_classes, seed)
-        arrays = ArrayRecord(own.state_dict())
-        message.content = RecordDict({**message.content, "arrays": arrays})
+        message.content = RecordDict({**message.content, "arrays": record_of(arrays_of(own))})
     return app(message, context)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cflower.algorithm.bipartition import separation_gap
-from cflower.algorithm.tree import in_order
+from cflower.algorithm.tree import ROOT, in_order
 from cflower.config import RunConfig
 from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
@@ -160,7 +160,7 @@ def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
         rounds = [line["round"] for line in lines]
         leaf = name in results["clusters"]
         # matplotlib leaves labels that begin with an underscore out of the legend.
-        label = f"cluster {name}" if leaf else "clusters split later" if name == "0" else "_"
+        label = f"cluster {name}" if leaf else "clusters split later" if name == ROOT else "_"
         axes.plot(rounds, [line[metric] for line in lines], color=color, label=label)
         least, most = ([line[end] for line in lines] for end in ("least", "most"))
         axes.fill_between(rounds, least, most, color=color, alpha=0.15, lw=0)

@@ -6,14 +6,15 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
+from cflower import server_app
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.federation.agreement import Kind
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.federation.strategy import ClusteredFL
-from cflower.learning.models import build_model
 
 Keys = Mapping[str, Any]
 """Run-config keys with their values; those not named have the config's defaults."""
@@ -75,9 +76,9 @@ def federate(
 
 def initial_model(keys: Keys) -> ArrayRecord:
     """The model that the seed gives, sized to the clients' data."""
-    config, examples = RunConfig.read(keys), client_data(keys, 0).train
-    shape, num_classes = examples.input_shape, examples.num_classes
-    return ArrayRecord(build_model(config.model, shape, num_classes, config.seed).state_dict())
+    examples = client_data(keys, 0).train
+    kind = Kind(examples.input_shape, examples.class_names)
+    return server_app.initial_model(RunConfig.read(keys), kind)
 
 
 def client_data(keys: Keys, partition: int) -> ClientData:

@@ -8,14 +8,13 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from cflower.federation.arrays import record_of, values_of
 from tests.algorithm.planted import laws
 
-numbers = st.floats(0, 100, width=32)
+shapes = array_shapes(min_dims=0, min_side=0)
+small = arrays(np.float32, shapes, elements=st.floats(0, 100, width=32))
 kinds = ("f2", "f4", "f8", "i4", "i8", "u1", "?", ">f4")
 
 
 @laws
-@given(
-    arrays(np.float32, array_shapes(min_dims=0, min_side=0), elements=st.floats(0, 100, width=32))
-)
+@given(small)
 def test_reads_what_flower_reads(values):
     for kind in kinds:
         for laid_out in (values.astype(kind), np.asfortranarray(values.astype(kind))):
@@ -39,9 +38,7 @@ def test_bytes_that_end_early_are_an_error(cut):
 
 
 @laws
-@given(
-    arrays(np.float32, array_shapes(min_dims=0, min_side=0), elements=st.floats(0, 100, width=32))
-)
+@given(small)
 def test_writes_what_flower_writes(values):
     for kind in kinds:
         array, expected = record_of({"it": values.astype(kind)})["it"], Array(values.astype(kind))
