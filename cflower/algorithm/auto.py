@@ -8,30 +8,14 @@ of averages over rounds, in which a client's own sampling noise cancels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster
-from scipy.cluster.hierarchy import linkage as hierarchy
-from scipy.spatial.distance import squareform
+from scipy.special import stdtrit
 
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, heard_enough, verdict
-from cflower.algorithm.similarity import Matrix, cosine_similarity
-
-Labels = NDArray[np.int32]
-
-
-class Cut(NamedTuple):
-    """A division of a cluster's members into parts, and how good it looks."""
-
-    labels: Labels
-    """The part of every member, numbered in order of appearance, shape (m,)."""
-    apart: float
-    """Over members with company: the least of mean similarity to the own part minus that to
-    the next part."""
-    companions: float
-    """Share of the members that are not alone in their part."""
+from cflower.algorithm.cut import best_cut
+from cflower.algorithm.similarity import cosine_similarity
 
 
 @dataclass(frozen=True)
@@ -39,23 +23,24 @@ class AutoCriterion:
     """Split when the members' average updates fall into parts that keep apart, round by round.
 
     A member's average update since the last split weighs its t-th update by about t³, so it
-    looks back over about the last quarter of the rounds. The cosines of these averages are
-    linked by average linkage, and the tree is cut at the largest drop between two merges. The
-    cluster is split, into all parts at once, when all of these hold:
+    looks back over about the last quarter of the rounds. The cosines of these averages tell the
+    best cut, see `best_cut`. The cluster is split, into all parts at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
     - companions: at least that share of the members has company in its part;
     - apart: every member is nearer to its own part than to the next one, in mean cosine, by more
-      than ``apart + small / m``: by chance alone, m members fall apart by about 1/m;
+      than ``small / m²``: among few members chance alone leaves wide gaps;
+    - sure: and by more standard errors than chance would, Student's t with probability ``sure``;
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds.
 
-    The defaults were found on digits with seeds that no reported figure uses; none depends on
-    the scale of the updates, so there is nothing to tune for other data.
+    The defaults were found on seeds that no reported figure uses; none depends on the scale of
+    the updates, and ``sure`` measures chance on the updates themselves, so there is nothing to
+    tune for other data.
 
     Parameters
     ----------
-    settled, alive, companions, apart, small : float
+    settled, alive, companions, small, sure : float
         See above.
     patience : int
         See above, in rounds.
@@ -71,8 +56,8 @@ class AutoCriterion:
     settled: float = 0.6
     alive: float = 0.3
     companions: float = 0.5
-    apart: float = 0.1
-    small: float = 2.0
+    small: float = 12.0
+    sure: float = 0.99
     patience: int = 3
     heard_share: float = 0.8
 
@@ -95,7 +80,9 @@ class AutoCriterion:
             "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
             "companions": cut.companions,
             "apart": cut.apart,
-            "apart_needed": self.apart + self.small / len(averages),
+            "apart_needed": self.small / len(averages) ** 2,
+            "errors": cut.standard_errors,
+            "errors_needed": float(stdtrit(max(cut.freedom, 1), self.sure)),
             "steady": float(memory["streak"]),
             "steady_needed": float(max(self.patience, memory["counts"].max() / 4)),
         }
@@ -123,7 +110,10 @@ class AutoCriterion:
 
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures
-        apart = f"apart by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed"
+        apart = (
+            f"apart by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed, "
+            f"and by {f['errors']:.1f} standard errors, {f['errors_needed']:.1f} needed"
+        )
         if f["alive"] <= self.alive:
             reason = f"updates have shrunk to {f['alive']:.2f} of the longest seen: all but done"
             return Outcome.CONTENT, reason
@@ -136,7 +126,7 @@ class AutoCriterion:
         if f["companions"] < self.companions:
             reason = f"no groups: only {f['companions']:.0%} of the members have company in a part"
             return Outcome.NOT_APART, reason
-        if f["apart"] <= f["apart_needed"]:
+        if f["apart"] <= f["apart_needed"] or f["errors"] <= f["errors_needed"]:
             return Outcome.NOT_APART, f"the parts are not far enough apart: {apart}"
         if f["steady"] < f["steady_needed"]:
             reason = f"the same parts for {f['steady']:.0f} rounds, {f['steady_needed']:.3g} needed"
@@ -171,44 +161,3 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
         weights[row] = evidence.weights[i]
     figures: dict[str, Any] = {"averages": averages, "counts": counts, "weights": weights}
     return {"streak": 0, **memory, "clients": tuple(clients), **figures}
-
-
-def best_cut(similarity: Matrix) -> Cut:
-    """The average-linkage tree of m >= 3 members, cut at the largest drop between two merges.
-
-    >>> best_cut(cosine_similarity([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]])).labels
-    array([0, 0, 1, 1], dtype=int32)
-    """
-    merges = hierarchy(np.maximum(1.0 - squareform(similarity, checks=False), 0.0), "average")
-    heights = merges[:, 2]
-    widest = int(np.argmax(np.diff(heights)))
-    middle = (heights[widest] + heights[widest + 1]) / 2
-    labels = in_appearance(fcluster(merges, middle, criterion="distance"))
-    parts = labels.max() + 1
-    sizes = np.bincount(labels)
-    own = np.arange(len(labels)), labels
-    # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
-    by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
-    sums = np.add.reduceat(similarity[by_part], starts, axis=0, dtype=np.float64).T
-    sums[own] -= 1.0  # not to itself
-    to_part = sums / sizes  # shape: (m, parts)
-    to_part[own] = sums[own] / np.maximum(sizes[labels] - 1, 1)
-    company = sizes[labels] > 1
-    if parts < 2 or not company.any():
-        return Cut(labels, 0.0, float(company.mean()))
-    to_own = to_part[own]
-    to_part[own] = -np.inf
-    margins = (to_own - to_part.max(axis=1))[company]
-    return Cut(labels, float(margins.min()), float(company.mean()))
-
-
-def in_appearance(labels: NDArray[Any]) -> Labels:
-    """Labels renumbered 0, 1, ... in order of appearance, so that equal cuts look equal.
-
-    >>> in_appearance(np.array([7, 7, 3, 7, 5]))
-    array([0, 0, 1, 0, 2], dtype=int32)
-    """
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return rank[inverse]

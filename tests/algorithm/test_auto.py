@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.auto import AutoCriterion, best_cut, remember
+from cflower.algorithm.auto import AutoCriterion, remember
 from cflower.algorithm.criteria import Evidence, Outcome
-from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     Federation,
@@ -123,30 +122,3 @@ def test_zero_updates_are_never_nan() -> None:
         decision, memory = criterion.decide(evidence(np.zeros((5, 8)), server_round), memory)
     assert decision.outcome is not Outcome.SPLIT
     assert all(np.isfinite(value) for value in decision.figures.values())
-
-
-@laws
-@given(st.permutations(range(7)))
-def test_permuting_the_members_permutes_the_cut(order: list[int]) -> None:
-    updates = generator(3, "cut").normal(size=(7, 5))
-    parts = best_cut(cosine_similarity(updates)).labels
-    permuted = best_cut(cosine_similarity(updates[order])).labels
-    together = parts[:, None] == parts[None, :]
-    np.testing.assert_array_equal(
-        permuted[:, None] == permuted[None, :], together[np.ix_(order, order)]
-    )
-
-
-def test_the_margin_is_that_of_the_least_clear_member() -> None:
-    similarity = np.array(
-        [
-            [1.0, 0.9, 0.2, 0.1],
-            [0.9, 1.0, 0.3, 0.0],
-            [0.2, 0.3, 1.0, 0.8],
-            [0.1, 0.0, 0.8, 1.0],
-        ]
-    )
-    cut = best_cut(similarity)
-    assert cut.labels.tolist() == [0, 0, 1, 1]
-    assert cut.apart == pytest.approx(0.8 - (0.2 + 0.3) / 2)
-    assert cut.companions == 1.0
