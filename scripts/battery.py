@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -118,8 +119,14 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
 
 
 def be_quiet() -> None:
-    """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours."""
+    """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours.
+
+    A worker ends with the script, also when that is killed and cannot say so.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    script = multiprocessing.parent_process()
+    assert script is not None
+    threading.Thread(target=lambda: (script.join(), os._exit(1)), daemon=True).start()
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the worker lives)
     quieten_flower()
 

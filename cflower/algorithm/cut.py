@@ -108,13 +108,13 @@ def judge(similarity: Matrix, labels: Labels) -> Cut:
     own = np.arange(len(labels)), labels
     to_own = nearness[own]
     nearness[own] = -np.inf
-    following = nearness.argmax(axis=1)
+    next_part = nearness.argmax(axis=1)
     margins = to_own - nearness.max(axis=1)
     squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64) - len(labels)
     left = max(0.0, squares - float((pairs * means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2
     scatter = max(np.sqrt(left / freedom), ROUNDING)
-    errors = scatter * np.sqrt(1 / np.maximum(sizes[labels] - 1, 1) + 1 / sizes[following])
+    errors = scatter * np.sqrt(1 / np.maximum(sizes[labels] - 1, 1) + 1 / sizes[next_part])
     least = float(margins[company].min()), float((margins / errors)[company].min())
     return Cut(labels, companions, *least, freedom)
 

@@ -2,6 +2,7 @@ import csv
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,38 @@ def test_it_measures_and_resumes(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_its_workers_end_with_it_when_it_is_killed() -> None:
+    source = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from battery import be_quiet
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), be_quiet)
+print(pool.submit(os.getpid).result(), flush=True)
+pool.submit(time.sleep, 600)
+time.sleep(600)
+"""
+    script = subprocess.Popen(
+        [sys.executable, "-c", source], cwd=SCRIPT.parent, stdout=subprocess.PIPE, text=True
+    )
+    with script:
+        assert script.stdout is not None
+        worker = int(script.stdout.readline())
+        assert is_running(worker)
+        script.kill()
+    until = time.monotonic() + 20
+    while is_running(worker):
+        assert time.monotonic() < until, "the worker outlived the script by 20 seconds"
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there and not just waiting to be reaped."""
+    try:
+        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
