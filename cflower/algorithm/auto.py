@@ -34,9 +34,9 @@ class AutoCriterion:
     - sure: and by more standard errors than chance would, Student's t with probability ``sure``;
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds.
 
-    The defaults were found on seeds that no reported figure uses; none depends on the scale of
-    the updates, and ``sure`` measures chance on the updates themselves, so there is nothing to
-    tune for other data.
+    The defaults were found on seeds that no reported figure uses (docs/criteria.md). None depends
+    on the scale of the updates, and ``sure`` measures chance on the updates themselves, so there
+    is nothing to tune for other data.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ class AutoCriterion:
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures
         apart = (
-            f"apart by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed, "
-            f"and by {f['errors']:.1f} standard errors, {f['errors_needed']:.1f} needed"
+            f"by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed, and "
+            f"by {f['errors']:.1f} standard errors, {f['errors_needed']:.1f} needed"
         )
         if f["alive"] <= self.alive:
             reason = f"updates have shrunk to {f['alive']:.2f} of the longest seen: all but done"
