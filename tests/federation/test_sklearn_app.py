@@ -68,6 +68,7 @@ def strategy() -> ClusteredFL:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_two_groups_are_found_exactly(strategy):
     nodes = [str(FIRST_NODE_ID + i) for i in range(NUM_CLIENTS)]
     assert [leaf.members for leaf in strategy.tree.leaves] == [
@@ -76,6 +77,7 @@ def test_the_two_groups_are_found_exactly(strategy):
     ]
 
 
+@pytest.mark.slow
 def test_every_client_is_served_far_better_than_by_one_model_for_all(strategy):
     clients = strategy.final_report.clients.values()
     assert len(clients) == NUM_CLIENTS

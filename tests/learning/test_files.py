@@ -52,6 +52,7 @@ def test_a_file_answers_as_the_model_for_any_batch(
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_with_other_answers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

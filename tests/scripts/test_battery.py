@@ -45,6 +45,7 @@ def test_it_measures_and_resumes(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_its_workers_end_with_it_when_it_is_killed() -> None:
     source = """
 import multiprocessing, os, time

@@ -13,6 +13,7 @@ from cflower.data.own_data import OwnData, load_own_data
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.slow
 def test_nodes_get_digits_of_their_own_in_three_formats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
