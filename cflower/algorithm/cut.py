@@ -43,6 +43,8 @@ class Cut(NamedTuple):
 class Sight(NamedTuple):
     """The members seen from each of the parts."""
 
+    labels: Labels
+    """The part of every member, shape (m,)."""
     sizes: NDArray[np.int64]
     """Of the parts, shape (parts,)."""
     nearness: NDArray[np.float64]
@@ -70,14 +72,14 @@ def best_cut(similarity: Matrix) -> Cut:
     widest = int(np.argmax(np.diff(heights)))
     middle = (heights[widest] + heights[widest + 1]) / 2
     labels = in_appearance(fcluster(merges, middle, criterion="distance"))
+    sight = look(similarity, labels)
     for _ in range(MENDINGS):
-        sight = look(similarity, labels)
-        alone = sight.sizes[labels] == 1
+        labels, alone = sight.labels, sight.sizes[sight.labels] == 1
         nearest = in_appearance(np.where(alone, labels, sight.nearness.argmax(axis=1)))
         if np.array_equal(nearest, labels):
             break
-        labels = nearest
-    return judge(similarity, labels)
+        sight = look(similarity, nearest)
+    return judge(similarity, sight)
 
 
 def look(similarity: Matrix, labels: Labels) -> Sight:
@@ -95,21 +97,21 @@ def look(similarity: Matrix, labels: Labels) -> Sight:
     within = np.diag(means)
     # A part of one says nothing of its s_pp: let it be that of the part it is compared with.
     within = np.where(sizes == 1, within[labels][:, None], within)
-    return Sight(sizes, sums / np.maximum(others, 1) - within / 2, pairs, means)
+    return Sight(labels, sizes, sums / np.maximum(others, 1) - within / 2, pairs, means)
 
 
-def judge(similarity: Matrix, labels: Labels) -> Cut:
-    """How far and how surely these parts are apart."""
-    sizes, nearness, pairs, means = look(similarity, labels)
+def judge(similarity: Matrix, sight: Sight) -> Cut:
+    """How far and how surely the parts seen are apart."""
+    labels, sizes, nearness, pairs, means = sight
     company = sizes[labels] > 1
     companions = float(company.mean())
     if len(sizes) < 2 or not company.any():
         return Cut(labels, companions, 0.0, 0.0, 0)
     own = np.arange(len(labels)), labels
-    to_own = nearness[own]
-    nearness[own] = -np.inf
-    next_part = nearness.argmax(axis=1)
-    margins = to_own - nearness.max(axis=1)
+    elsewhere = nearness.copy()
+    elsewhere[own] = -np.inf
+    next_part = elsewhere.argmax(axis=1)
+    margins = nearness[own] - elsewhere.max(axis=1)
     squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64) - len(labels)
     left = max(0.0, squares - float((pairs * means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from cflower.algorithm.cut import best_cut, in_appearance, judge
+from cflower.algorithm.cut import best_cut, in_appearance, judge, look
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
@@ -71,7 +71,7 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
         margins.append(near[own] - near[after])
         share = 1 / (sizes[own] - 1) + 1 / sizes[after]
         errors.append(margins[-1] / np.sqrt(left / freedom * share))
-    cut = judge(similarity, np.array(labels, np.int32))
+    cut = judge(similarity, look(similarity, np.array(labels, np.int32)))
     assert cut.freedom == freedom
     assert cut.apart == pytest.approx(min(margins))
     assert cut.standard_errors == pytest.approx(min(errors))

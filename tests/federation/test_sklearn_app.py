@@ -68,7 +68,6 @@ def strategy() -> ClusteredFL:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_two_groups_are_found_exactly(strategy):
     nodes = [str(FIRST_NODE_ID + i) for i in range(NUM_CLIENTS)]
     assert [leaf.members for leaf in strategy.tree.leaves] == [

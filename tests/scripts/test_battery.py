@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from federation_processes import started
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
 
@@ -62,20 +63,12 @@ time.sleep(600)
     with script:
         assert script.stdout is not None
         worker = int(script.stdout.readline())
-        assert is_running(worker)
+        assert started(worker)
         script.kill()
     until = time.monotonic() + 20
-    while is_running(worker):
+    while started(worker):
         assert time.monotonic() < until, "the worker outlived the script by 20 seconds"
         time.sleep(0.1)
-
-
-def is_running(process: int) -> bool:
-    """Whether a process is there and not just waiting to be reaped."""
-    try:
-        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
