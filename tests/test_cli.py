@@ -60,7 +60,10 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
         assert client["levels"][way[-1]] == client["leaf_accuracy"] == client["accuracy"]
         assert all(0 <= client[column] <= 1 for column in columns)
     assert any(len(client["levels"]) > 1 for client in summary["clients"].values())
-    assert {"config", "versions", "seed"} == set(json.loads((run / "config.json").read_text()))
+    begun = json.loads((run / "config.json").read_text())
+    assert set(begun) == {"config", "settings", "arrays", "num_rounds", "versions", "seed"}
+    assert begun["settings"]["criterion"]["name"] == "auto"
+    assert summary["metric"] == {"name": "accuracy", "higher_is_better": True}
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert lines[0]["round"] == 1
     assert lines[0]["decision"] == "split"

@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from cflower.federation.roll_call import CLIENT_FAILED
-
+CLIENT_FAILED = 2
+"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
@@ -37,7 +37,7 @@ class InlineGrid(Grid):
     ) -> None:
         # Flower's Message constructor reads these.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
-        self._client_app, self._run = client_app, Run.create_empty(run_id)
+        self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {
             FIRST_NODE_ID + i: Context(
                 run_id,
@@ -101,7 +101,7 @@ class InlineGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         try:
-            reply = self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            reply = self.client_app(message, self._contexts[message.metadata.dst_node_id])
             if not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
             return reply

@@ -12,7 +12,7 @@ from cflower.runs.tables import shown
 
 def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
     """Short names that tell the runs apart: the method where that is enough, else the id too."""
-    methods = [run.config["method"] for run in runs]
+    methods = [run.settings["method"] for run in runs]
     if len(set(methods)) == len(runs):
         return dict(zip(methods, runs, strict=True))
     return {f"{method} {run.name}": run for method, run in zip(methods, runs, strict=True)}
@@ -20,15 +20,16 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     """One column a run; the best mean accuracy has a star."""
-    table = Table(title="runs side by side (accuracy on held-out examples, * = best)")
+    table = Table(title="runs side by side (on held-out examples, * = best)")
     table.add_column("")
     for name in runs:
         table.add_column(Text(name), justify="right", overflow="fold")
     columns = [column_of(run) for run in runs.values()]
-    means = [run.summary["metrics"].get("accuracy") for run in runs.values()]
-    best = max((mean for mean in means if mean is not None), default=None)
+    metric = next(iter(runs.values())).metric
+    means = [run.summary["metrics"].get(metric.name) for run in runs.values()]
+    best = metric.best(mean for mean in means if mean is not None)
     for column, mean in zip(columns, means, strict=True):
-        column["mean accuracy"] += "*" if mean is not None and mean == best else " "
+        column[f"mean {metric.name}"] += "*" if mean is not None and mean == best else " "
     for row in columns[0]:
         table.add_row(row, *(Text(column[row]) for column in columns))
     return table
@@ -36,10 +37,9 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
 
 def column_of(run: RunRecord) -> dict[str, str]:
     """What the table says of one run."""
-    summary, metrics = run.summary, run.summary["metrics"]
-    own, federated = metrics.get("accuracy"), metrics.get("fl_accuracy")
-    scores = [c["accuracy"] for c in summary["clients"].values() if "accuracy" in c]
-    gain = own - federated if own is not None and federated is not None else None
+    summary, metrics, metric = run.summary, run.summary["metrics"], run.metric
+    own, federated = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
+    scores = [c[metric.name] for c in summary["clients"].values() if metric.name in c]
     seconds = {line["round"]: line["seconds"] for line in run.lines}
     return {
         "run": run.name,
@@ -47,11 +47,10 @@ def column_of(run: RunRecord) -> dict[str, str]:
         "rounds": str(run.rounds),
         "clients": str(len(summary["clients"])),
         "clusters": str(len(summary["clusters"])),
-        "mean accuracy": shown(own, ".4f"),
+        f"mean {metric.name}": shown(own, ".4f"),
         "± std of the clients": shown(float(np.std(scores)) if scores else None, ".4f"),
-        "worst client": shown(min(scores, default=None), ".4f"),
-        "FL model (θ*_root)": shown(federated, ".4f"),
-        "gain over it": shown(gain, "+.4f"),
+        "worst client": shown(metric.worst(scores), ".4f"),
+        "common model, at the first split": shown(federated, ".4f"),
         "adjusted Rand index": shown(summary["adjusted_rand_index"], ".3f"),
         "seconds in rounds": f"{sum(seconds.values()):.0f}",
     }
