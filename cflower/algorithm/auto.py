@@ -148,12 +148,14 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     new = [evidence.clients[i] for i in heard if evidence.clients[i] not in place]
     place |= {name: len(clients) + i for i, name in enumerate(new)}
     clients += new
-    width = len(evidence.vectors[0]) if evidence.vectors else 0
+    before = memory.get("averages", np.zeros((0, 0), np.float32))
+    # No update is fresh when all models have just moved far, such as by a wrapper's noise.
+    width = len(evidence.vectors[0]) if evidence.vectors else before.shape[1]
     averages = np.zeros((len(clients), width), np.float32)
     counts, weights = np.zeros(len(clients), np.int64), np.zeros(len(clients))
     if len(clients) > len(new):
         old = slice(len(clients) - len(new))
-        averages[old], counts[old] = memory["averages"], memory["counts"]
+        averages[old], counts[old] = before, memory["counts"]
         weights[old] = memory["weights"]
     for i in heard:
         row = place[evidence.clients[i]]
