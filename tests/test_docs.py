@@ -1,5 +1,6 @@
 """What the documentation says runs, and its links lead somewhere."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cflower import ClusteredFL, Recorder
 from tests.federation.quadratics import Quadratics, initial_arrays
 
 ROOT = Path(__file__).parents[1]
@@ -67,3 +69,21 @@ def test_the_criterion_of_contributing_splits(own_app: SimpleNamespace) -> None:
     exec("from cflower import ClusteredFL; strategy = ClusteredFL(EveryTenthRound())", names)
     names["strategy"].start(own_app.grid, own_app.arrays, num_rounds=10)
     assert len(names["strategy"].tree.leaves) == 2
+
+
+def test_every_field_of_a_run_folder_is_described(own_app: SimpleNamespace) -> None:
+    recorder = Recorder("~/runs", config={"lr": 0.5})
+    ClusteredFL(observers=[recorder]).start(own_app.grid, own_app.arrays, num_rounds=10)
+    first_line = (recorder.path / "rounds.jsonl").read_text().splitlines()[0]
+    written = {
+        "config.json": json.loads((recorder.path / "config.json").read_text()),
+        "summary.json": recorder.summary,
+        "rounds.jsonl": json.loads(first_line),
+        "tree.json": json.loads((recorder.path / "tree.json").read_text()),
+    }
+    text = (ROOT / "docs/run-folder.md").read_text()
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    for file, content in written.items():
+        assert set(content) <= set(re.findall(r"`(\w+)`", sections[file])), file
+    for path in recorder.path.iterdir():
+        assert f"`{path.name}" in text, f"{path.name} is not described"
