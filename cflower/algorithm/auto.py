@@ -40,10 +40,18 @@ class AutoCriterion:
 
     Parameters
     ----------
-    settled, alive, companions, small, sure : float
-        See above.
-    patience : int
-        See above, in rounds.
+    settled : float in (0, 1]
+        Largest ratio of the mean update's length to the mean length of the updates.
+    alive : float in [0, 1)
+        Smallest ratio of the longest update to the longest that this branch of the tree saw.
+    companions : float in [0, 1]
+        Smallest share of members that are not alone in their part.
+    small : float >= 0
+        In mean cosine times m²: the margin that a cluster of m members needs.
+    sure : float in (0, 1)
+        Probability that chance alone does not produce the margin, Student's t.
+    patience : int >= 1
+        Rounds for which the same cut must have come out.
     heard_share : float in (0, 1]
         Share of the members that must have been heard from at least twice.
 

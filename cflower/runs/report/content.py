@@ -91,7 +91,7 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
 
 
 def lines(run: RunRecord) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns, its sentences named once."""
+    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number."""
     sentences: dict[str, int] = {}
     columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
     columns |= {key: [] for key in ("mean", "max", "alpha", "accuracy", "heard", "members")}
