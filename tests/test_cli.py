@@ -62,7 +62,7 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
     assert any(len(client["levels"]) > 1 for client in summary["clients"].values())
     begun = json.loads((run / "config.json").read_text())
     assert set(begun) == {"config", "settings", "arrays", "num_rounds", "versions", "seed"}
-    assert begun["settings"]["criterion"]["name"] == "auto"
+    assert begun["settings"]["criterion"]["name"] == "norms"
     assert summary["metric"] == {"name": "accuracy", "higher_is_better": True}
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert lines[0]["round"] == 1
