@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cflower.exporting import export
     from cflower.federation.privacy import PermutationMod
+    from cflower.federation.simulation import simulate
     from cflower.federation.strategy import ClusteredFL
     from cflower.newcomer import assign
 
-__all__ = ["ClusteredFL", "PermutationMod", "assign", "export"]
+__all__ = ["ClusteredFL", "PermutationMod", "assign", "export", "simulate"]
 __version__ = "0.1.0"
 _ROOMS = {
     "ClusteredFL": "cflower.federation.strategy",
     "PermutationMod": "cflower.federation.privacy",
     "assign": "cflower.newcomer",
     "export": "cflower.exporting",
+    "simulate": "cflower.federation.simulation",
 }
 
 
