@@ -40,8 +40,8 @@ from battery_report import Record, Results, draw, print_table, sentence, table_l
 from command import quieten_flower, start, write_table
 from rich.console import Console
 
+from cflower.config import read_overrides
 from cflower.errors import ConfigError
-from cflower.overrides import read_overrides
 
 ALL = "all"
 

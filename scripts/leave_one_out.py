@@ -30,8 +30,7 @@ from command import quieten_flower, start
 from rich.console import Console
 from rich.table import Table
 
-from cflower.config import RunConfig
-from cflower.overrides import read_overrides
+from cflower.config import RunConfig, read_overrides
 
 SHIFTS = ("rotation", "label-permutation")
 GROUPS = 4

@@ -42,8 +42,6 @@ APPS = (
     "client_app",
     "server_app",
     "cli",
-    "looking",
-    "owner",
     "newcomer",
     "exporting",
     "saved_run",

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflower.algorithm.criteria import Criterion
-from cflower.config import RunConfig
+from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
-from cflower.overrides import read_overrides
 from cflower.runs.reading import read_json
 from cflower.runs.record import RunRecord
 
