@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import cflower
-from cflower.cli import models, runs, simulate
+from cflower.cli import federation, models, runs, simulate
 from cflower.errors import CFlowerError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # joins the lines of a paragraph
     suggest_commands=False,  # click does
 )
-for module in (simulate, runs, models):
+for module in (simulate, runs, models, federation):
     module.add_to(app)
 
 

@@ -149,10 +149,9 @@ def how_to_go_on(context: "Context", clients: int | None) -> str:
 
 def next_steps(folder: Path) -> str:
     """What one does with a finished run."""
-    run = name_of(folder)
     return (
-        f"Next: cflower report {run} --open; cflower explain {run}; "
-        f"cflower export {run} --cluster 0"
+        f"Next: cflower report {name_of(folder)} --open (or, in its place: explain, export, "
+        "assign, compare)"
     )
 
 
