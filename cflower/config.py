@@ -1,7 +1,9 @@
 """The run config: every key of `[tool.flwr.app.config]`, typed, checked once, at the edge."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -155,7 +157,7 @@ class RunConfig:
         for key in values:
             if key not in known:
                 near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "see pyproject.toml for all keys."
+                hint = f"did you mean {near[0]!r}?" if near else "`cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}: {hint}")
         return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
 
@@ -185,6 +187,58 @@ class RunConfig:
                 "-c \"output-dir='$PWD/outputs'\"."
             )
         return relative_to / path
+
+
+def read_overrides(config: Sequence[str]) -> dict[str, Any]:
+    """The values of ``-c``, in Flower's own syntax.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, or the text is not made of ``key=value``.
+
+    Examples
+    --------
+    >>> read_overrides(["seed=3 model='mlp'"])
+    {'seed': 3, 'model': 'mlp'}
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    if not (len(config) == 1 and config[0].endswith(".toml")):
+        for text in config:
+            check_override(text)
+    try:
+        return dict(parse_config_args(list(config)))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no file {config[0]!r}.") from None
+    except (click.ClickException, ValueError, OSError) as error:
+        message = error.message if isinstance(error, click.ClickException) else str(error)
+        raise ConfigError(f"Cannot read -c {' '.join(config)!r}: {message}") from None
+
+
+def check_override(text: str) -> None:
+    """Refuse what Flower would pass over, or answer without naming the key.
+
+    Raises
+    ------
+    ConfigError
+    """
+    pair = r"""(\S+?)=('[^']*'|"[^"]*"|\S+)"""
+    rest = re.sub(pair, "", text).strip()
+    if rest:
+        raise ConfigError(
+            f"Cannot read {rest!r} in -c {text!r}: expected key=value, without spaces around the "
+            "equals sign, and texts in quotes."
+        )
+    for key, value in re.findall(pair, text):
+        try:
+            tomllib.loads(f"{key} = {value}")
+        except tomllib.TOMLDecodeError:
+            text_value = value.strip("\"'")
+            raise ConfigError(
+                f"Cannot read {key}={value}: put texts in quotes: {key}='{text_value}'."
+            ) from None
 
 
 def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -105,6 +105,20 @@ def test_assign_prints_the_way_down(
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
 
 
+def test_assign_for_programs_tells_the_same(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    folder = own_folder(tmp_path / "mine", *unseen)
+    status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent, "--json")
+    assert status == 0
+    told, found = json.loads(out), package.assign(run, folder)
+    assert told["cluster"] == found.cluster
+    assert told["resembles_nobody_at"] is None
+    assert [level["accuracy"] for level in told["levels"]] == [lev.accuracy for lev in found.levels]
+    assert list(told["levels"][0]["similarities"]) == ["0.0", "0.1"]
+    assert told["levels"][-1]["similarities"] is None
+
+
 def test_assign_says_when_the_newcomer_resembles_nobody(
     run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
@@ -234,6 +248,24 @@ def test_a_file_read_back_answers_as_the_model_on_the_digits(
         expected = model(inputs).numpy()
     answers = answers_of(tmp_path / "model", file_format, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_ending_of_the_file_names_its_format(run: Path, tmp_path: Path) -> None:
+    status, _, err = cflower("export", run, "--cluster", "0", "--output", tmp_path / "model.pt")
+    assert (status, err) == (0, "")
+    assert answers_of(tmp_path / "model.pt", "torchscript", torch.zeros(1, 1, 8, 8)).shape == (
+        1,
+        10,
+    )
+    for given in (
+        ["--format", "onnx", "--output", "m.pt"],
+        ["--format=torchscript", "--output=m.onnx"],
+    ):
+        status, out, err = cflower("export", run, "--cluster", "0", *given)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert "leave one of them out, or end the file in" in err
+    package.export(run, cluster="0", output=tmp_path / "weights")
+    assert load_file(tmp_path / "weights").keys() == load_file(run / "models/0.safetensors").keys()
 
 
 def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
