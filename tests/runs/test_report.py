@@ -12,12 +12,12 @@ import pytest
 from cflower.algorithm.bipartition import bipartition
 from cflower.runs.record import RunRecord, finding
 from cflower.runs.report import write_report
+from cflower.runs.report.build import JOINED, joined
 from cflower.runs.report.content import page_content
 from cflower.runs.report.matrices import fitting, size_of
 from cflower.runs.report.page import page
 from tests.runs.folders import made_up_run
 
-PARTS = Path(__file__).parents[2] / "cflower" / "runs" / "report"
 HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
 
 
@@ -155,9 +155,8 @@ def test_a_large_run_stays_below_15_megabytes(tmp_path: Path) -> None:
     assert page_content(RunRecord.read(path))["matrices"]["left_out"] > 0
 
 
-def test_all_parts_travel_in_a_flower_app_bundle() -> None:
-    kinds = {path.suffix for path in PARTS.rglob("*.*") if "__pycache__" not in path.parts}
-    assert kinds == {".py", ".md"}
+def test_the_joined_page_is_fresh() -> None:
+    assert JOINED.read_text(encoding="utf-8") == joined(), "run `make page`"
 
 
 @pytest.mark.parametrize(

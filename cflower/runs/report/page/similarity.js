@@ -1,10 +1,8 @@
-# The similarity matrices
-
-The upper half comes as one byte an entry. Drawn pixel by pixel and scaled up: 500 × 500 takes
-a few milliseconds.
-Blue pulls apart, orange together; the middle is the page's own card colour.
-
-```js
+// The similarity matrices
+//
+// The upper half comes as one byte an entry. Drawn pixel by pixel and scaled up: 500 × 500 takes
+// a few milliseconds.
+// Blue pulls apart, orange together; the middle is the page's own card colour.
 function drawSimilarity() {
   const { shown, left_out: leftOut } = run.matrices;
   if (!shown.length) {
@@ -136,4 +134,3 @@ function matrixText(matrix) {
   const of = (i) => (counts[i] ? (sums[i] / counts[i] / 127).toFixed(2) : '–');
   return [`Mean similarity within a side ${of(0)}, across the sides ${of(1)}; the most alike across are at ${(across / 127).toFixed(2)}.`];
 }
-```

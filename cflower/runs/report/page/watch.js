@@ -1,9 +1,7 @@
-# While the run goes on
-
-Only in the page that `cflower watch` serves: asks now and then whether there is a new round. What
-one has set (thresholds, order, client) stays as it is.
-
-```js
+// While the run goes on
+//
+// Only in the page that `cflower watch` serves: asks now and then whether there is a new round. What
+// one has set (thresholds, order, client) stays as it is.
 let version = null;
 async function lookAgain() {
   try {
@@ -23,4 +21,3 @@ async function lookAgain() {
   if (!run.run.finished) setTimeout(lookAgain, 1500);
 }
 setTimeout(lookAgain, 1500);
-```

@@ -1,9 +1,7 @@
-# What the clients' data look like
-
-Known only in simulation, where the data are dealt out by the run itself; a real client's examples
-never leave it.
-
-```js
+// What the clients' data look like
+//
+// Known only in simulation, where the data are dealt out by the run itself; a real client's examples
+// never leave it.
 function drawData() {
   if (!run.data) {
     return fill('data', html('p', { class: 'note' },
@@ -53,4 +51,3 @@ function histogram(counts, color) {
   });
   return drawing;
 }
-```

@@ -1,9 +1,7 @@
-# Norms, decisions, and other thresholds
-
-What other thresholds would have done is asked of the recorded figures: eqs. 32 and 33 of every
-round, and eq. 39 where the similarity was computed. `cflower explain` answers the same in words.
-
-```js
+// Norms, decisions, and other thresholds
+//
+// What other thresholds would have done is asked of the recorded figures: eqs. 32 and 33 of every
+// round, and eq. 39 where the similarity was computed. `cflower explain` answers the same in words.
 const OUTCOMES = {
   split: ['var(--o-split)', 'split'],
   'sides not apart enough': ['var(--o-apart)', 'sides not apart enough'],
@@ -62,11 +60,8 @@ function drawNorms() {
 }
 const sample = (dash) => svg('svg', { width: 26, height: 8, 'aria-hidden': 'true' },
   svg('line', { x1: 0, x2: 26, y1: 4, y2: 4, stroke: 'currentColor', 'stroke-width': 2, 'stroke-dasharray': dash }));
-```
 
-Two sliders; only the layer of marks is drawn anew when they move.
-
-```js
+// Two sliders; only the layer of marks is drawn anew when they move.
 function drawSliders() {
   if (byId('eps1')) return;
   const top = (values) => Math.max(...values.filter((v) => v !== null), 0.001) * 1.08;
@@ -123,12 +118,9 @@ function whatIf() {
   fill('answers', answers);
   for (const panel of document.querySelectorAll('#norms .panel > div')) panel.mark?.();
 }
-```
 
-One panel a cluster, each with a scale of its own that has room for the thresholds.
-A slider that is pushed beyond it leaves its line at the upper edge.
-
-```js
+// One panel a cluster, each with a scale of its own that has room for the thresholds.
+// A slider that is pushed beyond it leaves its line at the upper edge.
 function normPanel(name) {
   const lines = look.lines.get(name);
   const rounds = lines.map((i) => run.lines.round[i]);
@@ -212,12 +204,9 @@ function decisionText(i) {
     others.join(', '), heard[i] < members[i] ? `${heard[i]} of ${members[i]} members heard from` : '',
   ].filter(Boolean).join('\n');
 }
-```
 
-What another criterion went by, where its decisions carry figures of their own: shares and cosines,
-with a dotted line for what each has to exceed.
-
-```js
+// What another criterion went by, where its decisions carry figures of their own: shares and cosines,
+// with a dotted line for what each has to exceed.
 const figureKeys = (i) => Object.keys(run.lines.figures[i] || {}).filter((key) =>
   !key.endsWith('_needed') && !key.startsWith('eps') && typeof run.lines.figures[i][key] === 'number');
 
@@ -244,4 +233,3 @@ function figurePicture(name, lines, rounds, width) {
   return overRounds(drawing, { label: `What the criterion went by in cluster ${name}`, rounds, x, top, bottom,
     describe: (round) => decisionText(lines[rounds.indexOf(round)]) });
 }
-```

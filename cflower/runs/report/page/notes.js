@@ -1,6 +1,4 @@
-# Facts, bad replies and absences, the config
-
-```js
+// Facts, bad replies and absences, the config
 function drawFacts() {
   byId('run-id').textContent = run.run.id;
   byId('finding').textContent = run.run.finding;
@@ -64,4 +62,3 @@ function drawConfig() {
     html('div', {}, html('dt', {}, key), html('dd', {}, value === '' ? '""' : String(value)))));
   fill('config', keys(run.config), html('details', {}, html('summary', {}, 'Versions'), keys(run.versions)));
 }
-```

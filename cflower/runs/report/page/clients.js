@@ -1,8 +1,6 @@
-# The client × model table
-
-The better of the two models of each client has a star, and its gain a bar as long as it is large.
-
-```js
+// The client × model table
+//
+// The better of the two models of each client has a star, and its gain a bar as long as it is large.
 const COLUMNS = [
   ['name', 'client'], ['examples', 'examples'], ['cluster', 'cluster'], ['federated', 'FL model'],
   ['own', 'own model'], ['gain', 'gain'], ['best', 'best level'], ['ensemble', 'ensemble'],
@@ -71,4 +69,3 @@ function clientRow(row, columns, largest) {
   };
   return html('tr', {}, columns.map(([key]) => cells[key]()));
 }
-```

@@ -1,6 +1,4 @@
-# Accuracy per client
-
-```js
+// Accuracy per client
 function drawAccuracy() {
   if (!run.accuracies.some((values) => values.some((value) => value !== null))) {
     fill('accuracy-picker');
@@ -16,12 +14,9 @@ function drawAccuracy() {
   const chart = picture(accuracyPicture, { class: 'chart' });
   return fill('accuracy', chart);
 }
-```
 
-Up to `CROWD` clients have a line each; more are drawn as bands, one a cluster: all of its clients,
-and the middle 80 % of them. With very many clusters too, it is one band for all with the median.
-
-```js
+// Up to `CROWD` clients have a line each; more are drawn as bands, one a cluster: all of its clients,
+// and the middle 80 % of them. With very many clusters too, it is one band for all with the median.
 const CROWD = 80;
 const MOST_BANDS = 12;
 
@@ -47,9 +42,6 @@ function bands(x, y) {
   }
   return svg('g', {}, parts);
 }
-```
-
-```js
 const clusterMeans = () => new Map([...look.lines].map(([name, lines]) => [name, lines
   .filter((i) => run.lines.accuracy[i] !== null).map((i) => [run.lines.round[i], run.lines.accuracy[i]])]));
 
@@ -127,4 +119,3 @@ function accuracyText(round, near, picked) {
   }
   return text.join('\n');
 }
-```

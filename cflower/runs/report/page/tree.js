@@ -1,8 +1,6 @@
-# The cluster tree over the rounds
-
-Each cluster is a band from the round it was born to the round it was split, or to the last one.
-
-```js
+// The cluster tree over the rounds
+//
+// Each cluster is a band from the round it was born to the round it was split, or to the last one.
 function drawTree() {
   if (!run.clusters.length) return fill('tree', html('p', { class: 'note' }, 'No round is finished yet.'));
   fill('tree', picture(treePicture, { class: 'chart' }));
@@ -24,12 +22,9 @@ function splitText(cluster) {
     figure(run.lines.max[i])}, largest similarity across the sides ${figure(run.lines.alpha[i])}`;
   return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${figures}.`;
 }
-```
 
-Leaves lie below each other; a cluster that was split lies in the middle of its children, as high
-as all of them together, and flows into them.
-
-```js
+// Leaves lie below each other; a cluster that was split lies in the middle of its children, as high
+// as all of them together, and flows into them.
 function treePicture(width) {
   const { leaves, clusters } = look;
   const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
@@ -102,4 +97,3 @@ function treePicture(width) {
 const treeText = () => `Tree of ${counted(run.clusters.length, 'cluster')} over ${
   counted(run.run.rounds, 'round')}; ${look.leaves.length} at the end: ${
   listed(look.leaves.map((name) => `${name} with ${counted(look.clusters.get(name).members.length, 'client')}`), 12)}.`;
-```

@@ -1,6 +1,4 @@
-# Start
-
-```js
+// Start
 function drawAll(content) {
   hush();
   prepare(content);
@@ -26,4 +24,3 @@ byId('theme').addEventListener('click', () => {
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { themed(); drawSimilarity(); });
 themed();
 drawAll(JSON.parse(byId('content').textContent));
-```

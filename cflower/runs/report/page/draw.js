@@ -1,9 +1,7 @@
-# Drawing
-
-The few tools that all pictures share. Text only ever goes in as text (`textContent`), so a name
-that looks like HTML is shown as it is.
-
-```js
+// Drawing
+//
+// The few tools that all pictures share. Text only ever goes in as text (`textContent`), so a name
+// that looks like HTML is shown as it is.
 const byId = (id) => document.getElementById(id);
 
 function make(node, attributes, children) {
@@ -31,11 +29,8 @@ function listed(names, most = 8) {
   if (names.length <= most) return names.join(', ');
   return `${names.slice(0, most).join(', ')} and ${names.length - most} more`;
 }
-```
 
-A picture is drawn anew at the width it has, so that its text keeps its size on a phone.
-
-```js
+// A picture is drawn anew at the width it has, so that its text keeps its size on a phone.
 const watched = new ResizeObserver((entries) => {
   for (const { target } of entries) target.redraw?.();
 });
@@ -63,11 +58,8 @@ function ticks(low, high, most) {
   }
   return found;
 }
-```
 
-Axes: light lines across for the values, whole rounds below.
-
-```js
+// Axes: light lines across for the values, whole rounds below.
 function axes({ x, y, rounds, values, left, right, top, bottom, name = figure }) {
   const parts = values.map((value) => svg('g', {},
     svg('line', { class: 'grid', x1: left, x2: right, y1: y(value), y2: y(value) }),
@@ -90,13 +82,10 @@ function path(points) {
   return d;
 }
 const diamond = (x, y, r) => `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z`;
-```
 
-What is under the pointer, or at the keyboard's cursor, is told in one floating box. A picture over
-rounds is a slider to the keyboard and to a screen reader: its value is the round, read out with
-everything the box says.
-
-```js
+// What is under the pointer, or at the keyboard's cursor, is told in one floating box. A picture over
+// rounds is a slider to the keyboard and to a screen reader: its value is the round, read out with
+// everything the box says.
 function tell(text, x, y) {
   const tip = byId('tip');
   tip.textContent = text;
@@ -151,11 +140,8 @@ function overRounds(drawing, { label, rounds, x, top, bottom, describe }) {
   }, []);
   return drawing;
 }
-```
 
-The run, and how its clusters are coloured: leaves in their order, those that were split in grey.
-
-```js
+// The run, and how its clusters are coloured: leaves in their order, those that were split in grey.
 let run;
 let look = {};
 const state = { eps1: null, eps2: null, panels: 12, cards: 12, matrix: null, client: '', sort: ['name', 1] };
@@ -179,4 +165,3 @@ const colorOf = (name) => (look.order.has(name) ? `var(--c${look.order.get(name)
 const dashOf = (name) => [null, '6 3', '2 3', '9 3 2 3'][Math.floor((look.order.get(name) ?? 0) / 6) % 4];
 const swatch = (color) => html('i', { class: 'swatch', style: { background: color } });
 const clientName = (i) => run.clients[i].name;
-```
