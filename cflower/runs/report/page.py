@@ -12,7 +12,19 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("draw", "tree", "norms", "accuracy", "similarity", "clients", "data", "notes", "start")
+SCRIPTS = (
+    "draw",
+    "save",
+    "pick",
+    "facts",
+    "tree",
+    "why",
+    "scores",
+    "similarity",
+    "clients",
+    "data",
+    "start",
+)
 """JavaScript parts in the order they are put together."""
 
 

@@ -4,32 +4,43 @@
 // never leave it.
 function drawData() {
   if (!run.data) {
-    return fill('data', html('p', { class: 'note' },
-      'Not known to this run: only a simulation tells what its clients’ data look like. A real client’s examples never leave it.'));
+    return fill('data', note('Not known to this run: only a simulation tells what its clients’ data look like. A real client’s examples never leave it.'));
   }
-  const order = run.clients.map((_, i) => i).sort((a, b) => natural.compare(look.home[a] ?? '', look.home[b] ?? '') || a - b);
-  const cards = order.slice(0, state.cards).map(dataCard);
-  const parts = [html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)}) and a few of them, by cluster.`),
-    html('div', { class: 'cards' }, cards)];
+  const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
+    .sort((a, b) => Number(b === state.client) - Number(a === state.client)
+      || natural.compare(look.home[a] ?? '', look.home[b] ?? '') || a - b);
+  const parts = [html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)}), and a few of them with their labels${
+    run.run.kind === 'clustered' ? ', by cluster' : ''}.`), html('div', { class: 'cards' }, order.slice(0, state.cards).map(dataCard))];
   if (order.length > state.cards) {
-    parts.push(html('button', { type: 'button', class: 'more', onclick: () => {
+    parts.push(button(`Show 24 more of ${order.length} clients`, () => {
       state.cards += 24;
       drawData();
-    } }, `Show 24 more of ${order.length} clients`));
+    }, { class: 'more' }));
   }
   return fill('data', parts);
 }
 
 function dataCard(i) {
   const counts = run.data.counts[i];
-  const sample = run.data.samples[i];
-  const labels = sample ? sample.labels.map((label) => run.data.classes[label] ?? label).join(', ') : '';
   const group = run.clients[i].group;
-  return html('div', { class: 'card' },
-    html('h3', {}, swatch(colorOf(look.home[i])), ` ${clientName(i)} `,
-      html('small', {}, `${look.home[i] ?? '–'}${group === null || group === undefined ? '' : ` · group ${group}`}`)),
-    counts ? histogram(counts, colorOf(look.home[i])) : null,
-    sample ? tellable(html('img', { src: sample.sheet, alt: `Samples labelled ${labels}` }), `labelled ${labels}`) : null);
+  const where = [run.run.kind === 'clustered' ? look.home[i] ?? '–' : null, known(group) ? `group ${group}` : null];
+  return html('div', { class: `card${i === state.client ? ' chosen' : ''}` },
+    html('h3', {}, swatch(colorOf(look.home[i])), button(clientName(i), () => toggle('client', i), { class: 'plain', 'data-key': `card:${i}` }),
+      html('small', {}, where.filter(known).join(' · '))),
+    counts ? histogram(counts, colorOf(look.home[i])) : null, samples(run.data.samples[i]));
+}
+
+// The sheet has the images below each other; every image is a window on it, with its label.
+function samples(told) {
+  if (!told) return null;
+  const [height, width] = told.shape;
+  const n = told.labels.length;
+  return html('div', { class: 'samples' }, told.labels.map((label, k) => {
+    const name = String(run.data.classes[label] ?? label);
+    return html('figure', { class: 'sample' }, html('i', { role: 'img', 'aria-label': `An example labelled ${name}`, style: {
+      aspectRatio: `${width} / ${height}`, backgroundImage: `url(${told.sheet})`, backgroundSize: `100% ${n * 100}%`,
+      backgroundPosition: `0 ${n > 1 ? (k / (n - 1)) * 100 : 0}%` } }), html('figcaption', {}, name));
+  }));
 }
 
 function histogram(counts, color) {

@@ -2,37 +2,29 @@
 //
 // Each cluster is a band from the round it was born to the round it was split, or to the last one.
 function drawTree() {
-  if (!run.clusters.length) return fill('tree', html('p', { class: 'note' }, 'No round is finished yet.'));
-  fill('tree', picture(treePicture, { class: 'chart' }));
+  if (!run.clusters.length) return fill('tree', note('No round is finished yet.'));
+  fill('tree', picture('tree', treePicture, { class: 'chart' }));
   const splits = run.clusters.filter((cluster) => cluster.split && cluster.children.length)
     .sort((a, b) => a.split - b.split);
-  const items = splits.map((cluster) => html('li', {}, splitText(cluster)));
-  if (!items.length) {
-    return fill('splits', html('p', { class: 'note' }, 'No cluster was split.'));
-  }
-  const list = html('ul', { class: 'note' }, items);
-  return fill('splits', items.length <= 6 ? list
-    : html('details', {}, html('summary', {}, `All ${items.length} splits`), list));
+  if (!splits.length) return fill('splits', note('No cluster was split.'));
+  const list = html('ul', { class: 'note' }, splits.map((cluster) => html('li', {}, splitText(cluster))));
+  return fill('splits', splits.length <= 6 ? list : html('details', {}, html('summary', {}, `All ${splits.length} splits`), list));
 }
 
 function splitText(cluster) {
   const i = look.lines.get(cluster.name)?.find((line) => run.lines.round[line] === cluster.split);
-  const parts = cluster.children.map((child) => `${child} (${look.clusters.get(child).members.length})`);
-  const figures = i === undefined ? '' : `: mean norm ${figure(run.lines.mean[i])}, largest ${
-    figure(run.lines.max[i])}, largest similarity across the sides ${figure(run.lines.alpha[i])}`;
-  return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${figures}.`;
+  const parts = cluster.children.map((child) => `${child} (${counted(look.clusters.get(child).members.length, 'client')})`);
+  return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${
+    i === undefined ? '' : `. Why: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
 }
 
 // Leaves lie below each other; a cluster that was split lies in the middle of its children, as high
 // as all of them together, and flows into them.
-function treePicture(width) {
+function treePlaces(height, top) {
   const { leaves, clusters } = look;
   const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
-  const height = Math.max(150, Math.min(460, 34 * leaves.length, 40 + clients * 26));
   const gap = Math.min(14, (height * 0.3) / leaves.length);
   const unit = (height - gap * (leaves.length - 1)) / clients;
-  const [left, right, top] = [10, width - 12, 8];
-  const x = scale(0, Math.max(run.run.planned, 1), left, right);
   const place = new Map();
   let y = top;
   for (const name of leaves) {
@@ -41,7 +33,7 @@ function treePicture(width) {
     y += tall + gap;
   }
   const settle = (name) => {
-    const children = look.children.get(name).filter((child) => clusters.has(child));
+    const children = clusters.get(name).children.filter((child) => clusters.has(child));
     if (!children.length) return place.get(name);
     const boxes = children.map(settle);
     const tall = boxes.reduce((sum, box) => sum + box.tall, 0);
@@ -49,35 +41,53 @@ function treePicture(width) {
     place.set(name, { y: middle - tall / 2, tall });
     return place.get(name);
   };
-  const all = [...clusters.keys()];
-  const roots = all.filter((name) => !all.some((other) => look.children.get(other).includes(name)));
-  roots.forEach(settle);
+  const inner = new Set(run.clusters.flatMap((cluster) => cluster.children));
+  for (const name of clusters.keys()) if (!inner.has(name)) settle(name);
+  return place;
+}
 
-  const drawing = svg('svg', { width, height: height + 40, role: 'img', 'aria-label': treeText() });
-  const flow = Math.min(28, (x(1) - x(0)) * 0.9 + 6);
+function treePicture(width) {
+  const { leaves, clusters } = look;
+  const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
+  const height = Math.max(150, Math.min(460, 34 * leaves.length, 40 + clients * 26));
+  const [start, end, top] = [10, width - 12, 8];
+  const place = treePlaces(height, top);
+  // Children of a split in the very last round need some room too.
+  const last = Math.max(run.run.planned, 1 + Math.max(...run.clusters.map((cluster) => cluster.born)));
+  const x = scale(0, last, start, end);
+  const flow = Math.min(28, (x(1) - x(0)) * 0.9);
+  const drawing = svg('svg', { width, height: height + 40, role: 'group', 'aria-label': treeText() });
   const labels = [];
   for (const cluster of run.clusters) {
     const box = place.get(cluster.name);
-    const end = cluster.children.length ? cluster.split ?? cluster.born : run.run.rounds;
-    const [from, to] = [x(cluster.born) + (cluster.born ? flow : 0), x(end)];
-    const color = colorOf(cluster.name);
-    const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, rounds ${
-      cluster.born + 1} to ${end}\n${listed(cluster.members.map(clientName), 12)}`;
-    drawing.append(tellable(svg('rect', { x: Math.min(from, to), y: box.y, rx: 3, fill: color,
-      width: Math.max(to - from, 2), height: Math.max(box.tall, 1),
-      'fill-opacity': cluster.children.length ? 0.35 : 1 }), text));
+    const to = x(cluster.children.length ? cluster.split ?? cluster.born : Math.max(run.run.rounds, cluster.born + 1));
+    const from = Math.min(x(cluster.born) + (cluster.born ? flow : 0), to - 2);
+    const faint = (state.cluster !== '' && state.cluster !== cluster.name)
+      || (state.client !== null && !isMember(state.client, cluster.name));
+    const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
+      cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
+    const band = svg('rect', { 'data-key': `tree:${cluster.name}`, class: 'band', x: from, y: box.y, rx: 3,
+      fill: colorOf(cluster.name), width: to - from, height: Math.max(box.tall, 1), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
+      role: 'button', tabindex: 0, 'aria-label': text, 'aria-pressed': String(state.cluster === cluster.name),
+      onclick: () => toggle('cluster', cluster.name),
+      onkeydown: (event) => {
+        if (event.key !== 'Enter' && event.key !== ' ') return;
+        event.preventDefault();
+        toggle('cluster', cluster.name);
+      } });
+    drawing.append(tellable(band, text));
     let offset = box.y;
     for (const child of cluster.children.filter((name) => cluster.split && place.has(name))) {
       const { y: low, tall } = place.get(child);
-      const middle = x(end) + flow / 2;
-      drawing.append(svg('path', { fill: colorOf(child), 'fill-opacity': 0.5,
-        d: `M${x(end)} ${offset}C${middle} ${offset} ${middle} ${low} ${x(end) + flow} ${low}v${tall}`
-          + `C${middle} ${low + tall} ${middle} ${offset + tall} ${x(end)} ${offset + tall}Z` }));
+      const middle = to + flow / 2;
+      drawing.append(svg('path', { fill: colorOf(child), 'fill-opacity': faint ? 0.15 : 0.5,
+        d: `M${to} ${offset}C${middle} ${offset} ${middle} ${low} ${to + flow} ${low}v${tall}`
+          + `C${middle} ${low + tall} ${middle} ${offset + tall} ${to} ${offset + tall}Z` }));
       offset += tall;
     }
     if (cluster.split && cluster.children.length) {
-      labels.push(tellable(svg('path', { d: diamond(x(end), box.y + box.tall / 2, 7),
-        fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 2 }), splitText(cluster)));
+      labels.push(tellable(svg('path', { d: diamond(to, box.y + box.tall / 2, 7), fill: 'var(--ink)', stroke: 'var(--card)',
+        'stroke-width': 2, onclick: () => pick({ cluster: cluster.name, round: cluster.split }) }), splitText(cluster)));
     }
     const name = `${cluster.name} · ${cluster.members.length}`;
     if (box.tall >= 13 && to - from > name.length * 8 + 8) {
@@ -90,7 +100,8 @@ function treePicture(width) {
   }
   drawing.append(...labels);
   const bottom = height + top + 4;
-  drawing.append(axes({ x, y: null, rounds: [0, run.run.planned], values: [], left, right, bottom }));
+  drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
+  if (state.round !== null) drawing.append(svg('line', { class: 'picked', x1: x(state.round), x2: x(state.round), y1: 0, y2: bottom }));
   return drawing;
 }
 

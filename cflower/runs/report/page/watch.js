@@ -11,7 +11,7 @@ async function lookAgain() {
       const content = await answer.json();
       if (content.run.rounds !== run.run.rounds || content.run.finished !== run.run.finished) {
         const [x, y] = [scrollX, scrollY];
-        byId('whatif').replaceChildren();
+        fill('whatif');
         drawAll(content);
         scrollTo(x, y);
         byId('status').textContent = content.run.finished ? 'The run has finished.' : `Round ${content.run.rounds} is in.`;
