@@ -40,8 +40,8 @@ def roll_call(message: Message, context: Context) -> Message:
         return answer(message, **told, problem=str(problem))
     except Exception as error:
         # Of NumPy, Arrow, Pillow ...: without an answer the client would have no name.
-        problem = f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
-        return answer(message, **told, problem=problem)
+        said = f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
+        return answer(message, **told, problem=said)
     return answer(
         message,
         **told,

@@ -104,10 +104,10 @@ def own_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.M
     Parameters
     ----------
     name : str
-        ``package.module:factory``. The factory takes ``(input_shape, num_classes)`` as `build_model`
-        does and returns a `torch.nn.Module` on the CPU, from inputs of shape (batch,
-        *input_shape) to logits of shape (batch, num_classes), for sequences (batch, num_classes,
-        length). PyTorch's generator is seeded before it is called.
+        ``package.module:factory``. The factory takes ``(input_shape, num_classes)`` as
+        `build_model` does and returns a `torch.nn.Module` on the CPU, from inputs of shape
+        (batch, *input_shape) to logits of shape (batch, num_classes), for sequences (batch,
+        num_classes, length). PyTorch's generator is seeded before it is called.
     input_shape, num_classes
         As for `build_model`.
 
