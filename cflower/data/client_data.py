@@ -38,7 +38,7 @@ class DataSettings:
     label_column, input_columns, group_column : str
         See `cflower.data.columns.Roles`; the group is what a run is judged by, never an input.
     standardise : str
-        See `held_out`.
+        See `prepared`.
     partitioner, dirichlet_alpha, shards_per_client, natural_id_column
         See `cflower.data.partition.deal_out`.
     shift, num_groups, group_sizes, missing_labels
@@ -151,22 +151,20 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
     elif settings.group_column:
         group = prevailing(stored.tell(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    return held_out(examples, settings.validation_fraction, rng, group, settings.standardise)
+    train, validation = examples.hold_out(settings.validation_fraction, rng)
+    return prepared(train, validation, group, settings.standardise)
 
 
-def held_out(
-    examples: Examples,
-    fraction: float,
-    rng: np.random.Generator,
-    group: int | str | None = None,
-    standardise: str = "none",
+def prepared(
+    train: Examples, validation: Examples, group: int | str | None, standardise: str
 ) -> ClientData:
-    """A client's examples split in two, in read-only arrays; see `Examples.hold_out`.
+    """A client's two parts as it uses them, in read-only arrays.
 
     With ``standardise = "client"`` each column of numbers is shifted and scaled so that its mean
-    over the training part is 0 and its standard deviation 1, in both parts.
+    over the training part is 0 and its standard deviation 1, in both parts. That is not the
+    default: clients that differ by an offset or a unit only then look alike, and that may be just
+    what tells groups apart.
     """
-    train, validation = examples.hold_out(fraction, rng)
     if standardise == "client":
         train, validation = standardised(train, validation)
     for array in (train.inputs, train.labels, validation.inputs, validation.labels):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from cflower.data.columns import FOUND, Roles, Table, listed
+from cflower.data.columns import FOUND, Column, Roles, Table, listed
 from cflower.data.layouts import image_files
 from cflower.data.npz import read_npz
 from cflower.errors import DataError, first_line
@@ -68,7 +68,7 @@ def load_folder(folder: Path, key: str = "dataset", roles: Roles = FOUND) -> Tab
         )
     if archives := [path for path in files if path.suffix == ".npz"]:
         return read_npz(name, archives, roles)
-    files = [path for path in files if not _is_hidden(path.relative_to(folder))]
+    files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     kinds = {path.suffix.lower() for path in files}
     try:
         if kinds == {".csv"}:
@@ -76,7 +76,7 @@ def load_folder(folder: Path, key: str = "dataset", roles: Roles = FOUND) -> Tab
         if kinds == {".parquet"}:
             return _parquet(name, training_files(folder, files, name))
         if kinds and kinds <= set(PICTURES):
-            return _pictures(name, training_files(folder, files, name))
+            return _pictures(name, folder, training_files(folder, files, name))
         from cflower.data.hub import load_with_datasets
 
         return load_with_datasets(str(folder), name)
@@ -121,8 +121,13 @@ def _split_of(names: list[str], after: str) -> str:
     return ""
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "__")) for part in path.parts)
+def _is_no_data(relative: Path, path: Path) -> bool:
+    """Whether a file is hidden, of the desktop, or says in words what lies beside it."""
+    if any(part.startswith((".", "__")) for part in relative.parts):
+        return True
+    if path.name == "README.md":  # may begin with instructions for `datasets`
+        return not path.read_bytes().startswith(b"---")
+    return path.name in ("Thumbs.db", "desktop.ini", "LICENSE", "LICENSE.txt")
 
 
 def _csv(file: Path) -> pa.Table:
@@ -183,10 +188,12 @@ def _parquet(name: str, files: list[Path]) -> Table:
     return _joined(name, tables, classes=classes, images=images)
 
 
-def _pictures(name: str, files: list[Path]) -> Table:
-    """Images, each labelled with the name of its folder."""
+def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
+    """Images, each labelled with the name of its folder; without labels if some lie in none."""
     names = sorted({file.parent.name for file in files})
     places = {label: place for place, label in enumerate(names)}
     labels = np.array([places[file.parent.name] for file in files], np.int64)
-    columns = {"image": image_files([str(file) for file in files]), "label": labels}
+    columns: dict[str, Column] = {"image": image_files([str(file) for file in files])}
+    if all(file.parent != folder for file in files):
+        columns["label"] = labels
     return Table(name, columns, {"label": tuple(names)}, frozenset({"image"}))

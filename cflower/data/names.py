@@ -16,4 +16,4 @@ SHIFTS = (
 """See `cflower.data.shifts`."""
 
 STANDARDISINGS = ("none", "client")
-"""See `cflower.data.client_data.held_out`."""
+"""See `cflower.data.client_data.prepared`."""

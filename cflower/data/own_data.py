@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cflower.algorithm.tree import in_order
-from cflower.data.client_data import ClientData, held_out
+from cflower.data.client_data import ClientData, prepared
 from cflower.data.columns import FOUND, Roles, check_classes, listed
-from cflower.data.examples import Examples
+from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
 from cflower.data.stored import Stored, prevailing
 from cflower.errors import DataError
@@ -35,7 +37,7 @@ class OwnData:
     roles : Roles
         Which column is what.
     standardise : str
-        See `cflower.data.client_data.held_out`.
+        See `cflower.data.client_data.prepared`.
     """
 
     path: str
@@ -79,10 +81,18 @@ def load_own_data(own: OwnData) -> ClientData:
         )
     mapping = np.array([places.get(label, -1) for label in theirs], dtype=np.int64)
     group = prevailing(source.tell(own.roles.group)) if own.roles.group else None
-    return held_out(
-        Examples(source.examples().inputs, mapping[labels], wanted),
-        own.validation_fraction,
-        generator(own.seed, "hold-out", "own-data"),
-        group,
-        own.standardise,
-    )
+    rng = generator(own.seed, "hold-out", "own-data")
+
+    def chosen(rows: NDArray[Any]) -> Examples:
+        return Examples(source.take(rows).examples().inputs, mapping[labels[rows]], wanted)
+
+    # Divided before they are decoded: as floats, images take four times the memory, and once is
+    # enough.
+    train, validation = map(chosen, split(len(source), own.validation_fraction, rng))
+    if train.input_shape != validation.input_shape:
+        raise DataError(
+            f"{name} has images of different sizes, {train.input_shape} and "
+            f"{validation.input_shape} (channels, height, width): bring them all to one size and "
+            "mode."
+        )
+    return prepared(train, validation, group, own.standardise)
