@@ -15,11 +15,11 @@ from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import CFlowerError
 from cflower.federation.arrays import record_of, values_of
+from cflower.federation.client_names import FACTS, answer
 from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
 from cflower.federation.permutation import derived_number, shuffled
 from cflower.federation.privacy import PermutationMod, seed_of
 from cflower.federation.replies import as_record
-from cflower.federation.roll_call import FACTS, answer
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import judge_way
 from cflower.learning.training import TrainingSettings, evaluate, predict, train, with_perplexity

@@ -84,6 +84,7 @@ class RunConfig:
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
 
+    metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)
 
     privacy: str = choice("none", PRIVACIES)

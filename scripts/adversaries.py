@@ -29,8 +29,8 @@ from cflower.algorithm.tree import in_order
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.federation.arrays import record_of
+from cflower.federation.client_names import FACTS, ROLL_CALL
 from cflower.federation.layout import UNTRAINED, is_trained
-from cflower.federation.roll_call import FACTS, ROLL_CALL
 
 Client = Callable[[Message, Context], Message]
 ATTACKS = ("labels", "reversed")

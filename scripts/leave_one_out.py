@@ -129,8 +129,8 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
     from cflower import assign, simulate
     from cflower.client_app import app
     from cflower.data.client_data import DataSettings, load_client_data
+    from cflower.federation.client_names import FACTS
     from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-    from cflower.federation.roll_call import FACTS
     from cflower.server_app import run
 
     class WithoutThem(InlineGrid):

@@ -9,8 +9,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from cflower.federation.roll_call import CLIENT_FAILED
-
+CLIENT_FAILED = 2
+"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
@@ -37,7 +37,7 @@ class InlineGrid(Grid):
     ) -> None:
         # Flower's Message constructor reads these.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
-        self._client_app, self._run = client_app, Run.create_empty(run_id)
+        self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {
             FIRST_NODE_ID + i: Context(
                 run_id,
@@ -99,17 +99,21 @@ class InlineGrid(Grid):
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
+    def client_failed(self, client: int, error: Exception) -> None:
+        """Called with what a client raised, before its error reply is sent; for subclasses."""
+
     def _answer(self, message: Message) -> Message:
         # Flower's strategies send one content to all: what a client wrote into it, the next would
         # read. Between processes Flower copies it.
         records: Iterable[tuple[str, Any]] = message.content.items()
         message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
         try:
-            reply = self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            reply = self.client_app(message, self._contexts[message.metadata.dst_node_id])
             if not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
             return reply
         except Exception as error:
             # A client that fails is data, as in every Flower grid: the server decides.
+            self.client_failed(message.metadata.dst_node_id - FIRST_NODE_ID, error)
             reason = f"{type(error)}:<{str(error)!r}>"
             return Message(Error(CLIENT_FAILED, reason), reply_to=message)

@@ -13,7 +13,7 @@ from cflower.runs.tables import shown
 
 def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
     """Short names that tell the runs apart: the method where that is enough, else the id too."""
-    methods = [run.config["method"] for run in runs]
+    methods = [run.settings["method"] for run in runs]
     if len(set(methods)) == len(runs):
         return dict(zip(methods, runs, strict=True))
     return {f"{method} {run.name}": run for method, run in zip(methods, runs, strict=True)}
@@ -21,15 +21,16 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     """One column a run; the best mean accuracy has a star."""
-    table = Table(title="runs side by side (accuracy on held-out examples, * = best)")
+    table = Table(title="runs side by side (on held-out examples, * = best)")
     table.add_column("")
     for name in runs:
         table.add_column(Text(name), justify="right", overflow="fold")
     columns = [column_of(run) for run in runs.values()]
-    means = [run.summary["metrics"].get("accuracy") for run in runs.values()]
-    best = max((mean for mean in means if mean is not None), default=None)
+    metric = next(iter(runs.values())).metric
+    means = [run.summary["metrics"].get(metric.name) for run in runs.values()]
+    best = metric.best(mean for mean in means if mean is not None)
     for column, mean in zip(columns, means, strict=True):
-        column["mean accuracy"] += "*" if mean is not None and mean == best else " "
+        column[f"mean {metric.name}"] += "*" if mean is not None and mean == best else " "
     for row in columns[0]:
         table.add_row(row, *(Text(column[row]) for column in columns))
     return table
@@ -37,22 +38,21 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """What is compared of one run; None where it has no such value."""
-    summary, metrics = run.summary, run.summary["metrics"]
-    own, federated = metrics.get("accuracy"), metrics.get("fl_accuracy")
-    scores = [c["accuracy"] for c in summary["clients"].values() if "accuracy" in c]
+    summary, metrics, metric = run.summary, run.summary["metrics"], run.metric
+    scores = [c[metric.name] for c in summary["clients"].values() if metric.name in c]
     return {
         "run": run.name,
         "finished": run.finished,
         "rounds": run.rounds,
         "clients": len(summary["clients"]),
         "clusters": len(summary["clusters"]),
-        "mean_accuracy": own,
-        "std_accuracy": float(np.std(scores)) if scores else None,
-        "worst_accuracy": min(scores, default=None),
-        "fl_accuracy": federated,
-        "gain": own - federated if own is not None and federated is not None else None,
+        "metric": metric.name,
+        "mean": metrics.get(metric.name),
+        "std_of_clients": float(np.std(scores)) if scores else None,
+        "worst_client": metric.worst(scores),
+        "common_model_at_first_split": metrics.get(f"fl_{metric.name}"),
         "adjusted_rand_index": summary["adjusted_rand_index"],
-        "seconds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
+        "seconds_in_rounds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
     }
 
 
@@ -65,13 +65,12 @@ def column_of(run: RunRecord) -> dict[str, str]:
         "rounds": str(run.rounds),
         "clients": str(measures["clients"]),
         "clusters": str(measures["clusters"]),
-        "mean accuracy": shown(measures["mean_accuracy"], ".4f"),
-        "± std of the clients": shown(measures["std_accuracy"], ".4f"),
-        "worst client": shown(measures["worst_accuracy"], ".4f"),
-        "FL model (θ*_root)": shown(measures["fl_accuracy"], ".4f"),
-        "gain over it": shown(measures["gain"], "+.4f"),
+        f"mean {run.metric.name}": shown(measures["mean"], ".4f"),
+        "± std of the clients": shown(measures["std_of_clients"], ".4f"),
+        "worst client": shown(measures["worst_client"], ".4f"),
+        "common model, at the first split": shown(measures["common_model_at_first_split"], ".4f"),
         "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
-        "seconds in rounds": f"{measures['seconds']:.0f}",
+        "seconds in rounds": f"{measures['seconds_in_rounds']:.0f}",
     }
 
 

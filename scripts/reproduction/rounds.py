@@ -12,6 +12,7 @@ from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.federation.agreement import Kind
+from cflower.federation.observers import Observer
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.federation.strategy import ClusteredFL
 
@@ -56,6 +57,8 @@ def federate(
         When to split; never if not given. Its decisions come with similarity matrices.
     """
     config = RunConfig.read(keys)
+    observer = Observer()
+    observer.on_round = lambda report: on_round(report, strategy)  # type: ignore[method-assign]
     strategy = ClusteredFL(
         Watch(criterion or NeverSplit()),
         fraction_evaluate=0.0,
@@ -64,7 +67,7 @@ def federate(
         weighting=config.weighting,
         projection_dim=config.projection_dim,
         seed=config.seed,
-        on_round=lambda report: on_round(report, strategy),
+        observers=[observer],
     )
     simulate(
         client_app,

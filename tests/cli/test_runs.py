@@ -101,7 +101,7 @@ def test_show_and_compare_for_programs(runs: Path) -> None:
     told = json.loads(compared)
     assert told["differences"]["method"] == ["clustered", "federated"]
     assert [run["run"] for run in told["runs"]] == ["20260101-a", "20260102-b"]
-    assert told["runs"][0]["mean_accuracy"] == shown["metrics"]["accuracy"]
+    assert told["runs"][0]["mean"] == shown["metrics"]["accuracy"]
 
 
 @pytest.mark.parametrize("command", ["show", "report", "watch", "explain", "assign", "export"])

@@ -37,7 +37,7 @@ def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]
     summary = json.loads((run / "summary.json").read_text())["clients"]["partition-3"]
     for column in ("fl", "leaf", "best", "ensemble"):
         assert f"{summary[f'{column}_accuracy']:.4f}" in row
-    assert f"Run folder: {run}\nNext: cflower report {run} --open; " in printed
+    assert f"Run folder: {run}\nNext: cflower report {run} --open (or" in printed
 
 
 def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
@@ -66,7 +66,10 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
         assert client["levels"][way[-1]] == client["leaf_accuracy"] == client["accuracy"]
         assert all(0 <= client[column] <= 1 for column in columns)
     assert any(len(client["levels"]) > 1 for client in summary["clients"].values())
-    assert {"config", "versions", "seed"} == set(json.loads((run / "config.json").read_text()))
+    begun = json.loads((run / "config.json").read_text())
+    assert set(begun) == {"config", "settings", "arrays", "num_rounds", "versions", "seed"}
+    assert begun["settings"]["criterion"]["name"] == "norms"
+    assert summary["metric"] == {"name": "accuracy", "higher_is_better": True}
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert lines[0]["round"] == 1
     assert lines[0]["decision"] == "split"
@@ -99,7 +102,7 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
 ) -> None:
     run, _ = simulated
     with monkeypatch.context() as patch:
-        patch.setattr(RoundProgress, "__call__", interrupt_after_round_1)
+        patch.setattr(RoundProgress, "on_round", interrupt_in_round_2)
         stopped = cflower("simulate", "-c", QUICK, "--clients", 4, "--out", tmp_path)
     assert stopped.returncode == 130
     (folder,) = tmp_path.iterdir()
@@ -109,7 +112,8 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
 
     resumed = cflower(*shlex.split(command)[1:])
     assert resumed.returncode == 0, resumed.stderr
-    assert "Going on after round 1." in resumed.stdout
+    assert "Round 2/3" in resumed.stdout
+    assert "Round 1/3" not in resumed.stdout
     assert list(tmp_path.iterdir()) == [folder]
     whole, again = (json.loads((path / "summary.json").read_text()) for path in (run, folder))
     assert whole | {"run_id": ""} == again | {"run_id": ""}
@@ -117,9 +121,9 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
         assert model.read_bytes() == (folder / "models" / model.name).read_bytes()
 
 
-def interrupt_after_round_1(progress: RoundProgress, report: RoundReport) -> None:
-    assert report.server_round == 1
-    raise KeyboardInterrupt
+def interrupt_in_round_2(progress: RoundProgress, report: RoundReport) -> None:
+    if report.server_round == 2:
+        raise KeyboardInterrupt
 
 
 def test_ctrl_c_before_the_run_folder_says_that_nothing_is_lost(
