@@ -167,8 +167,7 @@ def test_all_parts_travel_in_a_flower_app_bundle() -> None:
             {"accuracy": 0.5, "fl_accuracy": 0.75},
             {"0.0": ["a"], "0.1": ["b"]},
             "with a mean accuracy of 50.0%; the common model before the first split (round 1) "
-            "has 75.0%, "
-            "and conventional federated learning for all rounds was not measured",
+            "has 75.0%, and conventional federated learning for all rounds was not measured",
         ),
         ({"accuracy": 0.5, "fl_accuracy": 0.5}, {"0": ["a", "b"]}, "no cluster was split"),
         ({"accuracy": 0.5}, {"0": ["a", "b"]}, "a mean accuracy of 50.0%."),
