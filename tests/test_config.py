@@ -43,7 +43,7 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
     ("values", "says"),
     [
         ({"lerning-rate": 0.1}, "Unknown run-config key 'lerning-rate': did you mean 'learning-r"),
-        ({"zzz": 1}, "Unknown run-config key 'zzz': see pyproject.toml"),
+        ({"zzz": 1}, "Unknown run-config key 'zzz': `cflower keys` lists"),
         ({"learning-rate": "fast"}, "Got learning-rate='fast' (str), but expected a number"),
         ({"batch-size": 3.5}, "Got batch-size=3.5 (float), but expected a whole number"),
         ({"seed": True}, "Got seed=True (bool), but expected a whole number"),

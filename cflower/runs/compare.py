@@ -48,11 +48,11 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "clusters": len(summary["clusters"]),
         "metric": metric.name,
         "mean": metrics.get(metric.name),
-        "std_of_clients": float(np.std(scores)) if scores else None,
-        "worst_client": metric.worst(scores),
-        "common_model_at_first_split": metrics.get(f"fl_{metric.name}"),
+        "std": float(np.std(scores)) if scores else None,
+        "worst": metric.worst(scores),
+        "common_model": metrics.get(f"fl_{metric.name}"),
         "adjusted_rand_index": summary["adjusted_rand_index"],
-        "seconds_in_rounds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
+        "seconds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
     }
 
 
@@ -65,12 +65,12 @@ def column_of(run: RunRecord) -> dict[str, str]:
         "rounds": str(run.rounds),
         "clients": str(measures["clients"]),
         "clusters": str(measures["clusters"]),
-        f"mean {run.metric.name}": shown(measures["mean"], ".4f"),
-        "± std of the clients": shown(measures["std_of_clients"], ".4f"),
-        "worst client": shown(measures["worst_client"], ".4f"),
-        "common model, at the first split": shown(measures["common_model_at_first_split"], ".4f"),
+        f"mean {measures['metric']}": shown(measures["mean"], ".4f"),
+        "± std of the clients": shown(measures["std"], ".4f"),
+        "worst client": shown(measures["worst"], ".4f"),
+        "common model, at the first split": shown(measures["common_model"], ".4f"),
         "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
-        "seconds in rounds": f"{measures['seconds_in_rounds']:.0f}",
+        "seconds in rounds": f"{measures['seconds']:.0f}",
     }
 
 
