@@ -102,7 +102,7 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
 ) -> None:
     run, _ = simulated
     with monkeypatch.context() as patch:
-        patch.setattr(RoundProgress, "on_round", interrupt_in_round_2)
+        patch.setattr(RoundProgress, "on_round", interrupt_after_round_1)
         stopped = cflower("simulate", "-c", QUICK, "--clients", 4, "--out", tmp_path)
     assert stopped.returncode == 130
     (folder,) = tmp_path.iterdir()
@@ -121,9 +121,9 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
         assert model.read_bytes() == (folder / "models" / model.name).read_bytes()
 
 
-def interrupt_in_round_2(progress: RoundProgress, report: RoundReport) -> None:
-    if report.server_round == 2:
-        raise KeyboardInterrupt
+def interrupt_after_round_1(progress: RoundProgress, report: RoundReport) -> None:
+    assert report.server_round == 1
+    raise KeyboardInterrupt
 
 
 def test_ctrl_c_before_the_run_folder_says_that_nothing_is_lost(
