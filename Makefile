@@ -1,4 +1,4 @@
-.PHONY: check fast lint
+.PHONY: check fast lint page
 
 check: lint  ## what CI runs
 	python -m pytest
@@ -10,3 +10,6 @@ lint:
 	ruff check .
 	ruff format --check .
 	mypy
+
+page:  ## the report's HTML, CSS and JavaScript joined into page.json
+	python -m cflower.runs.report.build

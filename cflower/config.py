@@ -14,8 +14,9 @@ from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.choices import check_fields, choice, key_of, number
-from cflower.data.names import PARTITIONERS, SHIFTS
+from cflower.data.names import PARTITIONERS, SHIFTS, STANDARDISINGS
 from cflower.errors import ConfigError
+from cflower.own_code import names_own_code
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,6 +50,10 @@ class RunConfig:
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
     class_names: str = ""
+    label_column: str = ""
+    input_columns: str = ""
+    group_column: str = ""
+    standardise: str = choice("none", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
     shards_per_client: int = number(2, least=1)
@@ -123,12 +128,17 @@ class RunConfig:
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
-        if (self.model == "lstm") is not self.dataset.startswith("text:"):
+        predicts_words, text = self.model == "lstm", self.dataset.startswith("text:")
+        if predicts_words is not text and not names_own_code(self.model):
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
                 "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
             )
-
+        if self.group_column and self.shift != "none":
+            raise ConfigError(
+                f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
+                "groups of its own: set shift='none' to judge a run by the groups in the data."
+            )
         classes = self.classes
         if self.class_names and (
             len(classes) < 2 or "" in classes or len(set(classes)) < len(classes)

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import cflower as package
 from cflower.data.client_data import DataSettings, load_client_data
-from cflower.data.decoding import inputs_of
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ExportError
@@ -50,8 +49,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def unseen() -> tuple[np.ndarray, np.ndarray]:
     """Digits that no client of the run has."""
-    rest = load_source("digits", seed=0).select(range(IN_THE_RUN, IN_THE_RUN + 150))
-    return inputs_of(rest, "digits"), np.array(rest["label"])
+    rest = load_source("digits", seed=0).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
+    return rest.examples().inputs, rest.labels
 
 
 def own_folder(path: Path, inputs: np.ndarray, labels: np.ndarray) -> Path:

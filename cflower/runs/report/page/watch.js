@@ -1,9 +1,7 @@
-# While the run goes on
-
-Only in the page that `cflower watch` serves: asks now and then whether there is a new round. What
-one has set (thresholds, order, client) stays as it is.
-
-```js
+// While the run goes on
+//
+// Only in the page that `cflower watch` serves: asks now and then whether there is a new round. What
+// one has set (thresholds, order, client) stays as it is.
 let version = null;
 async function lookAgain() {
   try {
@@ -13,7 +11,7 @@ async function lookAgain() {
       const content = await answer.json();
       if (content.run.rounds !== run.run.rounds || content.run.finished !== run.run.finished) {
         const [x, y] = [scrollX, scrollY];
-        byId('whatif').replaceChildren();
+        fill('whatif');
         drawAll(content);
         scrollTo(x, y);
         byId('status').textContent = content.run.finished ? 'The run has finished.' : `Round ${content.run.rounds} is in.`;
@@ -23,4 +21,3 @@ async function lookAgain() {
   if (!run.run.finished) setTimeout(lookAgain, 1500);
 }
 setTimeout(lookAgain, 1500);
-```
