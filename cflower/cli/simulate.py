@@ -116,7 +116,7 @@ def begun(given: Mapping[str, Any]) -> dict[str, Any]:
     if not config.resume:
         return {}
     folder = find_run(config.output_path(relative_to=Path.cwd()), config.resume)
-    before: dict[str, Any] = read_json(folder, "config.json")["config"]
+    before: dict[str, Any] = read_json(folder, "config.json").get("config", {})
     return before | {"output-dir": str(folder.absolute().parent)}
 
 
