@@ -148,9 +148,10 @@ def sentences(found: "Assignment") -> list[str]:
     return [
         f"The newcomer resembles nobody at cluster {step.cluster}: its best similarity, "
         f"{step.similarity:+.3f} to {step.fork.child}, is nearer to the {usual.others:+.3f} usual "
-        f"for clients of the other sides{members}. No model here was made for data like "
-        f"these; on the way to cluster {found.cluster}, where Algorithm 4 ends, that of cluster "
-        f"{best.cluster} serves them best ({best.accuracy:.4f})."
+        f"for clients of the other sides{members}. No cluster here trained on data like these. "
+        f"On the way to cluster {found.cluster}, where Algorithm 4 ends, the model of cluster "
+        f"{best.cluster} does best on the newcomer's {found.num_held_out} held-out examples "
+        f"({best.accuracy:.4f}): judge by that whether it is of use."
     ]
 
 
