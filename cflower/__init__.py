@@ -7,23 +7,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflower.algorithm.auto import AutoCriterion
+    from cflower.algorithm.criteria import NeverSplit, NormCriterion
+    from cflower.algorithm.optimizers import ServerOptimizer
     from cflower.exporting import export
+    from cflower.federation.client_names import name_clients
+    from cflower.federation.observers import Observer
     from cflower.federation.privacy import PermutationMod
+    from cflower.federation.simulation import simulate
     from cflower.federation.strategy import ClusteredFL
     from cflower.newcomer import assign
+    from cflower.runs.recorder import Recorder
+    from cflower.runs.trackers import Tracker
 
-__all__ = ["ClusteredFL", "PermutationMod", "assign", "export"]
 __version__ = "0.1.0"
-_ROOMS = {
+_HOMES = {
+    "AutoCriterion": "cflower.algorithm.auto",
     "ClusteredFL": "cflower.federation.strategy",
+    "NeverSplit": "cflower.algorithm.criteria",
+    "NormCriterion": "cflower.algorithm.criteria",
+    "Observer": "cflower.federation.observers",
     "PermutationMod": "cflower.federation.privacy",
+    "Recorder": "cflower.runs.recorder",
+    "ServerOptimizer": "cflower.algorithm.optimizers",
+    "Tracker": "cflower.runs.trackers",
     "assign": "cflower.newcomer",
     "export": "cflower.exporting",
+    "name_clients": "cflower.federation.client_names",
+    "simulate": "cflower.federation.simulation",
 }
+__all__ = [
+    "AutoCriterion",
+    "ClusteredFL",
+    "NeverSplit",
+    "NormCriterion",
+    "Observer",
+    "PermutationMod",
+    "Recorder",
+    "ServerOptimizer",
+    "Tracker",
+    "assign",
+    "export",
+    "name_clients",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `import cflower.algorithm` needs neither Flower nor PyTorch.
-    if name in _ROOMS:
-        return getattr(import_module(_ROOMS[name]), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,11 @@
 """The ServerApp: reads the config, finds the clients, runs `ClusteredFL`, writes the run folder."""
 
 import sys
-from logging import INFO
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore import log
 from rich.console import Console
 
 from cflower.algorithm.auto import AutoCriterion
@@ -17,19 +16,14 @@ from cflower.errors import CFlowerError, FederationError
 from cflower.federation.agreement import Kind, prevailing
 from cflower.federation.arrays import record_of
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.observers import Observer
 from cflower.federation.privacy import Agreement, ask_first_model
-from cflower.federation.reports import RoundReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import arrays_of, build_model
-from cflower.runs.checkpoint import Checkpoint
-from cflower.runs.folder import RunFolder, new_run_id
-from cflower.runs.lines import round_figures
 from cflower.runs.progress import RoundProgress, Say
-from cflower.runs.reading import find_run, read_json
-from cflower.runs.report import write_report
-from cflower.runs.tables import as_text, run_view
-from cflower.runs.trackers import check_tracker, start_tracker
+from cflower.runs.recorder import Recorder
+from cflower.runs.trackers import Tracker
 
 app = ServerApp()
 
@@ -39,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     """One run, from its config to its folder."""
     inline = isinstance(grid, InlineGrid)
     try:
-        run(grid, context, say=print if inline else say_by_log)
+        run(grid, context, say=print if inline else None)
     except CFlowerError:
         if not inline:
             # Flower prints what a ServerApp raises with its traceback, which says nothing to
@@ -48,14 +42,8 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def say_by_log(text: str) -> None:
-    """One log line per line of text."""
-    for line in text.splitlines():
-        log(INFO, line)
-
-
 def run(
-    grid: Grid, context: Context, say: Say, criterion: Criterion | None = None
+    grid: Grid, context: Context, say: Say | None, criterion: Criterion | None = None
 ) -> dict[str, Any]:
     """Federation, rounds, closing evaluation; see `main`.
 
@@ -63,8 +51,8 @@ def run(
     ----------
     grid, context
         As Flower hands them to a ServerApp.
-    say : callable
-        Prints one text to the user.
+    say : callable or None
+        Prints one text to the user; None: Flower's log tells everything.
     criterion : Criterion, optional
         Used instead of the one that the run config names.
 
@@ -74,34 +62,44 @@ def run(
         The content of ``summary.json``.
     """
     config = RunConfig.read(context.run_config)
-    check_tracker(config.tracker)
-    folder, checkpoint = open_folder(config, context.run_id, say)
+    recorder = Recorder(
+        config.output_path(),
+        config.as_keys(),
+        resume=config.resume,
+        run_id=context.run_id,
+        say=say,
+    )
+    tracker = Tracker(config.tracker, recorder)
     roll_call = RollCall(timeout=config.node_timeout)
+    model = agree(grid, roll_call, config)
+    terminal = [] if say is None else [RoundProgress(say, Console())]
+    strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
+    assert strategy.final_report is not None
+    if not strategy.final_report.clients:
+        raise FederationError("No client answered the closing evaluation.")
+    return recorder.summary
+
+
+def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
+    """Wait for clients whose data fit one model; that model."""
     clients = roll_call.gather(grid, config.min_available_nodes)
     told = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
-    kind, seeds = prevailing(told), Agreement.among(told, permuted=private)
-    roll_call.require(lambda facts: kind.problem_with(facts) or seeds.problem_with(facts))
-    clients = roll_call.gather(grid, config.min_available_nodes)
-    if checkpoint is not None:
-        folder.require_seed(seeds.commitment)
-    model = ask_first_model(grid, roll_call) if private else initial_model(config, kind)
-    if checkpoint is None:
-        folder.begin(seeds.commitment)
-    folder.write_examples(kind)
-    folder.write_clients({name: roll_call.facts[name] for name in clients})
-    say(f"Run folder: {folder.path}")
-    progress = RoundProgress(say, Console() if isinstance(grid, InlineGrid) else None)
+    spec, seeds = prevailing(told), Agreement.among(told, permuted=private)
+    roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
+    roll_call.gather(grid, config.min_available_nodes)
+    return ask_first_model(grid, roll_call) if private else initial_model(config, spec)
 
-    tracker = start_tracker(config.tracker, folder.path, config.as_keys())
 
-    def on_round(report: RoundReport) -> None:
-        folder.write_round(report, strategy.layout)
-        if tracker is not None:
-            tracker.log(round_figures(report), report.server_round)
-        progress(report)
-
-    strategy = ClusteredFL(
+def strategy_of(
+    config: RunConfig,
+    criterion: Criterion | None,
+    roll_call: RollCall,
+    observers: Sequence[Observer],
+) -> ClusteredFL:
+    """The strategy that a run config describes."""
+    return ClusteredFL(
         criterion or criterion_of(config),
         fraction_train=config.fraction_train,
         fraction_evaluate=config.fraction_evaluate,
@@ -119,43 +117,10 @@ def run(
         isolated=config.method == "isolated",
         selection=config.selection,
         seed=config.seed,
+        metric=config.metric,
+        observers=observers,
         roll_call=roll_call,
-        on_round=on_round,
     )
-    if checkpoint is not None:
-        strategy.resume(checkpoint.state, checkpoint.server_round, checkpoint.conduct)
-        say(f"Going on after round {checkpoint.server_round}.")
-    try:
-        strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
-    finally:
-        progress.close()
-        if tracker is not None:
-            tracker.close()
-    assert strategy.final_report is not None
-    if not strategy.final_report.clients:
-        raise FederationError("No client answered the closing evaluation.")
-    summary = folder.write_end(strategy.final_report, config.num_server_rounds)
-    say(as_text(run_view(summary, read_json(folder.path, "tree.json"))))
-    say(report_of(folder))
-    say(f"Run folder: {folder.path}")
-    return summary
-
-
-def open_folder(config: RunConfig, run_id: int, say: Say) -> tuple[RunFolder, Checkpoint | None]:
-    """The folder of a new run, or that of the run to resume and its last checkpoint."""
-    output = config.output_path()
-    if not config.resume:
-        return RunFolder(output / new_run_id(run_id), config.as_keys()), None
-    folder = RunFolder(find_run(output, config.resume), config.as_keys())
-    return folder, folder.take_up(warn=say)
-
-
-def report_of(folder: RunFolder) -> str:
-    """Write the report; the run is whole without it, so it does not fail with it."""
-    try:
-        return f"Report: {write_report(folder.path)}"
-    except Exception as error:
-        return f"No report was written ({error!r}); `cflower report {folder.path}` tries again."
 
 
 def criterion_of(config: RunConfig) -> Criterion:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from bench_measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from command import quieten_flower
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from scipy.cluster.hierarchy import linkage
@@ -17,7 +18,7 @@ from cflower import ClusteredFL
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.federation.roll_call import RollCall
+from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
 """A convolutional network for 28x28 images and 62 classes: 1,114,226 parameters."""
@@ -109,7 +110,7 @@ def reply_of(client: int, groups: np.ndarray, shapes: tuple[tuple[int, ...], ...
     update = (groups[client % GROUPS] + rng.standard_normal(groups.shape[1])) / 100
     ends = np.cumsum([np.prod(shape) for shape in shapes])
     parts = zip(np.split(update.astype(np.float32), ends[:-1]), shapes, strict=True)
-    request = Message(RecordDict(), client + 2, "train")
+    request = Message(RecordDict(), FIRST_NODE_ID + client, "train")
     request.metadata.__dict__["_message_id"] = str(client)
     content = RecordDict(
         {
@@ -134,13 +135,9 @@ def strategy_for(
 ) -> ClusteredFL:
     """A strategy at the start of round 1, with everyone there and a model of zeros."""
     quieten_flower()
-    roll_call = RollCall()
-    for i in range(clients):
-        name = f"client-{i}"
-        roll_call.nodes[name], roll_call.facts[name] = i + 2, {}
-        roll_call._names[i + 2] = name
-    strategy = ClusteredFL(criterion, roll_call=roll_call)
-    strategy._plant(record(np.zeros(shape, np.float32) for shape in shapes))
+    strategy = ClusteredFL(criterion, min_available_nodes=clients)
+    model = record(np.zeros(shape, np.float32) for shape in shapes)
+    strategy.configure_train(1, model, ConfigRecord(), InlineGrid(ClientApp(), clients, {}))
     return strategy
 
 

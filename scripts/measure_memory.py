@@ -12,13 +12,14 @@ from collections.abc import Iterator
 
 import numpy as np
 from bench_measure import now_mb, peak_mb
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import Evidence, NormCriterion
-from cflower.federation.roll_call import RollCall
+from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 KEPT = 16384
 GROUPS = 4
@@ -32,19 +33,16 @@ def record(vector: np.ndarray) -> ArrayRecord:
 def one_round(clients: int = 1000, parameters: int = 1_100_000) -> dict[str, float]:
     """Peak growth in MB, and seconds, of one round with so many replies of that size."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    roll_call = RollCall()
-    for i in range(clients):
-        name = f"client-{i}"
-        roll_call.nodes[name], roll_call.facts[name] = i + 2, {}
-        roll_call._names[i + 2] = name
-    strategy = ClusteredFL(NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0), roll_call=roll_call)
-    strategy._plant(record(np.zeros(parameters, np.float32)))
+    criterion = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
+    strategy = ClusteredFL(criterion, min_available_nodes=clients)
+    model, grid = record(np.zeros(parameters, np.float32)), InlineGrid(ClientApp(), clients, {})
+    strategy.configure_train(1, model, ConfigRecord(), grid)
     rng = np.random.default_rng(0)
     noise, groups = rng.normal(size=(2, GROUPS, parameters)).astype(np.float32)
 
     def replies() -> Iterator[Message]:
         for i in range(clients):
-            request = Message(RecordDict(), i + 2, "train")
+            request = Message(RecordDict(), FIRST_NODE_ID + i, "train")
             request.metadata.__dict__["_message_id"] = str(i)
             update = groups[i % GROUPS] + np.float32(rng.normal()) * noise[i % 3]
             metrics = MetricRecord({"num-examples": 100})

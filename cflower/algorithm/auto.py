@@ -8,7 +8,7 @@ of averages over rounds, in which a client's own sampling noise cancels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import stdtrit
@@ -52,6 +52,8 @@ class AutoCriterion:
     Two clients are never split: at a stationary point of theirs the two updates point in
     opposite directions whether or not they belong together (eq. 12).
     """
+
+    name: ClassVar[str] = "auto"
 
     settled: float = 0.6
     alive: float = 0.3

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,8 @@ def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -
 class NeverSplit:
     """Conventional federated learning and isolated training: clusters stay as they are."""
 
+    name: ClassVar[str] = "never"
+
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Never a split."""
         reason = "this method does not split clusters"
@@ -192,6 +194,8 @@ class NormCriterion:
     Norms scale with learning rate, local epochs, data and model size: thresholds found for
     one setting mean nothing in another.
     """
+
+    name: ClassVar[str] = "norms"
 
     eps1: float = 0.4
     eps2: float = 1.6

@@ -71,6 +71,11 @@ class Cluster:
         """Whether it is still in training."""
         return not self.children
 
+    def __repr__(self) -> str:
+        """Without the arrays."""
+        below = f", split into {', '.join(self.children)}" if self.children else ""
+        return f"Cluster({self.name}: {len(self.members)} clients{below})"
+
 
 class Fork(NamedTuple):
     """One step of Algorithm 4: which branch a client's update resembles most."""
@@ -101,6 +106,12 @@ class ParameterTree:
 
     clusters: Mapping[str, Cluster]
     walking: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Without the arrays."""
+        leaves = {c.name: len(c.members) for c in self.clusters.values() if c.is_leaf}
+        told = ", ".join(f"{name}: {count} clients" for name, count in leaves.items())
+        return f"ParameterTree({told})"
 
     @classmethod
     def plant(

@@ -17,6 +17,7 @@ from flwr.supercore import log
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.tree import Cluster, in_order
 from cflower.errors import FederationError
+from cflower.federation.client_names import FACTS
 from cflower.federation.conduct import Answers, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.post import Measured, Post
@@ -28,7 +29,6 @@ from cflower.federation.replies import (
     read_record,
 )
 from cflower.federation.reports import ClientResult, FinalReport
-from cflower.federation.roll_call import FACTS
 
 WAY = f"{MessageType.EVALUATE}.way"
 """The message with all models on a client's way, under their clusters' names; its answer has a

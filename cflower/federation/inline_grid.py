@@ -1,17 +1,16 @@
 """A Grid in one process: the same apps without Ray, SuperLink and polling."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from cflower.federation.roll_call import CLIENT_FAILED
-
+CLIENT_FAILED = 2
+"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
@@ -22,6 +21,7 @@ class InlineGrid(Grid):
     Parameters
     ----------
     client_app : ClientApp
+        Or any function from a message and a context to the reply.
     num_nodes : int
     run_config : mapping
         Handed to every client, as Flower does.
@@ -30,14 +30,14 @@ class InlineGrid(Grid):
 
     def __init__(
         self,
-        client_app: ClientApp,
+        client_app: Callable[[Message, Context], Message],
         num_nodes: int,
         run_config: Mapping[str, Any],
         run_id: int = 1,
     ) -> None:
         # Flower's Message constructor reads these.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
-        self._client_app, self._run = client_app, Run.create_empty(run_id)
+        self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {
             FIRST_NODE_ID + i: Context(
                 run_id,
@@ -100,8 +100,12 @@ class InlineGrid(Grid):
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
     def _answer(self, message: Message) -> Message:
+        # Flower's strategies send one content to all: what a client wrote into it, the next would
+        # read. Between processes Flower copies it.
+        records: Iterable[tuple[str, Any]] = message.content.items()
+        message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
         try:
-            reply = self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            reply = self.client_app(message, self._contexts[message.metadata.dst_node_id])
             if not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
             return reply

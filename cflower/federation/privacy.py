@@ -12,11 +12,12 @@ from flwr.supercore import log
 
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.arrays import record_of, values_of
+from cflower.federation.client_names import FACTS, ROLL_CALL
 from cflower.federation.exchange import Exchange
 from cflower.federation.layout import UNTRAINED
 from cflower.federation.permutation import Arrays, commitment, permuted, read_seed, turn_back
 from cflower.federation.replies import first_line
-from cflower.federation.roll_call import FACTS, ROLL_CALL, RollCall
+from cflower.federation.roll_call import RollCall
 
 Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]
 FIRST_MODEL = "query.first_model"

@@ -1,14 +1,44 @@
 """What the strategy tells those who watch it: values, no prose."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.federation.conduct import Conduct
+from cflower.federation.layout import Layout
 from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
+
+LOWER_IS_BETTER = ("loss", "perplexity", "error", "rmse", "mse", "mae", "mape", "bpc", "wer")
+"""Parts of the names of metrics that are better the lower they are."""
+
+
+class Metric(NamedTuple):
+    """The metric of a run's clients that leads in tables, charts and comparisons."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, name: str, higher_is_better: bool | None = None) -> "Metric":
+        """A metric by its name; None: the name tells which way is better.
+
+        >>> Metric.of("val_rmse"), Metric.of("f1")
+        (Metric(name='val_rmse', higher_is_better=False), Metric(name='f1', higher_is_better=True))
+        """
+        if higher_is_better is None:
+            higher_is_better = not any(part in name.lower() for part in LOWER_IS_BETTER)
+        return cls(name, higher_is_better)
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """The best of some values, None of none."""
+        return (max if self.higher_is_better else min)(values, default=None)
+
+    def worst(self, values: Iterable[float]) -> float | None:
+        """The worst of some values, None of none."""
+        return (min if self.higher_is_better else max)(values, default=None)
 
 
 @dataclass(frozen=True)
@@ -27,6 +57,8 @@ class RoundReport:
     problems: Mapping[str, str]
     """Why a client's reply was set aside, or that it did not answer."""
     seconds: float
+    layout: Layout
+    """The model's arrays in the vectors of ``state``."""
     conduct: Conduct = field(default_factory=Conduct)
     """The clients' record up to this round."""
 
@@ -84,6 +116,7 @@ class FinalReport:
 
     state: CFLState
     clients: Mapping[str, ClientResult]
+    num_rounds: int
     problems: Mapping[str, str] = field(default_factory=dict)
     conduct: Conduct = field(default_factory=Conduct)
     selection: Selection = "leaf"

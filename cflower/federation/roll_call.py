@@ -1,8 +1,8 @@
 """Who is there: node ids come and go, clients have lasting names.
 
 A node id is good for one run in simulation, and changes when an unauthenticated SuperNode
-restarts. So every unknown node is asked once for its client's name and facts. A ClientApp that
-does not know the question still takes part: its node id is its name.
+restarts. So every unknown node is asked once for its client's name and facts, if its ClientApp
+knows the question; else its node id is its name.
 """
 
 import time
@@ -11,22 +11,15 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.tree import in_order
 from cflower.errors import FederationError
+from cflower.federation.client_names import FACTS, ROLL_CALL, functions_of
 from cflower.federation.exchange import Exchange
-
-ROLL_CALL = "query.roll_call"
-FACTS = "client"
-"""Key of the ConfigRecord in the answer; ``client-id`` in it is the name, ``problem`` a
-sentence that says why this client cannot take part."""
-
-CLIENT_FAILED = 2
-"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
-
+from cflower.federation.inline_grid import CLIENT_FAILED
 
 TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
 RETRY = 600.0
@@ -57,6 +50,9 @@ class RollCall:
         Why a node may not take part, by node id; forgotten when the node leaves.
     check : callable
         From a client's facts to why it cannot take part; empty if it can.
+    asks : bool or None
+        Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
+        see `cflower.name_clients`.
     """
 
     timeout: float = 60.0
@@ -64,6 +60,7 @@ class RollCall:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, Refusal] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
+    asks: bool | None = True
     _names: dict[int, str] = field(default_factory=dict)
     _silent_since: dict[int, float] = field(default_factory=dict)
 
@@ -84,13 +81,15 @@ class RollCall:
         FederationError
             When there are too few after ``timeout`` seconds, or for good.
         """
-        deadline = time.monotonic() + self.timeout
+        deadline, before = time.monotonic() + self.timeout, -1
         while True:
             unanswered = self.update(grid)
             told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
             announced = max((facts.get("num-partitions", 0) for facts in told), default=0)
             there = len(self.nodes) + len(self.refused)
-            complete = not unanswered and there >= announced
+            # Nodes of which nobody says how many they are may still be coming in.
+            settled, before = self.asks or there == before, there
+            complete = not unanswered and there >= announced and settled
             late = time.monotonic() > deadline
             if (complete or late) and len(self.nodes) >= at_least:
                 return self.clients
@@ -101,6 +100,8 @@ class RollCall:
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
+        if self.asks is None:
+            self.asks = ROLL_CALL in (functions_of(grid) or ())
         live, now = set(grid.get_node_ids()), time.monotonic()
         self.nodes = {name: node for name, node in self.nodes.items() if node in live}
         for node, name in self._names.items():
@@ -134,6 +135,9 @@ class RollCall:
 
     def _ask(self, grid: Grid, nodes: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The facts each node answers with; empty for an app that does not know the question."""
+        if not self.asks:
+            yield from ((node, {}) for node in nodes)
+            return
         messages = [
             Message(RecordDict(), node, ROLL_CALL, ttl=self.timeout, group_id="roll-call")
             for node in nodes
@@ -179,9 +183,3 @@ class RollCall:
             f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
             f"{len(self.nodes)}{refused}: {how}."
         )
-
-
-def answer(message: Message, **facts: Any) -> Message:
-    """A ClientApp's answer to the roll call; see `FACTS`."""
-    record = ConfigRecord({key.replace("_", "-"): value for key, value in facts.items()})
-    return Message(RecordDict({FACTS: record}), reply_to=message)

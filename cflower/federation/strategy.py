@@ -6,37 +6,38 @@ the algorithm is in `cflower.algorithm`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
+from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply, Weighting
+from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.tree import ParameterTree, Selection, in_order
 from cflower.errors import ConfigError, FederationError
+from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.closing import Closing
-from cflower.federation.conduct import Answers, Conduct, fault_of
+from cflower.federation.conduct import Answers, Conduct
+from cflower.federation.describing import described
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
-from cflower.federation.norms import NormWatch
+from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.federation.post import Keys, Measured, Post
-from cflower.federation.replies import (
-    Answer,
-    BadReplyError,
-    ClientMetrics,
-    as_record,
-    read_answer,
-    weighted_mean,
-)
-from cflower.federation.reports import FinalReport, RoundReport
+from cflower.federation.replies import ClientMetrics, as_record, weighted_mean
+from cflower.federation.reports import FinalReport, Metric, RoundReport
+from cflower.federation.results import ClusteredResult, tree_lines
 from cflower.federation.roll_call import RollCall
 from cflower.federation.sampling import sample
+from cflower.federation.training_round import TrainingRound
+from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
 from cflower.seeding import generator
 
 
@@ -85,13 +86,20 @@ class ClusteredFL(Strategy):
         to be served by; all are in `final_report`, see `ClientResult`.
     seed : int
         For the sampling of clients: the same in every round of every run.
+    metric : str
+        The clients' metric that leads in logs, tables and reports.
+    higher_is_better : bool, optional
+        Of that metric; if not given its name tells (loss, perplexity, rmse, mae: lower is better).
+    observers : sequence of Observer
+        Told of the start, of every round and of the end, such as `cflower.Recorder`.
     roll_call : RollCall, optional
-        Who is there; a new one if not given.
-    on_round : callable, optional
-        Called with a `RoundReport` after every round.
+        Who is there. If not given, clients are asked for their names where the ClientApp can
+        answer, see `cflower.name_clients`; else their node ids are their names.
 
     Attributes
     ----------
+    models : dict of str to ArrayRecord
+        The model of every cluster of the tree, by name.
     state : CFLState
         Tree and known updates after the last round; ``strategy.tree`` for short.
     layout : Layout
@@ -100,6 +108,12 @@ class ClusteredFL(Strategy):
         How the clients behaved up to the last round.
     final_report : FinalReport or None
         The closing evaluation, once `start` has returned.
+
+    Notes
+    -----
+    Flower's wrappers for differential privacy with clipping on the clients may be put around it:
+    the noise that they add to the one model they see is added to every cluster's model, longer by
+    the factor by which the cluster is smaller. Those that clip on the server are refused.
     """
 
     def __init__(
@@ -126,8 +140,10 @@ class ClusteredFL(Strategy):
         isolated: bool = False,
         selection: Selection = "leaf",
         seed: int = 0,
+        metric: str = "accuracy",
+        higher_is_better: bool | None = None,
+        observers: Sequence[Observer] = (),
         roll_call: RollCall | None = None,
-        on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
         self.criterion = criterion or AutoCriterion()
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
@@ -142,22 +158,79 @@ class ClusteredFL(Strategy):
         self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
         self.isolated, self.seed = isolated, seed
         self.selection: Selection = selection
-        self.roll_call = roll_call or RollCall()
-        self.on_round = on_round
-        self.state: CFLState
-        self.layout: Layout
+        self.metric = Metric.of(metric, higher_is_better)
+        self.roll_call = roll_call or RollCall(asks=None)
+        self.state = CFLState(ParameterTree({}))
+        self.layout = Layout((), np.dtype(np.float32))
         self.conduct = Conduct()
         self.final_report: FinalReport | None = None
+        self._observers = Observers(observers)
+        self._cfl: CFL | None = None
+        self._round: TrainingRound | None = None
         self._finished_rounds = 0
+        self._own_start = False
+        self._returned: ArrayRecord | None = None
         self._post = Post(self.roll_call, self.keys)
-        self._measured: dict[str, ClientMetrics] = {}
-        self._trained_on: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Settings and clusters in one line."""
+        return f"{type(self).__name__}({self.criterion}, {self.tree})"
 
     @property
     def tree(self) -> ParameterTree:
         """The parameter tree after the last round."""
         return self.state.tree
+
+    @property
+    def models(self) -> dict[str, ArrayRecord]:
+        """The model of every cluster, the split ones too, in the app's own keys."""
+        return {
+            name: self.layout.record(self.tree.clusters[name].model)
+            for name in in_order(self.tree.clusters)
+        }
+
+    def cluster_of(self, client: str) -> str:
+        """The cluster whose model a client has.
+
+        Raises
+        ------
+        FederationError
+            If there is no such client.
+        """
+        if client not in self.tree.clients:
+            known = ", ".join(self.tree.clients[:5]) or "none"
+            raise FederationError(f"There is no client {client!r} in this run (it has {known}).")
+        return self.tree.leaf_of(client).name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the run is set up, as plain values under kebab-case keys."""
+        return {
+            "method": self._method,
+            "criterion": described(self.criterion),
+            "server-optimizer": described(self.optimizer),
+            "weighting": self.weighting,
+            "fraction-train": self.fraction_train,
+            "fraction-evaluate": self.fraction_evaluate,
+            "similarity-layers": self.similarity_layers,
+            "projection-dim": self.projection_dim,
+            "untrained": list(self.untrained),
+            "max-norm-ratio": self.max_norm_ratio,
+            "exclude-after": self.exclude_after,
+            "selection": self.selection,
+            "seed": self.seed,
+            "metric": self.metric.name,
+            "higher-is-better": self.metric.higher_is_better,
+            "arrayrecord-key": self.keys.arrays,
+            "configrecord-key": self.keys.config,
+            "weighted-by-key": self.keys.weighted_by,
+        }
+
+    @property
+    def _method(self) -> str:
+        if self.isolated:
+            return "isolated"
+        return "federated" if described(self.criterion)["name"] == "never" else "clustered"
 
     def summary(self) -> None:
         """Log the effective settings."""
@@ -179,7 +252,7 @@ class ClusteredFL(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> ClusteredResult:
         """Run the rounds and a closing evaluation.
 
         Parameters
@@ -194,46 +267,59 @@ class ClusteredFL(Strategy):
 
         Returns
         -------
-        Result
-            ``arrays`` is θ*_root, the model of conventional federated learning, from which the
-            clusters' models in ``strategy.tree`` were specialised; metrics are over all clients.
+        ClusteredResult
+            Flower's Result: its metrics are over all clients, its ``arrays`` the root's model,
+            which learns no more once the root is split; and each cluster's model, clients and
+            metrics.
 
         Raises
         ------
-        FederationError
+        CFlowerError
             When there are too few clients, no usable reply came in several rounds or at all,
-            or the simulation engine broke down.
+            the simulation engine broke down, or an observer refuses the run.
         """
-        self.roll_call.gather(grid, max(self.min_available_nodes, 1))
-        self._plant(initial_arrays)
-        log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
-        self.summary()
-        result = Result(arrays=initial_arrays)
+        self._own_start = True
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
-        self._evaluate_centrally(0, evaluate_fn, result)
-        for server_round in range(self._finished_rounds + 1, num_rounds + 1):
-            began = time.monotonic()
-            self._admit(grid, server_round)
-            messages = self.configure_train(server_round, initial_arrays, train_config, grid)
-            replies = self._post.exchange(grid, messages, timeout)
-            arrays, metrics = self.aggregate_train(server_round, replies)
-            if arrays is not None and metrics is not None:
-                result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-            if server_round < num_rounds:
-                messages = self.configure_evaluate(
-                    server_round, initial_arrays, evaluate_config, grid
-                )
+        self._begin(grid, initial_arrays, num_rounds)
+        log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
+        log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
+        self.summary()
+        arrays = initial_arrays
+        result = Result(arrays)
+        try:
+            self._evaluate_centrally(0, evaluate_fn, result)
+            for server_round in range(self._finished_rounds + 1, num_rounds + 1):
+                began = time.monotonic()
+                log(INFO, "")
+                log(INFO, "[ROUND %d/%d]", server_round, num_rounds)
+                messages = self.configure_train(server_round, arrays, train_config, grid)
                 replies = self._post.exchange(grid, messages, timeout)
-                evaluated = self.aggregate_evaluate(server_round, replies)
-                if evaluated is not None:
-                    result.evaluate_metrics_clientapp[server_round] = evaluated
-            self._evaluate_centrally(server_round, evaluate_fn, result)
-            self._report(server_round, num_rounds, time.monotonic() - began)
-        if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
-            raise FederationError(problem)
-        self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
-        return result
+                new, metrics = self.aggregate_train(server_round, replies)
+                if new is not None and metrics is not None:
+                    result.arrays = arrays = new
+                    result.train_metrics_clientapp[server_round] = metrics
+                    log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
+                if server_round < num_rounds:
+                    messages = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
+                    replies = self._post.exchange(grid, messages, timeout)
+                    evaluated = self.aggregate_evaluate(server_round, replies)
+                    if evaluated is not None:
+                        result.evaluate_metrics_clientapp[server_round] = evaluated
+                        log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
+                self._evaluate_centrally(server_round, evaluate_fn, result)
+                self._report(server_round, num_rounds, time.monotonic() - began)
+            if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
+                raise FederationError(problem)
+            self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
+        finally:
+            self._observers.end(self.final_report)
+            self._own_start = False
+        log(INFO, "")
+        log(INFO, "Clusters found:")
+        for line in tree_lines(self.final_report, self.metric):
+            log(INFO, "\t%s", line)
+        return ClusteredResult.of(result, self.final_report, self.models)
 
     def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:
         """Let `start` go on after ``server_round`` from this state instead of from the beginning.
@@ -244,6 +330,41 @@ class ClusteredFL(Strategy):
         self.state, self._finished_rounds = state, server_round
         self.conduct = conduct or Conduct()
 
+    def _begin(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 0) -> None:
+        """Wait for the clients and lay out the model, once a run."""
+        self.roll_call.gather(grid, max(self.min_available_nodes, 1))
+        self.layout = Layout.of(initial_arrays, self.untrained)
+        projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
+        self._cfl = CFL(
+            self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
+        )
+        facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
+        start = RunStart(num_rounds, self.metric, self.settings, self.layout, facts)
+        if checkpoint := self._observers.start(start):
+            self._take_up(checkpoint)
+        if self._finished_rounds:
+            return
+        try:
+            model = self.layout.weights(initial_arrays)
+        except BadArraysError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
+        self.state = CFLState(
+            ParameterTree.plant(model, self.roll_call.clients, isolated=self.isolated)
+        )
+
+    def _take_up(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, if it is one of these clients."""
+        if not set(checkpoint.state.tree.clients) & set(self.roll_call.clients):
+            raise FederationError(
+                "Cannot resume: none of the run's clients "
+                f"({', '.join(checkpoint.state.tree.clients[:3])}, ...) is here, but "
+                f"{', '.join(self.roll_call.clients[:3])}, ... are. Node ids change from run to "
+                "run: give the clients lasting names with cflower.name_clients(app) in the "
+                "ClientApp."
+            )
+        self.resume(checkpoint.state, checkpoint.server_round, checkpoint.conduct)
+        log(INFO, "Going on after round %d.", checkpoint.server_round)
+
     # ---------------------------------------------------------------- training
 
     def configure_train(
@@ -251,9 +372,19 @@ class ClusteredFL(Strategy):
     ) -> Iterable[Message]:
         """A message for every sampled client, with the model of its own cluster.
 
-        ``arrays`` is not used: the clusters' models are in ``tree``.
+        ``arrays`` is what `aggregate_train` returned last. If it is not, as when a wrapper added
+        noise, the difference is added to the clusters' models.
         """
+        if self._cfl is None:
+            self._begin(grid, arrays)
+        if not self._own_start:
+            refuse_clipping_on_the_server()
+            if self._returned is not None and arrays is not self._returned:
+                noisy = with_noise_of(arrays, self._returned, self.tree, self.layout)
+                self.state = replace(self.state, tree=noisy)
+        self._admit(grid, server_round)
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
+        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
         assigned = {client: self.tree.trains_on(client) for client in drawn}
         kind = MessageType.TRAIN
         return self._post.messages(assigned, self.layout, kind, config, server_round)
@@ -262,53 +393,44 @@ class ClusteredFL(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
-        self._measured, self._trained_on, self._told = {}, {}, {}
-        contents: list[RecordDict] = []
+        assert self._cfl is not None, "configure_train comes first"
+        this = TrainingRound(self.state, self.layout, self._post, self.max_norm_ratio)
+        self._round = this
         result = self._cfl.run_round(
             self.state,
-            self._usable(replies, contents),
+            this.usable(replies),
             server_round=server_round,
             excluded=self.conduct.excluded,
         )
-        self._decisions, self.state = result.decisions, result.state
+        this.decisions, self.state = result.decisions, result.state
+        self._note(this, server_round)
+        for decision in this.decisions:
+            log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
         for client, fork in result.forks.items():
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
-        self._judge(server_round)
-        if not self._measured:
+        if not this.measured:
             return None, None
-        metrics = as_record(weighted_mean(self._measured.values()))
+        metrics = as_record(weighted_mean(this.measured.values()))
         if self.train_metrics_aggr_fn is not None:
-            metrics = self.train_metrics_aggr_fn(contents, self.keys.weighted_by)
-        return self.layout.record(self.tree.root.model), metrics
+            metrics = self.train_metrics_aggr_fn(this.contents, self.keys.weighted_by)
+        self._returned = self.layout.record(self.tree.root.model)
+        return self._returned, metrics
 
-    def _usable(self, replies: Iterable[Message], contents: list[RecordDict]) -> Iterator[Reply]:
-        """The usable replies; the others are set aside with their reason."""
-        watch = NormWatch(self.tree, self.state.known, self.max_norm_ratio)
-        for client, update, norm, measured in watch.sift(self._read(replies), self._post.set_aside):
-            self._measured[client] = measured
-            self._trained_on[client] = self.tree.trains_on(client).name
-            if self.train_metrics_aggr_fn is not None:
-                weight = {self.keys.weighted_by: measured.num_examples}
-                contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
-            yield Reply(client, update, norm, measured.num_examples)
-
-    def _read(self, replies: Iterable[Message]) -> Iterator[Answer]:
-        for client, message in self._post.by_client(replies):
-            origin = self.tree.trains_on(client).model
-            try:
-                yield read_answer(client, message, self.layout, self.keys.weighted_by, origin)
-            except BadReplyError as problem:
-                self._post.set_aside(client, str(problem), fault_of(message))
-
-    def _judge(self, server_round: int) -> None:
-        """Note how the round went; exclude clients, or stop the run."""
-        answers = Answers(self._measured.keys(), self._post.take())
+    def _note(self, this: TrainingRound, server_round: int) -> None:
+        """Note how the clients behaved in the round; exclude some, or stop the run."""
         before = self.conduct.excluded
+        answers = Answers(this.measured.keys(), self._post.take())
         self.conduct = self.conduct.trained(answers, self.exclude_after, len(self._present))
-        self._told = {client: problem.text for client, problem in answers.problems.items()}
-        for client in self.conduct.excluded.keys() - before.keys():
-            self._told[client] += "; it is excluded from now on"
-            log(WARNING, "Client %s is excluded: %s.", client, self.conduct.excluded[client])
+        excluded = {c: self.conduct.excluded[c] for c in self.conduct.excluded if c not in before}
+        this.note(answers.problems, excluded)
+        log(
+            INFO,
+            "aggregate_train: Received %d results and %d failures",
+            len(this.measured),
+            len(answers.problems),
+        )
+        for client, reason in excluded.items():
+            log(WARNING, "Client %s is excluded: %s.", client, reason)
         stop = self.conduct.must_stop(answers, server_round, simulated=self._simulated)
         if stop:
             raise FederationError(stop)
@@ -322,6 +444,9 @@ class ClusteredFL(Strategy):
         drawn = self._draw(
             "evaluate", server_round, self.fraction_evaluate, self.min_evaluate_nodes
         )
+        if drawn:
+            total = len(self._present)
+            log(INFO, "configure_evaluate: Sampled %d nodes (out of %d)", len(drawn), total)
         assigned = {client: self.tree.leaf_of(client) for client in drawn}
         kind = MessageType.EVALUATE
         return self._post.messages(assigned, self.layout, kind, config, server_round)
@@ -333,11 +458,18 @@ class ClusteredFL(Strategy):
         measured = self._post.measured(replies)
         problems = self._post.take()
         self.conduct = replace(self.conduct, problems=self.conduct.noted(problems))
-        for client, problem in problems.items():
-            self._told.setdefault(client, problem.text)
-        for client, new in measured.metrics.items():
-            old = self._measured.get(client, new)
-            self._measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
+        if measured.metrics or problems:
+            log(
+                INFO,
+                "aggregate_evaluate: Received %d results and %d failures",
+                len(measured.metrics),
+                len(problems),
+            )
+        if self._round is not None:
+            self._round.note(problems)
+            self._round.evaluated(measured)
+        if not self._own_start:
+            self._report(server_round, 0, 0.0)
         return self._mean_metrics(measured)
 
     def _close(
@@ -346,8 +478,23 @@ class ClusteredFL(Strategy):
         """The closing evaluation, of everyone who is there."""
         self.roll_call.update(grid)
         closing = Closing(grid, self._post, self.layout, self.state, config, server_round, timeout)
-        results = closing.evaluate(self._present, self.roll_call.facts)
-        report = FinalReport(self.state, results, closing.problems, self.conduct, self.selection)
+        functions, results = functions_of(grid), {}
+        if functions is None or EVALUATE in functions:
+            results = closing.evaluate(self._present, self.roll_call.facts)
+        else:
+            log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
+        report = FinalReport(
+            self.state, results, server_round, closing.problems, self.conduct, self.selection
+        )
+        seen = {key for one in results.values() for key in one.leaf.metrics}
+        if results and self.metric.name not in seen:
+            log(
+                WARNING,
+                "No client sent the metric %r (they sent %s): name the one that leads with "
+                "ClusteredFL(metric=...).",
+                self.metric.name,
+                ", ".join(sorted(seen)) or "none",
+            )
         metrics = self._mean_metrics(closing.measured(report))
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
@@ -389,23 +536,6 @@ class ClusteredFL(Strategy):
         """Whether the nodes are those of a simulation, which announce how many they are."""
         return any("num-partitions" in facts for facts in self.roll_call.facts.values())
 
-    def _plant(self, initial_arrays: ArrayRecord) -> None:
-        """The layout of the models, and unless resumed a tree with everyone in the root."""
-        self.layout = Layout.of(initial_arrays, self.untrained)
-        projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
-        self._cfl = CFL(
-            self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
-        )
-        if self._finished_rounds:
-            return
-        try:
-            model = self.layout.weights(initial_arrays)
-        except BadArraysError as problem:
-            raise ConfigError(f"The initial model {problem}.") from None
-        self.state = CFLState(
-            ParameterTree.plant(model, self.roll_call.clients, isolated=self.isolated)
-        )
-
     def _admit(self, grid: Grid, server_round: int) -> None:
         """Find out who is there; newcomers become clients."""
         self.roll_call.update(grid)
@@ -424,18 +554,20 @@ class ClusteredFL(Strategy):
     # --------------------------------------------------------------- reporting
 
     def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
-        if self.on_round is None:
+        this = self._round
+        if this is None:
             return
-        self.on_round(
+        self._observers.round(
             RoundReport(
                 server_round,
                 num_rounds,
                 self.state,
-                self._decisions,
-                dict(self._trained_on),
-                dict(self._measured),
-                dict(self._told),
+                this.decisions,
+                this.trained_on,
+                this.measured,
+                this.problems,
                 seconds,
+                self.layout,
                 self.conduct,
             )
         )

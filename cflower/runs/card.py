@@ -127,8 +127,9 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 def quality(record: RunRecord, cluster: str) -> list[str]:
     """The closing evaluation of this model, by client."""
-    key = "fl_accuracy" if record.clusters[cluster]["children"] else "accuracy"
-    if not record.finished or (key == "fl_accuracy" and cluster != ROOT):
+    metric, inner = record.metric.name, bool(record.clusters[cluster]["children"])
+    key = f"fl_{metric}" if inner else metric
+    if not record.finished or (inner and cluster != ROOT):
         return ["The run has no closing evaluation of this model."]
     measured = {
         name: client
@@ -140,10 +141,10 @@ def quality(record: RunRecord, cluster: str) -> list[str]:
     rows = [row_of(name, measured[name], key) for name in in_order(measured)]
     mean = sum(client[key] for client in measured.values()) / len(measured)
     return [
-        f"Mean accuracy of its clients: {mean:.4f}. Each judged it by held-out examples of its "
+        f"Mean {metric} of its clients: {mean:.4f}. Each judged it by held-out examples of its "
         "own, never trained on:",
         "",
-        "| client | training examples | accuracy |",
+        f"| client | training examples | {metric} |",
         "| --- | --- | --- |",
         *rows,
     ]

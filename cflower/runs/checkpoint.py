@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,10 @@ from cflower.algorithm.cfl_round import CFLState, KnownUpdate
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.conduct import Conduct
+from cflower.federation.observers import Checkpoint
 
 FORMAT = "cflower-checkpoint-1"
 KEPT = 2
-
-
-class Checkpoint(NamedTuple):
-    """The state at the end of a round."""
-
-    server_round: int
-    state: CFLState
-    conduct: Conduct = Conduct()
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, write: Callable[..., None]) -> None:

@@ -32,10 +32,10 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
     """
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
-    used = Thresholds.of(run.config)
+    used = Thresholds.of(run.criterion)
     parts = [finding(run.summary)]
     if asked:
-        given = Thresholds.of({**run.config, **checked(asked)})
+        given = Thresholds.of({**run.criterion, **checked(asked)})
         named = ", ".join(f"{key} = {value}" for key, value in asked.items())
         parts.append(f"Asked: what if {named}?")
         parts += [what_if(run, name, given) for name in run.by_cluster]
@@ -72,10 +72,8 @@ def story(run: RunRecord, cluster: str, used: Thresholds) -> Iterator[str]:
     for decision, run_of in groupby(lines, key=lambda line: str(line["decision"])):
         same = list(run_of)
         yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
-    if run.config["method"] != "clustered":
-        return
-    if run.config["split-criterion"] != "norms":
-        return  # its own thresholds moved from round to round
+    if run.criterion["name"] != "norms":
+        return  # there were no thresholds, or they moved from round to round
     if split and lines[-1]["alpha_cross"] is not None:
         yield f"  {room(lines[-1])}"
     for margin in margins(run, cluster, used):

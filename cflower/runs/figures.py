@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 """Stay apart in all common kinds of colour blindness; the report has the same."""
+COMMON = "common model before the split"
 INNER = "#7b828a"
 STYLE = {
     "font.size": 9,
@@ -68,15 +69,19 @@ def write_comparison(runs: Mapping[str, RunRecord], path: Path) -> list[Path]:
             means = [mean for mean, _ in mean_and_std(values)]
             left.plot(rounds, means, dash, color=color, label=name, linewidth=1.8)
             finals.append(
-                [c["accuracy"] for c in run.summary["clients"].values() if "accuracy" in c]
+                [
+                    c[run.metric.name]
+                    for c in run.summary["clients"].values()
+                    if run.metric.name in c
+                ]
             )
             spread = np.linspace(-0.25, 0.25, len(finals[-1])) if len(finals[-1]) > 1 else [0.0]
             right.scatter(i + np.asarray(spread), finals[-1], s=9, color=color, alpha=0.6)
             if finals[-1]:
                 right.plot([i - 0.35, i + 0.35], [np.mean(finals[-1])] * 2, color=color, lw=2.5)
-        left.set(xlabel="round", ylabel="mean accuracy of the clients")
+        left.set(xlabel="round", ylabel=f"mean {run.metric.name} of the clients")
         left.legend(loc="lower right")
-        right.set(ylabel="accuracy of each client at the end")
+        right.set(ylabel=f"{run.metric.name} of each client at the end")
         right.set_xticks(range(len(runs)), list(runs), rotation=20, ha="right")
         return save(figure, path)
 
@@ -90,11 +95,17 @@ def accuracy_picture(axes: "Axes", run: RunRecord) -> None:
     axes.fill_between(
         rounds, mean - std, mean + std, color=COLORS[0], alpha=0.2, lw=0, label="± std"
     )
-    federated = run.summary["metrics"].get("fl_accuracy")
+    federated = run.summary["metrics"].get(f"fl_{run.metric.name}")
     if federated is not None:
-        axes.axhline(federated, color="black", linestyle="--", linewidth=1, label="FL model")
+        axes.axhline(
+            federated,
+            color="black",
+            linestyle="--",
+            linewidth=1,
+            label=COMMON,
+        )
     mark_splits(axes, run)
-    axes.set(xlabel="round", ylabel="accuracy")
+    axes.set(xlabel="round", ylabel=run.metric.name)
     axes.legend(loc="lower right")
 
 
@@ -107,12 +118,12 @@ def norm_picture(axes: "Axes", run: RunRecord) -> None:
         label = f"cluster {name}" if len(run.by_cluster) <= 8 else None
         axes.plot(rounds, column(lines, "mean_norm"), color=color, linewidth=1.8, label=label)
         axes.plot(rounds, column(lines, "max_norm"), color=color, linewidth=1.2, linestyle=":")
-    if run.config["split-criterion"] == "norms" and run.config["method"] == "clustered":
+    if run.criterion["name"] == "norms":
         for key, symbol in (("eps1", "ε1"), ("eps2", "ε2")):
-            axes.axhline(run.config[key], color="black", linestyle="--", linewidth=1)
+            axes.axhline(run.criterion[key], color="black", linestyle="--", linewidth=1)
             axes.annotate(
-                f"{symbol} = {run.config[key]:g}",
-                (1, run.config[key]),
+                f"{symbol} = {run.criterion[key]:g}",
+                (1, run.criterion[key]),
                 xycoords=("axes fraction", "data"),
                 ha="right",
                 va="bottom",
@@ -130,10 +141,11 @@ def mark_splits(axes: "Axes", run: RunRecord) -> None:
 
 
 def client_accuracies(run: RunRecord) -> tuple[list[int], list[list[float]]]:
-    """The rounds in which clients told an accuracy, and what they told."""
+    """The rounds in which clients told the leading metric, and what they told."""
     told: dict[int, list[float]] = {}
     for line in run.lines:
-        found = [m["accuracy"] for m in line["clients"].values() if "accuracy" in m]
+        name = run.metric.name
+        found = [m[name] for m in line["clients"].values() if name in m]
         if found:
             told.setdefault(line["round"], []).extend(found)
     return sorted(told), [told[server_round] for server_round in sorted(told)]

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import Cluster, ParameterTree, Selection, in_order
-from cflower.federation.reports import ClientResult, RoundReport
-from cflower.runs.trackers import figures_of
+from cflower.algorithm.tree import Cluster, ParameterTree, in_order
+from cflower.federation.reports import ClientResult, FinalReport, RoundReport
+
+Figures = dict[str, float]
+FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
 def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
@@ -40,6 +42,25 @@ def round_figures(report: RoundReport) -> dict[str, float]:
     for decision in report.decisions:
         found |= figures_of(round_line(report, decision))
     return found
+
+
+def figures_of(line: Mapping[str, Any]) -> Figures:
+    """The numbers of one line of ``rounds.jsonl``, each under its way into the line.
+
+    >>> figures_of({"cluster": "0", "mean_norm": 0.5, "metrics": {"loss": 2}, "clients": {}})
+    {'0/mean_norm': 0.5, '0/metrics/loss': 2.0}
+    """
+    cluster = line["cluster"]
+    found = {f"{cluster}/{key}": line.get(key) for key in FIGURES}
+    for group in ("figures", "metrics"):
+        found |= {f"{cluster}/{group}/{k}": v for k, v in (line.get(group) or {}).items()}
+    for client, metrics in line["clients"].items():
+        found |= {f"clients/{client}/{key}": value for key, value in metrics.items()}
+    return {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,18 +101,18 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
     }
 
 
-def served_line(result: ClientResult, selection: Selection) -> dict[str, Any]:
+def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[str, Any]:
     """What the summary has of a client's closing evaluation: `ClientResult` in plain values."""
-    accuracies = {
-        f"{column}_accuracy": measured.metrics.get("accuracy") if measured else None
+    columns = {
+        f"{column}_{metric}": measured.metrics.get(metric) if measured else None
         for column, measured in result.columns.items()
     }
     return {
-        **result.served(selection).metrics,
+        **result.served(report.selection).metrics,
         "num_examples": result.num_examples,
-        **accuracies,
+        **columns,
         "best_cluster": result.best_cluster,
-        "levels": {name: level.metrics.get("accuracy") for name, level in result.levels.items()},
+        "levels": {name: level.metrics.get(metric) for name, level in result.levels.items()},
     }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.tree import ROOT, in_order
 from cflower.errors import RunFolderError
+from cflower.federation.reports import Metric
 from cflower.runs.reading import read_json
 
 Line = Mapping[str, Any]
@@ -33,6 +34,11 @@ class RunRecord:
 
     path: Path
     config: Mapping[str, Any]
+    """The app's own run config, whatever is in it."""
+    settings: Mapping[str, Any]
+    """How strategy and criterion describe themselves, see `ClusteredFL.settings`."""
+    planned: int
+    """The rounds that the run was started for."""
     versions: Mapping[str, str]
     summary: Mapping[str, Any]
     clusters: Mapping[str, Mapping[str, Any]]
@@ -51,12 +57,15 @@ class RunRecord:
             If ``config.json`` is missing, or a file is damaged.
         """
         begun = read_json(path, "config.json")
+        config = begun.get("config", {})
         start = {"run_id": path.name, "finished": False, "rounds": 0, "clusters": {}, "splits": []}
         start |= {"clients": {}, "metrics": {}, "groups": None, "adjusted_rand_index": None}
         tree = optional(path, "tree.json").get("clusters", {})
         return cls(
             path,
-            begun["config"],
+            config,
+            begun.get("settings") or settings_of(config),
+            begun.get("num_rounds") or config.get("num-server-rounds", 0),
             begun.get("versions", {}),
             start | optional(path, "summary.json"),
             {name: tree[name] for name in in_order(tree)},
@@ -68,6 +77,17 @@ class RunRecord:
     def name(self) -> str:
         """The run's id."""
         return self.path.name
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that leads."""
+        return metric_of(self.summary)
+
+    @property
+    def criterion(self) -> Mapping[str, Any]:
+        """The criterion's ``name`` and its settings."""
+        criterion: Mapping[str, Any] = self.settings["criterion"]
+        return criterion
 
     @property
     def finished(self) -> bool:
@@ -111,6 +131,29 @@ class RunRecord:
         return self.path / "similarity" / f"{line['round']}-{line['cluster']}.npz"
 
 
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run of cflower 0.1, whose folder has only the run config."""
+    method = config.get("method", "clustered")
+    name = config.get("split-criterion", "auto") if method == "clustered" else "never"
+    keys = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size", "heard-share")
+    criterion = {key: config[key] for key in keys if key in config}
+    return {**config, "method": method, "criterion": {"name": name, **criterion}}
+
+
+def metric_of(summary: Mapping[str, Any]) -> Metric:
+    """The metric that leads in a run; accuracy in folders of cflower 0.1."""
+    return Metric(**summary["metric"]) if "metric" in summary else Metric()
+
+
+def in_words(value: float, metric: Metric) -> str:
+    """A value of a metric: accuracies as percentages, others as they are.
+
+    >>> in_words(0.975, Metric()), in_words(26.6, Metric("perplexity", False))
+    ('97.5%', '26.6')
+    """
+    return f"{value:.1%}" if "acc" in metric.name else f"{value:.4g}"
+
+
 def read_lines(path: Path) -> tuple[Line, ...]:
     """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
 
@@ -149,10 +192,11 @@ def finding(summary: Mapping[str, Any]) -> str:
     metrics = summary.get("metrics") or {}
     if not summary["finished"]:
         return f"So far {found}."
-    own, federated = metrics.get("accuracy"), metrics.get("fl_accuracy")
+    metric = metric_of(summary)
+    own, federated = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
     if own is None:
         return f"The run found {found}."
-    text = f"The run found {found}, with a mean accuracy of {own:.1%}"
+    text = f"The run found {found}, with a mean {metric.name} of {in_words(own, metric)}"
     if federated is None:
         return f"{text}."
     if len(clusters) > 1 and not summary["splits"]:
@@ -160,13 +204,11 @@ def finding(summary: Mapping[str, Any]) -> str:
     if len(clusters) == 1 and list(clusters) == [ROOT]:
         return f"{text}: no cluster was split, so this is conventional federated learning."
     gained, lost, _ = gains(summary)
-    moved = own - federated
-    points = f"{abs(moved) * 100:.1f} points {'above' if moved > 0 else 'below'}"
-    brought = points if abs(moved) >= 0.0005 else "the same as"
     return (
-        f"{text}, {brought} the {federated:.1%} of the FL model as it was before the first split"
-        f"{first_split(summary)}; "
-        f"{counted(gained, 'client')} gained and {lost} lost."
+        f"{text}; the common model before the first split{first_split(summary)} has "
+        f"{in_words(federated, metric)}, and conventional federated learning for all rounds was "
+        f"not measured; "
+        f"against it {counted(gained, 'client')} gained and {lost} lost."
     )
 
 
@@ -178,10 +220,13 @@ def first_split(summary: Mapping[str, Any]) -> str:
 
 def gains(summary: Mapping[str, Any]) -> tuple[int, int, int]:
     """How many clients are served better, worse, and as well as by the FL model."""
+    metric = metric_of(summary)
+    own, federated = metric.name, f"fl_{metric.name}"
+    sign = 1 if metric.higher_is_better else -1
     differences = [
-        client["accuracy"] - client["fl_accuracy"]
+        sign * (client[own] - client[federated])
         for client in summary["clients"].values()
-        if client.get("accuracy") is not None and client.get("fl_accuracy") is not None
+        if client.get(own) is not None and client.get(federated) is not None
     ]
     gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     return gained, lost, len(differences) - gained - lost

@@ -11,14 +11,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cflower.algorithm.tree import ROOT, in_order
+from cflower.federation.reports import Metric
+from cflower.runs.record import metric_of
 
-MODELS = {
-    "fl_accuracy": "FL model",
-    "leaf_accuracy": "leaf",
-    "best_accuracy": "best",
-    "ensemble_accuracy": "ensemble",
-}
-"""Which models the table has a column of, by their key in ``summary.json``."""
+COLUMNS = {"fl": "common", "leaf": "own", "best": "best", "ensemble": "ensemble"}
+"""The models that a client may be served by: prefix in ``summary.json``, heading."""
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 
@@ -56,15 +53,15 @@ def headline(summary: Mapping[str, Any]) -> str:
     count, rounds = len(summary["clusters"]), summary["rounds"]
     so_far = "after" if summary["finished"] else "so far, after"
     text = f"{count} cluster{'s' * (count != 1)} {so_far} {rounds} rounds."
-    metrics = summary["metrics"]
-    if "accuracy" in metrics and "fl_accuracy" in metrics:
-        own, federated = metrics["accuracy"], metrics["fl_accuracy"]
-        text += f" Weighted mean accuracy {own:.4f}"
+    metrics, metric = summary["metrics"], metric_of(summary)
+    own, common = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
+    if own is not None:
+        text += f" Own model: mean {metric.name} {own:.4f}"
         split_in = [split["round"] for split in summary["splits"]]
-        if split_in:
+        if split_in and common is not None:
             text += (
-                f"; the FL model, as it was before the split in round {min(split_in)}: "
-                f"{federated:.4f} ({own - federated:+.4f})"
+                f"; common model before the split (round {min(split_in)}): {common:.4f}; "
+                "conventional FL for all rounds: not measured"
             )
         text += "."
     if summary.get("adjusted_rand_index") is not None:
@@ -75,7 +72,8 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
-    """The clusters as a tree, each with its members and their mean accuracy."""
+    """The clusters as a tree, each with its members and their mean of the leading metric."""
+    metric = metric_of(summary).name
     clusters = tree["clusters"]
     splits = {split["cluster"]: split for split in summary["splits"]}
 
@@ -89,11 +87,11 @@ def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
         if clusters[name]["children"]:
             return text
         scores = [
-            summary["clients"][client]["accuracy"]
+            summary["clients"][client][metric]
             for client in members
-            if "accuracy" in summary["clients"].get(client, {})
+            if metric in summary["clients"].get(client, {})
         ]
-        mean = f", mean accuracy {sum(scores) / len(scores):.4f}" if scores else ""
+        mean = f", mean {metric} {sum(scores) / len(scores):.4f}" if scores else ""
         return f"{text}{mean}: {shortened(members)}"
 
     def grow(branch: Tree, name: str) -> Tree:
@@ -116,26 +114,30 @@ def shortened(names: list[str]) -> str:
 
 
 def model_table(summary: Mapping[str, Any]) -> Table:
-    """Every client under each column of `MODELS`; * marks what is not below any other."""
-    groups = summary.get("groups") or {}
-    # Nine columns have to fit into the 80 of a terminal.
-    title = "client × model (accuracy on held-out examples, * = best)"
+    """Every client under its own model and the common one; * marks the better.
+
+    ``best`` and ``ensemble`` are shown where the run's ``selection`` asked for them.
+    """
+    groups, metric = summary.get("groups") or {}, metric_of(summary)
+    extra = [key for key in ("best", "ensemble") if summary.get("selection") == key]
+    columns = ["fl", "leaf", *extra]
+    title = f"client × model ({metric.name} on held-out examples, * = best)"
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)
     table.add_column("client", no_wrap=True)
-    headings = ("examples", "cluster", *MODELS.values(), "best is", *["true group"] * bool(groups))
+    headings = ["trained on", "cluster", *(COLUMNS[key] for key in columns)]
+    headings += ["best is"] * ("best" in extra) + ["true group"] * bool(groups)
     for heading in headings:
         table.add_column(heading, justify="right")
     for name in in_order(summary["clients"]):
         client = summary["clients"][name]
-        # While a run goes on, there is only the accuracy of the last round.
-        client = {"leaf_accuracy": client.get("accuracy"), **client}
-        accuracies = [client.get(key) for key in MODELS]
+        # While a run goes on, there is only the figure of the last round.
+        client = {f"leaf_{metric.name}": client.get(metric.name), **client}
+        values = [client.get(f"{key}_{metric.name}") for key in columns]
         row = [name, shown(client.get("num_examples"), "g"), client["cluster"]]
-        row += [marked(accuracy, accuracies) for accuracy in accuracies]
-        row.append(client.get("best_cluster") or "-")
-        table.add_row(
-            *(Text(cell) for cell in row), *([str(groups.get(name, "-"))] if groups else [])
-        )
+        row += [marked(value, values, metric) for value in values]
+        row += [client.get("best_cluster") or "-"] * ("best" in extra)
+        row += [str(groups.get(name, "-"))] * bool(groups)
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 
@@ -144,11 +146,11 @@ def shown(value: float | None, spec: str) -> str:
     return "-" if value is None else f"{value:{spec}}"
 
 
-def marked(value: float | None, others: Iterable[float | None]) -> str:
-    """The accuracy, with a star if it is not below any of the others.
+def marked(value: float | None, others: Iterable[float | None], metric: Metric) -> str:
+    """A value, with a star if none of the others is better.
 
-    >>> marked(0.5, [0.25, None, 0.5]), marked(0.5, [0.75])
+    >>> marked(0.5, [0.25, None, 0.5], Metric()), marked(0.5, [0.75], Metric())
     ('0.5000*', '0.5000 ')
     """
-    best = value is not None and all(value >= other for other in others if other is not None)
-    return shown(value, ".4f") + ("*" if best else " ")
+    best = metric.best(other for other in others if other is not None)
+    return shown(value, ".4f") + ("*" if value is not None and value == best else " ")

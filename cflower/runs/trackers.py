@@ -9,16 +9,21 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from cflower.choices import check_choice
 from cflower.errors import ConfigError
-from cflower.runs.record import Line
+from cflower.federation.observers import Observer, RunStart
+from cflower.federation.reports import FinalReport, RoundReport
+from cflower.runs.lines import Figures, round_figures
 
-Figures = dict[str, float]
-FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
+if TYPE_CHECKING:
+    from cflower.runs.recorder import Recorder
+
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
-class Tracker(Protocol):
+class Backend(Protocol):
     """Where the figures of a run go, besides its folder."""
 
     def log(self, figures: Figures, server_round: int) -> None:
@@ -28,7 +33,7 @@ class Tracker(Protocol):
         """The run is over."""
 
 
-def start_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker | None:
+def start_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Backend | None:
     """The tracker that the key ``tracker`` names; None for "".
 
     Parameters
@@ -45,7 +50,7 @@ def start_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker | 
     ConfigError
         If the tracker's package is not installed.
     """
-    makers: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    makers: dict[str, Callable[[Path, Mapping[str, Any]], Backend]] = {
         "tensorboard": TensorBoard,
         "wandb": WeightsAndBiases,
         "mlflow": MLflow,
@@ -61,6 +66,8 @@ def check_tracker(name: str) -> None:
     ------
     ConfigError
     """
+    if name:
+        check_choice("tracker", name, TRACKERS)
     if name and find_spec(name) is None:
         raise ConfigError(
             f"tracker={name!r} needs the package {name}, which is not installed: "
@@ -68,23 +75,40 @@ def check_tracker(name: str) -> None:
         )
 
 
-def figures_of(line: Line) -> Figures:
-    """The numbers of one line of ``rounds.jsonl``, each under its way into the line.
+class Tracker(Observer):
+    """Sends every round's figures to an experiment tracker.
 
-    >>> figures_of({"cluster": "0", "mean_norm": 0.5, "metrics": {"loss": 2}, "clients": {}})
-    {'0/mean_norm': 0.5, '0/metrics/loss': 2.0}
+    Parameters
+    ----------
+    name : {"tensorboard", "wandb", "mlflow", ""}
+        "": to none.
+    recorder : Recorder
+        Of the same run: the tracker writes into its folder and shows its config.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such tracker, or its package is not installed.
     """
-    cluster = line["cluster"]
-    found = {f"{cluster}/{key}": line.get(key) for key in FIGURES}
-    for group in ("figures", "metrics"):
-        found |= {f"{cluster}/{group}/{k}": v for k, v in (line.get(group) or {}).items()}
-    for client, metrics in line["clients"].items():
-        found |= {f"clients/{client}/{key}": value for key, value in metrics.items()}
-    return {
-        key: float(value)
-        for key, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+
+    def __init__(self, name: str, recorder: "Recorder") -> None:
+        check_tracker(name)
+        self._name, self._recorder = name, recorder
+        self._backend: Backend | None = None
+
+    def on_start(self, run: RunStart) -> None:
+        """Begin the tracker's run."""
+        self._backend = start_tracker(self._name, self._recorder.path, self._recorder.config)
+
+    def on_round(self, report: RoundReport) -> None:
+        """Send one round's figures."""
+        if self._backend is not None:
+            self._backend.log(round_figures(report), report.server_round)
+
+    def on_end(self, report: FinalReport | None) -> None:
+        """End the tracker's run."""
+        if self._backend is not None:
+            self._backend.close()
 
 
 class TensorBoard:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cflower.algorithm.bipartition import Linkage, bipartition, largest_safe_gamma
-from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.criteria import NormCriterion, Outcome
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
 
@@ -25,13 +25,14 @@ class Thresholds:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Thresholds":
-        """Those of a run config under its kebab-case keys."""
+        """Those under their kebab-case keys; of what is missing, `NormCriterion`'s defaults."""
+        rule = NormCriterion()
         return cls(
-            config["eps1"],
-            config["eps2"],
-            config["gamma-max"],
-            config["linkage"],
-            config["min-cluster-size"],
+            config.get("eps1", rule.eps1),
+            config.get("eps2", rule.eps2),
+            config.get("gamma-max", rule.gamma_max),
+            config.get("linkage", rule.linkage),
+            config.get("min-cluster-size", rule.min_cluster_size),
         )
 
     def used_by(self, line: Line) -> "Thresholds":
@@ -86,7 +87,7 @@ def asked_again(line: Line, given: Thresholds, matrix: RecordedMatrix | None) ->
 
 def matrix_for(run: RunRecord, line: Line) -> RecordedMatrix | None:
     """The matrix that eq. 39 asks for; other criteria record similarities of another kind."""
-    return run.matrix(line) if run.config["split-criterion"] == "norms" else None
+    return run.matrix(line) if run.criterion["name"] == "norms" else None
 
 
 class FirstSplit(NamedTuple):

@@ -9,10 +9,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from cflower import ClusteredFL
+from cflower.federation.client_names import answer
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-from cflower.federation.roll_call import answer
-from cflower.runs.checkpoint import packed
-from cflower.runs.folder import RunFolder
+from cflower.federation.observers import Observer
+from cflower.runs.checkpoint import packed, read_checkpoint
+from cflower.runs.recorder import Recorder
 from tests.federation.quadratics import Quadratics, initial_arrays
 
 Spoiled = Callable[[RecordDict], Any]
@@ -20,6 +21,10 @@ Spoiled = Callable[[RecordDict], Any]
 
 class Killed(BaseException):
     """The process is gone."""
+
+
+class Broken(BaseException):
+    """A law does not hold."""
 
 
 # ------------------------------------------------------------------- what a client may send
@@ -168,8 +173,8 @@ class ChaosGrid(InlineGrid):
 # -------------------------------------------------------------------------------- the server
 
 
-class MortalFolder(RunFolder):
-    """A run folder whose writer may die before, in or after writing a file."""
+class MortalRecorder(Recorder):
+    """May die before, in or after writing a file, and takes no time."""
 
     tick: Callable[[], None]
 
@@ -179,6 +184,10 @@ class MortalFolder(RunFolder):
         (self.path / f"{name}.tmp").write_bytes(content[: len(content) // 2])
         self.tick()
         super()._write(name, content)
+
+    def on_round(self, report: Any) -> None:
+        super().on_round(replace(report, seconds=0.0))
+        self.tick()
 
 
 class Fuse:
@@ -193,6 +202,27 @@ class Fuse:
             self.kills.pop(0)
             self.steps = 0
             raise Killed
+
+
+@dataclass
+class Watch(Observer):
+    """Checks the laws after every round, and tells the grid which one comes next."""
+
+    grid: ChaosGrid
+    scenario: "Scenario"
+    path: Path | None
+
+    def on_start(self, run: Any) -> None:
+        if self.path is not None and any((self.path / "checkpoints").glob("*.sha256")):
+            checkpoint = read_checkpoint(self.path / "checkpoints", print)
+            self.grid.now = checkpoint.server_round + 1
+
+    def on_round(self, report: Any) -> None:
+        self.grid.now = report.server_round + 1
+        try:
+            check_laws(report.state.tree, len(self.scenario.groups))
+        except AssertionError as broken:
+            raise Broken from broken  # an observer's ordinary error would end nothing
 
 
 @dataclass(frozen=True)
@@ -214,32 +244,15 @@ class Scenario:
                 continue
 
     def _play(self, plan: Plan, path: Path | None, fuse: Fuse) -> ClusteredFL:
-        strategy = ClusteredFL(**self.settings)
-        folder = None if path is None else MortalFolder(path, {"seed": self.settings["seed"]})
-        done = 0
-        if path is not None and folder is not None:
-            folder.tick = fuse.tick
-            begun = (path / "config.json").exists()
-            checkpoint = folder.take_up(warn=print) if begun else None
-            if checkpoint is None:
-                folder.begin()
-            else:
-                done = checkpoint.server_round
-                strategy.resume(checkpoint.state, done, checkpoint.conduct)
-        grid = ChaosGrid(Machines(self.groups), plan, done + 1, fuse.tick)
-
-        def on_round(report: Any) -> None:
-            check_laws(report.state.tree, len(self.groups))
-            grid.now = report.server_round + 1
-            if folder is not None:
-                folder.write_round(replace(report, seconds=0.0), strategy.layout)
-                fuse.tick()
-
-        strategy.on_round = on_round
+        grid = ChaosGrid(Machines(self.groups), plan, 1, fuse.tick)
+        observers: list[Observer] = []
+        if path is not None:
+            resume = str(path) if (path / "config.json").exists() else ""
+            recorder = MortalRecorder(path.parent, resume=resume, say=lambda text: None)
+            recorder.path, recorder.tick = path, fuse.tick
+            observers.append(recorder)
+        strategy = ClusteredFL(**self.settings, observers=[Watch(grid, self, path), *observers])
         strategy.start(grid, initial_arrays(), self.num_rounds, timeout=5)
-        if folder is not None:
-            assert strategy.final_report is not None
-            folder.write_end(strategy.final_report, self.num_rounds)
         return strategy
 
 

@@ -10,8 +10,9 @@ from flwr.clientapp import ClientApp
 
 from cflower import ClusteredFL
 from cflower.algorithm.criteria import NormCriterion
+from cflower.federation.client_names import answer
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-from cflower.federation.roll_call import answer
+from cflower.federation.observers import Observer
 from cflower.seeding import generator
 
 SHAPES = {"w": (3, 4), "b": (4,)}
@@ -20,6 +21,13 @@ CRITERION = NormCriterion(eps1=0.1, eps2=0.3, gamma_max=0.0)
 
 Spoil = Callable[[Message, RecordDict, int], Message]
 """Makes the wrong reply out of the message, the right content and the round."""
+
+
+class Reports(list, Observer):
+    """The reports of a run's rounds."""
+
+    def on_round(self, report):
+        self.append(report)
 
 
 class Seen(NamedTuple):

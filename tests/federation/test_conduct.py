@@ -6,7 +6,7 @@ from flwr.app import Error, Message, RecordDict
 
 from cflower.errors import FederationError
 from cflower.federation.conduct import PATIENCE, Answers, Conduct, Fault, Problem, fault_of
-from tests.federation.quadratics import Quadratics, initial_arrays, strategy_of
+from tests.federation.quadratics import Quadratics, Reports, initial_arrays, strategy_of
 
 GROUPS = (0, 1, 0, 1, 0, 1)
 BAD = Problem("is bad")
@@ -187,9 +187,9 @@ def test_an_excluded_client_is_not_asked_and_holds_up_no_split():
         content["metrics"]["num-examples"] = float("nan")
         return Message(content, reply_to=message)
 
-    groups, reports = (0, 1, 0, 1), []  # 3 of 4 are less than the heard-share of 0.8
+    groups, reports = (0, 1, 0, 1), Reports()  # 3 of 4 are less than the heard-share of 0.8
     clients = Quadratics(groups, spoil={0: nan})
-    strategy = strategy_of(exclude_after=2, on_round=reports.append)
+    strategy = strategy_of(exclude_after=2, observers=[reports])
     strategy.start(clients.grid(), initial_arrays(), num_rounds=12)
     asked = [seen.server_round for seen in clients.seen if seen.client == 0]
     assert max(asked) == 2
@@ -219,8 +219,8 @@ def scaled(factor, rounds=range(1, 99)):
 
 
 def play(ratio, spoil, groups=(0, 0, 0, 0, 0, 0), rounds=4):
-    reports = []
-    settings = {"exclude_after": 0, "min_available_nodes": 1, "on_round": reports.append}
+    reports = Reports()
+    settings = {"exclude_after": 0, "min_available_nodes": 1, "observers": [reports]}
     strategy = strategy_of(max_norm_ratio=ratio, **settings)
     strategy.start(Quadratics(groups, spoil=spoil).grid(), initial_arrays(), num_rounds=rounds)
     return strategy, reports

@@ -9,10 +9,11 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from cflower import PermutationMod
 from cflower.algorithm.criteria import NormCriterion
 from cflower.errors import FederationError
+from cflower.federation.client_names import answer
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
 from cflower.federation.privacy import Agreement, ask_first_model
-from cflower.federation.roll_call import RollCall, answer
+from cflower.federation.roll_call import RollCall
 from cflower.seeding import generator
 from tests.federation.quadratics import found, strategy_of
 

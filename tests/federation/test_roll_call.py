@@ -5,7 +5,9 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from cflower.errors import FederationError
 from cflower.federation.agreement import prevailing
-from cflower.federation.roll_call import CLIENT_FAILED, RollCall, answer
+from cflower.federation.client_names import answer
+from cflower.federation.inline_grid import CLIENT_FAILED
+from cflower.federation.roll_call import RollCall
 from tests.federation.scripted_grid import ScriptedGrid
 
 

@@ -17,6 +17,7 @@ from cflower.federation.roll_call import RollCall
 from tests.federation.quadratics import (
     CENTERS,
     Quadratics,
+    Reports,
     found,
     initial_arrays,
     strategy_of,
@@ -29,8 +30,8 @@ GROUPS = (0, 1, 0, 1, 0, 1)
 
 def run(clients, num_rounds=12, arrays=None, start=None, **settings):
     """A strategy after a run, with its result and reports."""
-    reports = []
-    strategy = strategy_of(on_round=reports.append, **settings)
+    reports = Reports()
+    strategy = strategy_of(observers=[reports], **settings)
     result = strategy.start(
         clients.grid(), arrays or initial_arrays(), num_rounds=num_rounds, **(start or {})
     )

@@ -78,19 +78,13 @@ def page_content(run: RunRecord) -> dict[str, Any]:
 
 def metric_of(run: RunRecord) -> dict[str, Any]:
     """The figure that clients are compared by, and whether it reads as a percentage."""
-    told = run.summary.get("metric") or {}
-    name = str(told.get("name", "accuracy"))
-    return {
-        "name": name,
-        "higher_is_better": bool(told.get("higher_is_better", True)),
-        "percent": any(word in name.lower() for word in SHARES),
-    }
+    percent = any(word in run.metric.name.lower() for word in SHARES)
+    return {**run.metric._asdict(), "percent": percent}
 
 
 def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model that the first split put an end to."""
-    method = run.config.get("method", "clustered")
-    kind = method if method in ("federated", "isolated") else "clustered"
+    kind = run.settings["method"]
     splits = [split["round"] for split in run.summary["splits"]]
     metrics = run.summary["metrics"]
     return {
@@ -99,13 +93,13 @@ def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[s
         "kind": kind,
         "finished": run.finished,
         "rounds": run.rounds,
-        "planned": max(run.config.get("num-server-rounds", 0), run.rounds),
+        "planned": max(run.planned, run.rounds),
         "metric": dict(metric),
         "own": rounded(metrics.get(f"leaf_{metric['name']}", metrics.get(metric["name"]))),
         "common": rounded(metrics.get(f"fl_{metric['name']}")) if splits else None,
         "firstSplit": min(splits, default=None),
-        "selection": run.config.get("selection", "leaf"),
-        "fractionTrain": run.config.get("fraction-train", 1.0),
+        "selection": run.settings.get("selection", "leaf"),
+        "fractionTrain": run.settings.get("fraction-train", 1.0),
         "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,
     }
 
@@ -137,7 +131,7 @@ def client_names(run: RunRecord) -> list[str]:
 def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
     """One client's row of the table."""
     told = run.summary["clients"].get(name, {})
-    selection = run.config.get("selection", "leaf")
+    selection = run.settings.get("selection", "leaf")
     level = told.get("best_cluster") if selection == "best" else None
     return {
         "name": name,
@@ -200,9 +194,9 @@ def conditions(run: RunRecord) -> list[dict[str, Any]]:
 def norm_rule(run: RunRecord) -> dict[str, Any] | None:
     """The thresholds of a run that was split by the paper's criterion; else None."""
     keys = {"eps1": "eps1", "eps2": "eps2", "gamma": "gamma-max", "least": "min-cluster-size"}
-    if run.config.get("split-criterion") != "norms" or not set(keys.values()) <= set(run.config):
+    if run.criterion["name"] != "norms":
         return None
-    return {name: run.config[key] for name, key in keys.items()}
+    return {name: run.criterion[key] for name, key in keys.items()}
 
 
 def scores(run: RunRecord, metric: str, position: Mapping[str, int]) -> list[list[float | None]]:

@@ -5,7 +5,8 @@ The parts are the files in ``page/``, joined into ``page.json`` by `cflower.runs
 
 import json
 import re
-from base64 import b64encode
+import zlib
+from base64 import b64encode, b85decode
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -78,4 +79,5 @@ def allowed(script: str) -> str:
 def parts() -> dict[str, str]:
     """The page's HTML, CSS and JavaScript by the names of their files."""
     text = files(__package__).joinpath("page.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+    packed = b85decode(json.loads(text)["zlib, base85"])
+    return dict(json.loads(zlib.decompress(packed)))

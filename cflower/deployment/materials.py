@@ -1,7 +1,6 @@
 """What a federation on one machine needs before it starts: certificates, keys and data."""
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,27 +23,26 @@ def make_certificates(folder: Path) -> None:
     """``ca.crt`` and ``ca.key``, and ``server.pem`` and ``server.key`` signed by it."""
     folder.mkdir(parents=True, mode=0o700)
     (folder / "server.ext").write_text(SERVER_CERTIFICATE)
-    subject = ("-subj", "/CN=cflower federation")
-    may_sign = ("-addext", "basicConstraints=critical,CA:TRUE")
-    may_sign += ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "server.ext")
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl: list[Sequence[str]] = [
-        (
-            "req",
-            "-x509",
-            *new_key,
-            "-days",
-            "365",
-            *subject,
-            *may_sign,
-            "-keyout",
-            "ca.key",
-            "-out",
-            "ca.crt",
-        ),
-        ("req", *new_key, "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"),
-        ("x509", "-req", "-in", "server.csr", *signed, "-days", "365", "-out", "server.pem"),
+    extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
+    may_sign = [word for extension in extensions for word in ("-addext", extension)]
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    authority = ["-subj", "/CN=cflower federation", *may_sign, "-keyout", "ca.key"]
+    server = ["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"]
+    signed = [
+        "-CA",
+        "ca.crt",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-extfile",
+        "server.ext",
+        "-days",
+        "365",
+    ]
+    openssl = [
+        ["req", "-x509", *new_key, "-days", "365", *authority, "-out", "ca.crt"],
+        ["req", *new_key, *server],
+        ["x509", "-req", "-in", "server.csr", *signed, "-days", "365", "-out", "server.pem"],
     ]
     for words in openssl:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)

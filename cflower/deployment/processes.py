@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from cflower.errors import FederationError
+
 BIN = Path(sys.executable).parent
 
 
@@ -49,7 +51,7 @@ def run(*command: object, folder: Path, check: bool = True) -> str:
         check=False,
     )
     if check and done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
+        raise FederationError(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
     return done.stdout
 
 
@@ -156,6 +158,6 @@ def descendants(pid: int) -> list[int]:
     for child, parent in ps("pid", "ppid"):
         children.setdefault(int(parent), []).append(int(child))
     found = list(children.get(pid, []))
-    for child in found:
-        found += children.get(child, [])
+    for member in found:
+        found += children.get(member, [])
     return found

@@ -1,14 +1,15 @@
 """The commands of a data owner: which model is mine, and may I have it as a file?"""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cflower.looking import DEFAULT_RUNS, Run, RunsDir
+from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
 from cflower.runs.reading import find_run
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def assign(
     run: Run = "",
     seed_file: SeedFile = "",
     runs: RunsDir = DEFAULT_RUNS,
+    as_json: AsJson = False,
 ) -> None:
     """Find the model for a client that was not there (Algorithm 4), without sending anything.
 
@@ -36,8 +38,11 @@ def assign(
     from cflower.newcomer import assign as place  # loads PyTorch
 
     console = Console(highlight=False)
-    with console.status("Starting") as status:
+    waiting = Console(stderr=as_json)
+    with waiting.status("Starting") as status:
         found = place(folder, data.expanduser(), say=status.update, seed_file=seed_file)
+    if as_json:
+        return print(json.dumps(as_record(found), indent=1))
     console.print(way_table(found))
     for sentence in sentences(found):
         console.print(sentence, soft_wrap=True, markup=False)
@@ -51,8 +56,12 @@ def export(
     client: Annotated[str, typer.Option(help="Whose model; or:")] = "",
     cluster: Annotated[str, typer.Option(help="Which cluster's, such as 0.1; 0: for all.")] = "",
     file_format: Annotated[
-        str, typer.Option("--format", help="safetensors, torchscript or onnx.")
-    ] = "safetensors",
+        str,
+        typer.Option(
+            "--format",
+            help="safetensors, torchscript or onnx; by the ending of --output, else safetensors.",
+        ),
+    ] = "",
     output: Annotated[
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,
@@ -67,7 +76,7 @@ def export(
     from cflower.exporting import export as write  # loads PyTorch
 
     console = Console(highlight=False)
-    with console.status(f"Writing {file_format}, reading it back"):
+    with console.status("Writing the model, reading it back"):
         path = write(
             folder,
             client=client,
@@ -78,6 +87,27 @@ def export(
         )
     print(f"Model: {path}")
     print(f"Card: {path}.md")
+
+
+def as_record(found: "Assignment") -> dict[str, Any]:
+    """An assignment as JSON has it."""
+    levels = [
+        {
+            "cluster": level.cluster,
+            "clients": level.members,
+            "accuracy": level.accuracy,
+            "loss": level.loss,
+            "similarities": None if level.step is None else dict(level.step.fork.similarities),
+        }
+        for level in found.levels
+    ]
+    return {
+        "cluster": found.cluster,
+        "resembles_nobody_at": None if found.stranger_at is None else found.stranger_at.cluster,
+        "num_train": found.num_train,
+        "num_held_out": found.num_held_out,
+        "levels": levels,
+    }
 
 
 def way_table(found: "Assignment") -> Table:
@@ -127,4 +157,4 @@ def sentences(found: "Assignment") -> list[str]:
 def add_to(app: typer.Typer) -> None:
     """Make these commands of `cflower`."""
     for command in (assign, export):
-        app.command()(command)
+        app.command(epilog=RUN_HELP)(command)

@@ -6,10 +6,10 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from federation_parts import CLASSES, make_certificates, make_data, make_key
-from federation_processes import Process, descendants, started
 
 from cflower.data.own_data import OwnData, load_own_data
+from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
+from cflower.deployment.processes import Process, descendants, started
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

@@ -1,28 +1,22 @@
-"""A real federation on this one machine, for trying out: everything on loopback.
+"""A SuperLink and its SuperNodes on this one machine: everything on loopback.
 
-    python scripts/federation.py up          # prints the commands to run next
-    python scripts/federation.py status
-    python scripts/federation.py down
-
-With TLS by a certificate authority of its own and authenticated SuperNodes, unless
-``--insecure``. Each SuperNode, ``site-1`` and so on, has a data folder of its own: handwritten
-digits, which every second one sees upside down, or those given by ``--data``. ``up`` starts what is
-missing, so a second ``up`` brings back a SuperNode that was killed, and ``up --nodes 5`` adds a
-fifth.
+With TLS by a certificate authority of its own and authenticated SuperNodes, unless insecure. Each
+SuperNode, ``site-1`` and so on, has a data folder of its own: handwritten digits, which every
+second one sees upside down, or one that is given.
 """
 
-import argparse
 import json
 import shlex
 import time
 from pathlib import Path
 from typing import Any
 
-from federation_parts import CLASSES, make_certificates, make_data, make_key
-from federation_processes import BIN, Process, accepts, free_port, run
+from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
+from cflower.deployment.processes import BIN, Process, accepts, free_port, run
+from cflower.errors import FederationError
 
-PROJECT = Path(__file__).parents[1]
-DEFAULT_DIR = "~/.cache/cflower/federation"
+PROJECT = Path(__file__).parents[2]
+"""The folder of cflower's own app, where its source lies; an installed package has none."""
 NAME = "federation"
 """Of the connection in Flower's config.toml."""
 
@@ -37,7 +31,13 @@ SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs
 
 
 class Federation:
-    """The federation in a folder: its settings in ``federation.json``, its processes by name."""
+    """The federation in a folder: its settings in ``federation.json``, its processes by name.
+
+    Parameters
+    ----------
+    folder : Path
+        Absolute; made when it first goes up.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._file = folder, folder / "federation.json"
@@ -65,10 +65,25 @@ class Federation:
         return run(BIN / "flwr", *words, folder=self.folder, check=check)
 
     def up(self, nodes: int, data: list[Path], insecure: bool) -> None:
-        """Start what does not run yet, and wait until all of it is there."""
+        """Start what does not run yet, and wait until all of it is there.
+
+        Parameters
+        ----------
+        nodes : int
+            How many SuperNodes there are at least.
+        data : list of Path
+            Folders of new SuperNodes, in their order; digits for those that have none.
+        insecure : bool
+            Without TLS and keys.
+
+        Raises
+        ------
+        FederationError
+            If something does not come up; the logs stay.
+        """
         alive = [process for process in (self.superlink, *self.nodes.values()) if process.pid]
         if alive and insecure != self.settings["insecure"]:
-            raise SystemExit("This federation runs with the other security: `down` first.")
+            raise FederationError("This federation runs with the other security: `down` first.")
         self.settings["insecure"] = insecure
         self.folder.mkdir(parents=True, exist_ok=True)
         if not alive:
@@ -82,7 +97,7 @@ class Federation:
                 said = self.flwr("supernode", "register", f"keys/{name}.pub", NAME, "--name", name,
                                  check=False)  # fmt: skip
                 if "registered" not in said and "already in use" not in said:
-                    raise SystemExit(f"{name} could not be registered:\n{said}")
+                    raise FederationError(f"{name} could not be registered:\n{said}")
             if node.pid is None:
                 self._start_node(name, node)
         self._await_nodes()
@@ -125,7 +140,7 @@ class Federation:
         deadline = time.monotonic() + 60
         while not accepts(self.settings["port"]):
             if self.superlink.pid is None or time.monotonic() > deadline:
-                raise SystemExit(f"The SuperLink did not start: see {self.superlink.log}")
+                raise FederationError(f"The SuperLink did not start: see {self.superlink.log}")
             time.sleep(0.2)
 
     def _start_node(self, name: str, node: Process) -> None:
@@ -160,7 +175,7 @@ class Federation:
             ):
                 return
             if time.monotonic() > deadline:
-                raise SystemExit(f"Not every SuperNode came up: see {self.folder / 'logs'}")
+                raise FederationError(f"Not every SuperNode came up: see {self.folder / 'logs'}")
             time.sleep(2.0)
             for name, node in down.items():
                 self._start_node(name, node)
@@ -181,40 +196,14 @@ class Federation:
         """The commands to run next."""
         config = f"min-available-nodes={len(self.nodes)} class-names='{','.join(CLASSES)}'"
         config += f" num-server-rounds=8 {SETTINGS}"
+        app = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path("CFLOWER_SOURCE")
         return "\n".join(
             (
                 "\nNext:",
                 f"  export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
-                f'  {BIN / "flwr"} run {shlex.quote(str(PROJECT))} {NAME} --stream -c "{config}"',
+                f'  {BIN / "flwr"} run {shlex.quote(str(app))} {NAME} --stream -c "{config}"',
                 f"  {BIN / 'flwr'} ls {NAME}",
                 f"  {BIN / 'flwr'} stop RUN_ID {NAME}",
                 f"  {BIN / 'cflower'} show",
             )
         )
-
-
-def main() -> None:
-    """The command line."""
-    summary, _, text = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=text, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("command", choices=("up", "down", "status"))
-    parser.add_argument("--nodes", type=int, default=4, help="SuperNodes (%(default)s)")
-    parser.add_argument("--dir", default=DEFAULT_DIR, help="where it lives (%(default)s)")
-    parser.add_argument("--insecure", action="store_true", help="no TLS, no keys")
-    parser.add_argument(
-        "--data", nargs="+", type=Path, default=[], help="a folder for each SuperNode"
-    )
-    given = parser.parse_args()
-    federation = Federation(Path(given.dir).expanduser().absolute())
-    if given.command == "up":
-        federation.up(given.nodes if not given.data else 0, given.data, given.insecure)
-    elif given.command == "down":
-        federation.down()
-    else:
-        federation.status()
-
-
-if __name__ == "__main__":
-    main()

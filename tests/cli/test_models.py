@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import cflower as package
 from cflower.data.client_data import DataSettings, load_client_data
-from cflower.data.decoding import inputs_of
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ExportError
@@ -50,8 +49,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def unseen() -> tuple[np.ndarray, np.ndarray]:
     """Digits that no client of the run has."""
-    rest = load_source("digits", seed=0).select(range(IN_THE_RUN, IN_THE_RUN + 150))
-    return inputs_of(rest, "digits"), np.array(rest["label"])
+    rest = load_source("digits", seed=0).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
+    return rest.examples().inputs, rest.labels
 
 
 def own_folder(path: Path, inputs: np.ndarray, labels: np.ndarray) -> Path:
@@ -103,6 +102,20 @@ def test_assign_prints_the_way_down(
     assert f"The newcomer belongs to cluster {found.cluster}" in out
     assert f"cflower export {run.name} --cluster {found.cluster}" in out
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+
+
+def test_assign_for_programs_tells_the_same(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    folder = own_folder(tmp_path / "mine", *unseen)
+    status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent, "--json")
+    assert status == 0
+    told, found = json.loads(out), package.assign(run, folder)
+    assert told["cluster"] == found.cluster
+    assert told["resembles_nobody_at"] is None
+    assert [level["accuracy"] for level in told["levels"]] == [lev.accuracy for lev in found.levels]
+    assert list(told["levels"][0]["similarities"]) == ["0.0", "0.1"]
+    assert told["levels"][-1]["similarities"] is None
 
 
 def test_assign_says_when_the_newcomer_resembles_nobody(
@@ -234,6 +247,24 @@ def test_a_file_read_back_answers_as_the_model_on_the_digits(
         expected = model(inputs).numpy()
     answers = answers_of(tmp_path / "model", file_format, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_ending_of_the_file_names_its_format(run: Path, tmp_path: Path) -> None:
+    status, _, err = cflower("export", run, "--cluster", "0", "--output", tmp_path / "model.pt")
+    assert (status, err) == (0, "")
+    assert answers_of(tmp_path / "model.pt", "torchscript", torch.zeros(1, 1, 8, 8)).shape == (
+        1,
+        10,
+    )
+    for given in (
+        ["--format", "onnx", "--output", "m.pt"],
+        ["--format=torchscript", "--output=m.onnx"],
+    ):
+        status, out, err = cflower("export", run, "--cluster", "0", *given)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert "leave one of them out, or end the file in" in err
+    package.export(run, cluster="0", output=tmp_path / "weights")
+    assert load_file(tmp_path / "weights").keys() == load_file(run / "models/0.safetensors").keys()
 
 
 def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:

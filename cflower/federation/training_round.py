@@ -1,0 +1,83 @@
+"""One round of training as the strategy reads it: usable replies out, everything else noted."""
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message, RecordDict
+
+from cflower.algorithm.cfl_round import CFLState, Reply
+from cflower.algorithm.criteria import Decision
+from cflower.federation.conduct import Problem, fault_of
+from cflower.federation.layout import Layout
+from cflower.federation.norms import NormWatch
+from cflower.federation.post import Measured, Post
+from cflower.federation.replies import (
+    Answer,
+    BadReplyError,
+    ClientMetrics,
+    as_record,
+    read_answer,
+)
+
+
+@dataclass
+class TrainingRound:
+    """The replies of one round.
+
+    Attributes
+    ----------
+    state : CFLState
+        Before the round.
+    measured : dict of str to ClientMetrics
+        What each client heard from measured: in training, and in the evaluation if there is one.
+    trained_on : dict of str to str
+        The cluster whose model each of them trained.
+    contents : list of RecordDict
+        Each one's metrics as Flower's aggregation functions expect them.
+    problems : dict of str to str
+        Why a client's reply was set aside, or that it did not answer.
+    decisions : tuple of Decision
+        What was decided about every leaf.
+    """
+
+    state: CFLState
+    layout: Layout
+    post: Post
+    max_norm_ratio: float = 0.0
+    measured: dict[str, ClientMetrics] = field(default_factory=dict)
+    trained_on: dict[str, str] = field(default_factory=dict)
+    contents: list[RecordDict] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+
+    def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
+        """The usable replies; the others are set aside with their reason."""
+        tree, weighted_by = self.state.tree, self.post.keys.weighted_by
+        watch = NormWatch(tree, self.state.known, self.max_norm_ratio)
+        for client, update, norm, measured in watch.sift(self._read(replies), self.post.set_aside):
+            self.measured[client] = measured
+            self.trained_on[client] = tree.trains_on(client).name
+            weight = {weighted_by: measured.num_examples}
+            self.contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
+            yield Reply(client, update, norm, measured.num_examples)
+
+    def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
+        """Add problems of replies; of one client the first counts."""
+        for client, problem in problems.items():
+            ended = "; it is excluded from now on" if client in excluded else ""
+            self.problems.setdefault(client, problem.text + ended)
+
+    def evaluated(self, measured: Measured) -> None:
+        """Add what clients measured in the evaluation of this round."""
+        for client, new in measured.metrics.items():
+            old = self.measured.get(client, new)
+            self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
+
+    def _read(self, replies: Iterable[Message]) -> Iterator[Answer]:
+        for client, message in self.post.by_client(replies):
+            origin = self.state.tree.trains_on(client).model
+            try:
+                weighted_by = self.post.keys.weighted_by
+                yield read_answer(client, message, self.layout, weighted_by, origin)
+            except BadReplyError as problem:
+                self.post.set_aside(client, str(problem), fault_of(message))

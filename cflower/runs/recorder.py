@@ -1,0 +1,335 @@
+"""`Recorder`: what a run leaves behind, and the only place that writes it."""
+
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from secrets import randbelow
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.tree import ParameterTree, Weights, in_order
+from cflower.errors import RunFolderError
+from cflower.federation.agreement import Kind as DataSpec
+from cflower.federation.layout import Layout
+from cflower.federation.observers import Checkpoint, Observer, RunStart
+from cflower.federation.privacy import COMMITMENT
+from cflower.federation.reports import FinalReport, RoundReport
+from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
+from cflower.runs.lines import (
+    data_line,
+    rand_index,
+    round_line,
+    served_line,
+    split_line,
+    tree_lines,
+)
+from cflower.runs.progress import say_by_log
+from cflower.runs.reading import find_run, read_json
+from cflower.runs.report import write_report
+from cflower.runs.tables import as_text, headline, model_table, run_view
+
+CHECKPOINTS = "checkpoints"
+MAY_CHANGE = (
+    "resume",
+    "output-dir",
+    "num-server-rounds",
+    "node-timeout",
+    "round-timeout",
+    "tracker",
+    "seed-file",
+    "selection",
+)
+"""Keys that a resumed run may have other values of."""
+PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
+
+
+class Recorder(Observer):
+    """Keeps the evidence of a run of `ClusteredFL` in a folder, while it goes on.
+
+    Every file is replaced whole or not at all. `docs/run-folder.md` says what each holds.
+
+    Parameters
+    ----------
+    output_dir : Path or str
+        Where run folders go; absolute, or beginning with ``~``.
+    config : mapping, optional
+        The app's own run config, kept as it is; nothing in it is required.
+    resume : str
+        The run to go on with: its folder, or the beginning of its id. Then `ClusteredFL.start`
+        begins after its last round, with the same result as without the interruption.
+    run_id : int, optional
+        Flower's number of the run, of which the new folder's name gets the last digits.
+    say : callable, optional
+        Prints a text of several lines to the user; Flower's log if not given.
+    may_change : sequence of str
+        Further keys of ``config`` that may have other values when the run is resumed.
+
+    Attributes
+    ----------
+    path : Path
+        The run folder; made when the run starts.
+    summary : dict
+        The content of ``summary.json`` as it was last written.
+
+    Raises
+    ------
+    RunFolderError
+        If the folder is relative, or there is no such run to resume.
+
+    Examples
+    --------
+    >>> from cflower import ClusteredFL, Recorder
+    >>> strategy = ClusteredFL(observers=[Recorder("~/cflower-runs", config={"lr": 0.1})])
+    """
+
+    def __init__(
+        self,
+        output_dir: Path | str,
+        config: Mapping[str, Any] | None = None,
+        *,
+        resume: str = "",
+        run_id: int | None = None,
+        say: Callable[[str], None] | None = None,
+        may_change: Sequence[str] = (),
+    ) -> None:
+        output = Path(output_dir).expanduser()
+        if not output.is_absolute():
+            raise RunFolderError(
+                f"Got the folder {str(output_dir)!r} for runs, a relative one: under `flwr run` it "
+                "would lie wherever the SuperLink was started. Give an absolute one, such as "
+                f"{Path.home() / 'cflower-runs'}."
+            )
+        number = randbelow(10**6) if run_id is None else run_id
+        self.path = find_run(output, resume) if resume else output / new_run_id(number)
+        self.config, self.summary = dict(config or {}), dict[str, Any]()
+        self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
+        self._say, self._terminal = say or say_by_log, say is not None
+        self._lines: list[str] = []
+        self._splits: list[dict[str, Any]] = []
+        self._clients: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, Weights] = {}
+
+    def on_start(self, run: RunStart) -> Checkpoint | None:
+        """Make the folder, or take it up where it was left.
+
+        Raises
+        ------
+        RunFolderError
+            If the folder cannot be written, none of its checkpoints is whole, or the run to
+            resume was started with another config.
+        """
+        self._metric, self._seed = run.metric, run.settings["seed"]
+        begun = {
+            "config": self.config,
+            "settings": dict(run.settings),
+            "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
+            "num_rounds": run.num_rounds,
+            "versions": versions(),
+            "seed": self._seed,
+        }
+        if told := {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}:
+            begun["permutation"] = min(told)
+        checkpoint = self._take_up(begun) if self._resumes else None
+        try:
+            if checkpoint is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._write_json("config.json", begun)
+            self._write_facts(run.facts)
+        except OSError as error:
+            raise RunFolderError(
+                f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
+                "folder that can be written."
+            ) from None
+        self._say(f"Run folder: {self.path}")
+        return checkpoint
+
+    def on_round(self, report: RoundReport) -> None:
+        """Write everything that one round adds."""
+        for decision in report.decisions:
+            self._lines.append(json.dumps(round_line(report, decision)))
+            if decision.similarity is not None:
+                self._write_similarity(decision)
+            if decision.outcome is Outcome.SPLIT:
+                self._splits.append(split_line(json.loads(self._lines[-1]), report.state.tree))
+        for client, measured in report.measured.items():
+            self._clients.setdefault(client, {}).update(measured.metrics)
+        self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
+        self._write_tree(report.state.tree, report.layout)
+        self._write_summary(report.server_round, report)
+        write_checkpoint(
+            self.path / CHECKPOINTS,
+            Checkpoint(report.server_round, report.state, report.conduct),
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
+
+    def on_end(self, report: FinalReport | None) -> None:
+        """Write the final summary and the report, and tell what was found."""
+        if report is None:
+            return
+        self._write_summary(report.num_rounds, report)
+        if self._terminal:
+            self._say(as_text(run_view(self.summary, read_json(self.path, "tree.json"))))
+        else:
+            self._say(headline(self.summary))
+            self._say(as_text(model_table(self.summary)))
+        self._say(self._report())
+        self._say(f"Run folder: {self.path}")
+
+    def _report(self) -> str:
+        # The run is whole without its report, and does not fail with it.
+        try:
+            return f"Report: {write_report(self.path)}"
+        except Exception as error:
+            return f"No report was written ({error!r}); `cflower report {self.path}` tries again."
+
+    def _take_up(self, begun: Mapping[str, Any]) -> Checkpoint | None:
+        """The last checkpoint of a run that was interrupted, and what was told before it.
+
+        None if it was interrupted before it had one: then it begins anew, in its folder.
+        """
+        before = read_json(self.path, "config.json")
+        # Runs of earlier versions have no settings.
+        kinds = [kind for kind in ("config", "settings") if kind in before]
+        changed = [
+            f"{key} was {before[kind].get(key)!r} and is {value!r}"
+            for kind in kinds
+            for key, value in begun[kind].items()
+            if key not in self._may_change and before[kind].get(key) != value
+        ]
+        if changed:
+            raise RunFolderError(
+                f"Cannot resume {self.path.name} with another config: {'; '.join(changed)}. "
+                "Give the same run config as the first time."
+            )
+        if before.get("permutation", "") != begun.get("permutation", ""):
+            raise RunFolderError(
+                f"Cannot resume {self.path.name}: its models are permuted with another seed than "
+                "the clients have now. Give them the seed file of the first time."
+            )
+        if not any((self.path / CHECKPOINTS).glob("*.sha256")):
+            self._say("The run was interrupted before its first checkpoint: from the beginning.")
+            return None
+        checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
+        for text in (self.path / "rounds.jsonl").read_text().splitlines():
+            line = json.loads(text)
+            if line["round"] > checkpoint.server_round:
+                break
+            self._lines.append(text)
+            for client, metrics in line["clients"].items():
+                self._clients.setdefault(client, {}).update(metrics)
+            if line["decision"] == Outcome.SPLIT:
+                self._splits.append(split_line(line, checkpoint.state.tree))
+        return checkpoint
+
+    def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """``examples.json`` and ``clients.json``: what the clients told of their data, if they did.
+
+        With the first a model can be built again; the second has what a simulation may show.
+        """
+        looks = [DataSpec.of(told) for told in facts.values() if "input-shape" in told]
+        if looks:
+            self._write_json("examples.json", looks[0]._asdict())
+        told = {name: data_line(fact) for name, fact in facts.items() if data_line(fact)}
+        if told:
+            classes = next(iter(facts.values())).get("class-names", [])
+            content = {"class_names": list(classes), "clients": told}
+            self._write("clients.json", json.dumps(content).encode())
+
+    def _write_tree(self, tree: ParameterTree, layout: Layout) -> None:
+        """``tree.json`` and the models and edges that changed since they were last written."""
+        for cluster in tree.clusters.values():
+            if self._written.get(cluster.name) is cluster.model:
+                continue
+            self._write_arrays(f"models/{cluster.name}.safetensors", layout.arrays(cluster.model))
+            if cluster.edge and cluster.name not in self._written:
+                self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
+            self._written[cluster.name] = cluster.model
+        self._write_json("tree.json", tree_lines(tree))
+
+    def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
+        """``summary.json``, also as `summary`."""
+        tree, conduct = report.state.tree, report.conduct
+        final = report if isinstance(report, FinalReport) else None
+        results = final.clients if final else {}
+        clients = {name: dict(measured) for name, measured in self._clients.items()}
+        if final:
+            served = {n: served_line(r, final, self._metric.name) for n, r in results.items()}
+            clients |= served
+        placed = {
+            name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
+            for name in tree.clients
+        }
+        groups = {n: r.facts["group"] for n, r in results.items() if "group" in r.facts}
+        self.summary = {
+            "run_id": self.path.name,
+            "finished": final is not None,
+            "rounds": num_rounds,
+            "seed": self._seed,
+            "metric": self._metric._asdict(),
+            "selection": final.selection if final else "leaf",
+            "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
+            "splits": self._splits,
+            "clients": placed,
+            "metrics": final.metrics if final else {},
+            "groups": groups or None,
+            "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+            "problems": {name: conduct.problems[name] for name in in_order(conduct.problems)},
+            "excluded": {name: conduct.excluded[name] for name in in_order(conduct.excluded)},
+        }
+        self._write_json("summary.json", self.summary)
+
+    def _write_similarity(self, decision: Decision) -> None:
+        name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
+        path = self._path(name)
+        assert decision.similarity is not None
+        with path.with_suffix(".tmp").open("wb") as file:
+            np.savez(
+                file,
+                similarity=decision.similarity.astype(np.float32),
+                clients=np.array(decision.clients),
+            )
+        path.with_suffix(".tmp").replace(path)
+
+    def _write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._write(name, save({key: np.ascontiguousarray(a) for key, a in arrays.items()}))
+
+    def _write_json(self, name: str, content: Any) -> None:
+        self._write(name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+
+    def _path(self, name: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of those of `PACKAGES` that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # another framework's app needs no PyTorch
+            continue
+    return found
+
+
+def new_run_id(run: int, now: datetime | None = None) -> str:
+    """A name that sorts by time and ends in digits of Flower's run id.
+
+    >>> new_run_id(1234567890123, datetime(2026, 1, 31, 9, 5, 7))
+    '20260131-090507-890123'
+    """
+    return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"
