@@ -95,7 +95,7 @@ def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[s
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
         "metric": dict(metric),
-        "own": rounded(metrics.get(metric["name"])),
+        "own": rounded(metrics.get(f"leaf_{metric['name']}", metrics.get(metric["name"]))),
         "common": rounded(metrics.get(f"fl_{metric['name']}")) if splits else None,
         "firstSplit": min(splits, default=None),
         "selection": run.settings.get("selection", "leaf"),

@@ -209,8 +209,10 @@ function colorOf(name) {
   const [i, n] = [look.order.get(name), look.leaves.length];
   if (n <= 6) return `var(--c${i})`;
   const hue = Math.round((250 + (i * 360) / n) % 360);
-  return `light-dark(oklch(${i % 2 ? 0.42 : 0.6} 0.15 ${hue}), oklch(${i % 2 ? 0.85 : 0.68} 0.14 ${hue}))`;
+  return `light-dark(hsl(${hue} 70% ${i % 2 ? 30 : 46}%), hsl(${hue} 75% ${i % 2 ? 80 : 60}%))`;
 }
 const swatch = (color) => html('i', { class: 'swatch', style: { background: color } });
 const clientName = (i) => run.clients[i].name;
+// Whether a cluster came out of the picked one, or is it.
+const isWithin = (name) => state.cluster === '' || look.clusters.get(name).members.every((client) => isMember(client, state.cluster));
 const isMember = (client, cluster) => cluster === '' || (look.members.get(cluster)?.has(client) ?? false);

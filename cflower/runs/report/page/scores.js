@@ -77,7 +77,7 @@ function scorePicture(width) {
   if (means.length <= 60 && run.run.kind !== 'isolated') {
     for (const [name, values] of means) {
       const d = path(values.map(([step, value]) => [x(step), y(value)]));
-      const faint = calm || (state.cluster !== '' && state.cluster !== name);
+      const faint = calm || !isWithin(name);
       drawing.append(svg('path', { d, fill: 'none', stroke: 'var(--card)', 'stroke-width': 5, 'stroke-opacity': faint ? 0 : 1 }),
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }

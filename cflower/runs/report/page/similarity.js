@@ -104,11 +104,14 @@ function matrixPicture(matrix, width) {
       class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 15)}…` : name)));
   }
   drawing.append(svg('image', { href: matrixImage(matrix), x: start, y: top, width: size, height: size, preserveAspectRatio: 'none', class: 'pixels' }));
-  matrix.clients.forEach((client, row) => {
-    const fill = colorOf(look.home[client]);
-    drawing.append(svg('rect', { x: start - 7, y: top + row * tall, width: 5, height: tall + 0.3, fill }),
-      svg('rect', { x: start + row * tall, y: top - 7, width: tall + 0.3, height: 5, fill }));
-  });
+  const homes = matrix.clients.map((client) => look.home[client]);
+  for (let row = 0, next; row < m; row = next) {
+    next = row + 1;
+    while (next < m && homes[next] === homes[row]) next += 1;
+    const [fill, long] = [colorOf(homes[row]), (next - row) * tall];
+    drawing.append(svg('rect', { x: start - 7, y: top + row * tall, width: 5, height: long, fill }),
+      svg('rect', { x: start + row * tall, y: top - 7, width: long, height: 5, fill }));
+  }
   for (const from of startsOf(matrix).slice(1)) {
     const at = from * tall;
     drawing.append(svg('path', { d: `M${start} ${top + at}h${size}M${start + at} ${top}v${size}`, stroke: 'var(--ink)', 'stroke-width': 2 }));

@@ -62,8 +62,7 @@ function treePicture(width) {
     const box = place.get(cluster.name);
     const to = x(cluster.children.length ? cluster.split ?? cluster.born : Math.max(run.run.rounds, cluster.born + 1));
     const from = Math.min(x(cluster.born) + (cluster.born ? flow : 0), to - 2);
-    const faint = (state.cluster !== '' && state.cluster !== cluster.name)
-      || (state.client !== null && !isMember(state.client, cluster.name));
+    const faint = !isWithin(cluster.name) || (state.client !== null && !isMember(state.client, cluster.name));
     const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
       cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
     const band = svg('rect', { 'data-key': `tree:${cluster.name}`, class: 'band', x: from, y: box.y, rx: 3,
