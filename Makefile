@@ -1,4 +1,4 @@
-.PHONY: help check fast lint format docs golden
+.PHONY: help check fast lint format docs golden page
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -24,3 +24,6 @@ docs:  ## the API reference, into build/api
 
 golden:  ## write tests/golden anew; then read its git diff
 	python -m tests.golden.run
+
+page:  ## the report's HTML, CSS and JavaScript joined into page.json
+	python -m cflower.runs.report.build

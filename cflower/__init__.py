@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cflower.federation.client_names import name_clients
     from cflower.federation.observers import Observer
     from cflower.federation.privacy import PermutationMod
+    from cflower.federation.simulation import simulate
     from cflower.federation.strategy import ClusteredFL
     from cflower.newcomer import assign
     from cflower.runs.recorder import Recorder
@@ -34,6 +35,7 @@ _HOMES = {
     "assign": "cflower.newcomer",
     "export": "cflower.exporting",
     "name_clients": "cflower.federation.client_names",
+    "simulate": "cflower.federation.simulation",
 }
 __all__ = [
     "AutoCriterion",
@@ -48,6 +50,7 @@ __all__ = [
     "assign",
     "export",
     "name_clients",
+    "simulate",
 ]
 
 

@@ -101,6 +101,7 @@ It can be none or rotation.
         return value
     nearest = get_close_matches(value, names, n=1)
     hint = f" did you mean {nearest[0]!r}?" if nearest else ""
-    listed = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    named = [name or '""' for name in names]
+    listed = " or ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
     separator = ":" if hint else "."
     raise ConfigError(f"{key} = {value!r} is not known{separator}{hint} It can be {listed}.")

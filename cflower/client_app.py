@@ -13,7 +13,7 @@ from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.data.glimpse import glimpse
 from cflower.data.own_data import OwnData, load_own_data
-from cflower.errors import CFlowerError
+from cflower.errors import CFlowerError, first_line
 from cflower.federation.arrays import record_of, values_of
 from cflower.federation.client_names import FACTS, answer
 from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
@@ -38,6 +38,10 @@ def roll_call(message: Message, context: Context) -> Message:
         data = data_of(config_of(context), context)
     except CFlowerError as problem:
         return answer(message, **told, problem=str(problem))
+    except Exception as error:
+        # Of NumPy, Arrow, Pillow ...: without an answer the client would have no name.
+        said = f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
+        return answer(message, **told, problem=said)
     return answer(
         message,
         **told,
@@ -115,8 +119,8 @@ def evaluate_way(message: Message, context: Context) -> Message:
     return Message(RecordDict(records), reply_to=message)
 
 
-def group_of(data: ClientData) -> dict[str, int]:
-    """The true group, where a shift made one: told when training is over."""
+def group_of(data: ClientData) -> dict[str, int | str]:
+    """The true group, where a shift or a column tells one: told when training is over."""
     return {} if data.group is None else {"group": data.group}
 
 
@@ -178,7 +182,16 @@ def data_of(config: RunConfig, context: Context) -> ClientData:
     if not has_own_data(context):
         return load_client_data(config.part(DataSettings), *partition_of(context))
     path = str(context.node_config["data-path"])
-    return load_own_data(OwnData(path, config.classes, config.validation_fraction, config.seed))
+    settings = config.part(DataSettings)
+    own = OwnData(
+        path,
+        config.classes,
+        config.validation_fraction,
+        config.seed,
+        roles=settings.roles,
+        standardise=config.standardise,
+    )
+    return load_own_data(own)
 
 
 def partition_of(context: Context) -> tuple[int, int]:

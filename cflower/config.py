@@ -1,7 +1,9 @@
 """The run config: every key of `[tool.flwr.app.config]`, typed, checked once, at the edge."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,8 +14,9 @@ from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.choices import check_fields, choice, key_of, number
-from cflower.data.names import PARTITIONERS, SHIFTS
+from cflower.data.names import PARTITIONERS, SHIFTS, STANDARDISINGS
 from cflower.errors import ConfigError
+from cflower.own_code import names_own_code
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,6 +50,10 @@ class RunConfig:
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
     class_names: str = ""
+    label_column: str = ""
+    input_columns: str = ""
+    group_column: str = ""
+    standardise: str = choice("none", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
     shards_per_client: int = number(2, least=1)
@@ -121,12 +128,17 @@ class RunConfig:
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
-        if (self.model == "lstm") is not self.dataset.startswith("text:"):
+        predicts_words, text = self.model == "lstm", self.dataset.startswith("text:")
+        if predicts_words is not text and not names_own_code(self.model):
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
                 "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
             )
-
+        if self.group_column and self.shift != "none":
+            raise ConfigError(
+                f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
+                "groups of its own: set shift='none' to judge a run by the groups in the data."
+            )
         classes = self.classes
         if self.class_names and (
             len(classes) < 2 or "" in classes or len(set(classes)) < len(classes)
@@ -155,7 +167,7 @@ class RunConfig:
         for key in values:
             if key not in known:
                 near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "see pyproject.toml for all keys."
+                hint = f"did you mean {near[0]!r}?" if near else "`cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}: {hint}")
         return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
 
@@ -185,6 +197,58 @@ class RunConfig:
                 "-c \"output-dir='$PWD/outputs'\"."
             )
         return relative_to / path
+
+
+def read_overrides(config: Sequence[str]) -> dict[str, Any]:
+    """The values of ``-c``, in Flower's own syntax.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, or the text is not made of ``key=value``.
+
+    Examples
+    --------
+    >>> read_overrides(["seed=3 model='mlp'"])
+    {'seed': 3, 'model': 'mlp'}
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    if not (len(config) == 1 and config[0].endswith(".toml")):
+        for text in config:
+            check_override(text)
+    try:
+        return dict(parse_config_args(list(config)))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no file {config[0]!r}.") from None
+    except (click.ClickException, ValueError, OSError) as error:
+        message = error.message if isinstance(error, click.ClickException) else str(error)
+        raise ConfigError(f"Cannot read -c {' '.join(config)!r}: {message}") from None
+
+
+def check_override(text: str) -> None:
+    """Refuse what Flower would pass over, or answer without naming the key.
+
+    Raises
+    ------
+    ConfigError
+    """
+    pair = r"""(\S+?)=('[^']*'|"[^"]*"|\S+)"""
+    rest = re.sub(pair, "", text).strip()
+    if rest:
+        raise ConfigError(
+            f"Cannot read {rest!r} in -c {text!r}: expected key=value, without spaces around the "
+            "equals sign, and texts in quotes."
+        )
+    for key, value in re.findall(pair, text):
+        try:
+            tomllib.loads(f"{key} = {value}")
+        except tomllib.TOMLDecodeError:
+            text_value = value.strip("\"'")
+            raise ConfigError(
+                f"Cannot read {key}={value}: put texts in quotes: {key}='{text_value}'."
+            ) from None
 
 
 def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -23,3 +23,13 @@ class RunFolderError(CFlowerError):
 
 class ExportError(CFlowerError):
     """A model that cannot be written as the file that was asked for."""
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    r"""What an error says, in at most one line; its kind if it says nothing.
+
+    >>> first_line(ValueError("wrong.\nReally."))
+    'wrong'
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".")[:most] if lines else type(error).__name__

@@ -19,7 +19,7 @@ def export(
     *,
     client: str = "",
     cluster: str = "",
-    file_format: str = "safetensors",
+    file_format: str = "",
     output: Path | str = "",
     seed_file: str = "",
 ) -> Path:
@@ -35,7 +35,7 @@ def export(
         Which cluster's model, such as ``0.1``; ``0`` is the model for all.
     file_format : str
         "safetensors" (the arrays), "torchscript" or "onnx" (runs without cflower); the latter two
-        are read back and must answer as the model does.
+        are read back and must answer as the model does. By the ending of ``output`` if not given.
     output : Path or str
         The file; ``<run-id>-<cluster>`` in the working folder if not given. The card's name is
         the file's with ``.md`` added.
@@ -56,7 +56,7 @@ def export(
     ExportError
         If there is such a file already, or it cannot be written; then nothing is left behind.
     """
-    check_format(file_format)
+    file_format = format_of(file_format, str(output))
     folder = Path(run).expanduser()
     saved, record = SavedRun.read(folder, seed_file), RunRecord.read(folder)
     if not record.clusters:
@@ -83,6 +83,31 @@ def export(
             f"Cannot write {path}: {error.strerror}. Give another --output."
         ) from None
     return path
+
+
+def format_of(file_format: str, output: str) -> str:
+    """The format that is asked for by its name or by the ending of the file.
+
+    Raises
+    ------
+    ConfigError, ExportError
+        If the two contradict each other, or there is no such format.
+
+    Examples
+    --------
+    >>> format_of("", "model.pt"), format_of("", ""), format_of("safetensors", "model.bin")
+    ('torchscript', 'safetensors', 'safetensors')
+    """
+    ending = Path(output).suffix.lower()
+    by_ending = {usual: name for name, usual in FORMATS.items()}.get(ending)
+    if file_format and by_ending and by_ending != file_format:
+        raise ConfigError(
+            f"Got --format {file_format} with --output {output}, but files that end in {ending} "
+            f"are {by_ending}: leave one of them out, or end the file in {FORMATS[file_format]}."
+        )
+    chosen = file_format or by_ending or "safetensors"
+    check_format(chosen)
+    return chosen
 
 
 def cluster_of(record: RunRecord, client: str, cluster: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cflower.algorithm.newcomer import Step, descend
 from cflower.algorithm.tree import Cluster, Vector
-from cflower.data.client_data import ClientData
+from cflower.data.client_data import ClientData, DataSettings
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import DataError, RunFolderError
 from cflower.learning.training import TrainingSettings, evaluate, train
@@ -93,7 +93,15 @@ def assign(
     if not isinstance(data, ClientData):
         say("Reading the data")
         classes, config = saved.kind.class_names, saved.config
-        own = OwnData(str(data), classes, config.validation_fraction, config.seed, key="--data")
+        own = OwnData(
+            str(data),
+            classes,
+            config.validation_fraction,
+            config.seed,
+            key="--data",
+            roles=config.part(DataSettings).roles,
+            standardise=config.standardise,
+        )
         data = load_own_data(own)
     train_shape, names = data.train.input_shape, data.train.class_names
     problem = saved.kind.problem_with({"input-shape": train_shape, "class-names": names})

@@ -73,7 +73,7 @@ def run(
     roll_call = RollCall(timeout=config.node_timeout)
     model = agree(grid, roll_call, config)
     terminal = [] if say is None else [RoundProgress(say, Console())]
-    strategy = strategy_of(config, criterion, roll_call, [*terminal, recorder, tracker])
+    strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:

@@ -11,6 +11,7 @@ adversaries stay away, which leaves the others exactly the same examples:
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -18,18 +19,17 @@ from typing import Annotated, Any
 import typer
 from battery import folders, numbers
 from command import quieten_flower, start, write_table
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, Message, MessageType
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from cflower import server_app
+from cflower import server_app, simulate
 from cflower.algorithm.tree import in_order
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.federation.arrays import record_of
 from cflower.federation.client_names import FACTS, ROLL_CALL
-from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.layout import UNTRAINED, is_trained
 
 Client = Callable[[Message, Context], Message]
@@ -74,8 +74,8 @@ def one_run(keys: dict[str, Any], clients: int, behave: Client) -> dict[str, Any
     """The summary of a run in this process."""
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig.read(keys | {"output-dir": folder}).as_keys()
-        grid = InlineGrid(behave, clients, config)
-        return server_app.run(grid, Context(1, 0, {}, RecordDict(), config), lambda text: None)
+        server = partial(server_app.run, say=lambda text: None)
+        return simulate(behave, clients, server_app=server, run_config=config)
 
 
 def without(clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, Any]:

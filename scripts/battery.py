@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,8 +40,8 @@ from battery_report import Record, Results, draw, print_table, sentence, table_l
 from command import quieten_flower, start, write_table
 from rich.console import Console
 
+from cflower.config import read_overrides
 from cflower.errors import ConfigError
-from cflower.overrides import read_overrides
 
 ALL = "all"
 
@@ -133,20 +134,18 @@ def be_quiet() -> None:
 
 def run_one(job: Job, out: Path, keep: bool) -> Record:
     """One run through cflower's own apps, in a worker; its record, also written to ``out``."""
-    from flwr.app import Context, RecordDict
-
+    from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
-    from cflower.federation.inline_grid import InlineGrid
     from cflower.server_app import run
 
     began, folder = time.monotonic(), out / "runs" / job.name
     shutil.rmtree(folder, ignore_errors=True)
     config = job.config | {"output-dir": str(folder)}
     truth = truth_of(config)
-    grid = InlineGrid(client_app, len(truth), config)
     rule = Oracle(truth) if job.criterion == "oracle" else None
-    summary = run(grid, Context(1, 0, {}, RecordDict(), config), lambda text: None, rule)
+    server = partial(run, say=lambda text: None, criterion=rule)
+    summary = simulate(client_app, len(truth), server_app=server, run_config=config)
     tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run
     if not keep:

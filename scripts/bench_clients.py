@@ -4,6 +4,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,13 +12,12 @@ from typing import Any
 import torch
 from bench_measure import Figure, Times, compared
 from command import quieten_flower
-from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
+from cflower import simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import DataSettings, load_client_data
-from cflower.federation.inline_grid import InlineGrid
 from cflower.learning.models import build_model
 from cflower.server_app import run
 
@@ -59,8 +59,7 @@ def simulated_rounds(clients: int, rounds: int, **keys: Any) -> list[Times]:
     with tempfile.TemporaryDirectory() as folder:
         keys = {"num-server-rounds": rounds, "min-available-nodes": clients, **keys}
         config = RunConfig.read({**keys, "output-dir": folder}).as_keys()
-        grid = InlineGrid(client_app, clients, config)
-        run(grid, Context(1, 0, {}, RecordDict(), config), say)
+        simulate(client_app, clients, server_app=partial(run, say=say), run_config=config)
         assert list(Path(folder).glob("*/summary.json"))
     return [Times(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(marks)]
 

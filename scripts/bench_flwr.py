@@ -91,6 +91,7 @@ def train(message, context):
 
 QUICKSTART = """\
 import torch
+from datasets import Array2D, Dataset, Features, Value
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_datasets.partitioner import IidPartitioner
@@ -110,7 +111,10 @@ def load_data(context):
     global partitioner
     if partitioner is None:
         partitioner = IidPartitioner(context.node_config["num-partitions"])
-        partitioner.dataset = load_source("digits")
+        digits = load_source("digits").examples()
+        features = Features(image=Array2D((8, 8), "float32"), label=Value("int64"))
+        columns = {"image": list(digits.inputs[:, 0]), "label": digits.labels}
+        partitioner.dataset = Dataset.from_dict(columns, features=features)
     part = partitioner.load_partition(context.node_config["partition-id"])
     part = part.train_test_split(test_size=0.2, seed=42).with_transform(transform)
     train = DataLoader(part["train"], batch_size=32, shuffle=True)

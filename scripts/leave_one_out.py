@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,8 +30,7 @@ from command import quieten_flower, start
 from rich.console import Console
 from rich.table import Table
 
-from cflower.config import RunConfig
-from cflower.overrides import read_overrides
+from cflower.config import RunConfig, read_overrides
 
 SHIFTS = ("rotation", "label-permutation")
 GROUPS = 4
@@ -124,13 +124,13 @@ def config_of(
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
     """One federation, and then its newcomers."""
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import Message
 
+    from cflower import assign, simulate
     from cflower.client_app import app
     from cflower.data.client_data import DataSettings, load_client_data
     from cflower.federation.client_names import FACTS
     from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-    from cflower.newcomer import assign
     from cflower.server_app import run
 
     class WithoutThem(InlineGrid):
@@ -150,8 +150,8 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
     began, clients = time.monotonic(), config["min-available-nodes"]
     shutil.rmtree(folder, ignore_errors=True)
     theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
-    grid = WithoutThem(app, clients, theirs)
-    summary = run(grid, Context(1, 0, {}, RecordDict(), theirs), lambda text: None)
+    server = partial(run, say=lambda text: None)
+    summary = simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
     trained = time.monotonic()
     path, truth = folder / summary["run_id"], summary["groups"]
     settings = RunConfig.read(config).part(DataSettings)

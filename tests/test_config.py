@@ -43,7 +43,7 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
     ("values", "says"),
     [
         ({"lerning-rate": 0.1}, "Unknown run-config key 'lerning-rate': did you mean 'learning-r"),
-        ({"zzz": 1}, "Unknown run-config key 'zzz': see pyproject.toml"),
+        ({"zzz": 1}, "Unknown run-config key 'zzz': `cflower keys` lists"),
         ({"learning-rate": "fast"}, "Got learning-rate='fast' (str), but expected a number"),
         ({"batch-size": 3.5}, "Got batch-size=3.5 (float), but expected a whole number"),
         ({"seed": True}, "Got seed=True (bool), but expected a whole number"),
@@ -58,6 +58,8 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"max-norm-ratio": 0.5}, "Got max-norm-ratio=0.5, but expected 0 (off) or a number >= 1"),
         ({"exclude-after": -1}, "Got exclude-after=-1, but expected a number >= 0."),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
+        ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
+        ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
         ({"class-names": "cat"}, "expected at least two different names"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),

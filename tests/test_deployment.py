@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 class Site:
-    """What `scripts/federation.py` keeps in a folder."""
+    """What `cflower federation` keeps in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class Site:
         }
 
     def federation(self, command: str, *more: str) -> str:
-        words = [sys.executable, "scripts/federation.py", command, "--dir", str(self.folder), *more]
+        words = [BIN / "cflower", "federation", command, "--dir", str(self.folder), *more]
         done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

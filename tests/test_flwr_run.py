@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -58,9 +59,11 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"the SuperLink did not open port {port}")
 
 
-def run(environment: dict[str, str], *arguments: str) -> tuple[str, dict[str, str]]:
+def run(
+    environment: dict[str, str], *arguments: str, app: Path = PROJECT
+) -> tuple[str, dict[str, str]]:
     """What `flwr run` printed, and how Flower says that the run ended."""
-    command = ["flwr", "run", str(PROJECT), "test", "--stream", *arguments]
+    command = ["flwr", "run", str(app), "test", "--stream", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     listed = subprocess.run(
         ["flwr", "ls", "test", "--format", "json"],
@@ -106,3 +109,44 @@ def test_too_few_supernodes_are_told_in_one_sentence(flwr: dict[str, str], tmp_p
     assert 'has 2: add --federation-config "num-supernodes=10" to `flwr run`' in printed
     assert "Traceback" not in printed
     assert not (tmp_path / "runs").exists()
+
+
+OURS = """
+import numpy as np
+from sklearn.datasets import load_iris
+from torch import nn
+
+def iris():
+    rows, kinds = load_iris(return_X_y=True)
+    places = np.arange(150) % 4
+    return {"rows": rows, "kind": kinds, "garden": places, "country": places % 2}
+
+def net(input_shape, num_classes):
+    return nn.Sequential(nn.Linear(*input_shape, 16), nn.Tanh(), nn.Linear(16, num_classes))
+"""
+OUR_KEYS = (
+    "dataset='ours:iris' model='ours:net' label-column='kind' input-columns='rows' shift='none' "
+    "partitioner='natural-id' natural-id-column='garden' group-column='country' "
+    "standardise='client' num-server-rounds=2 min-available-nodes=4 node-timeout=240.0"
+)
+
+
+@pytest.mark.slow
+def test_a_module_of_ones_own_lies_beside_the_app(flwr: dict[str, str], tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(PROJECT / "cflower", app / "cflower")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, app)
+    (app / "ours.py").write_text(OURS)
+    output = tmp_path / "flwr"
+    nodes = "num-supernodes=4 client-resources-num-cpus=1"
+    config = f"{OUR_KEYS} output-dir='{output}'"
+    printed, status = run(flwr, "-c", config, "--federation-config", nodes, app=app)
+    assert status["status"] == "finished:completed", printed
+    (distributed,) = output.iterdir()
+    simulate = [BIN / "cflower", "simulate", "-c", OUR_KEYS, "--out", str(tmp_path / "inline")]
+    subprocess.run(simulate, capture_output=True, check=True, cwd=app)
+    (inline,) = (tmp_path / "inline").iterdir()
+    first, second = (json.loads((p / "summary.json").read_text()) for p in (distributed, inline))
+    assert first["groups"] == second["groups"] == {f"partition-{n}": str(n % 2) for n in range(4)}
+    assert first["clients"] == second["clients"]

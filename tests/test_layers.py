@@ -34,6 +34,15 @@ FORBIDDEN = {
     ),
     "learning": ("flwr", "cflower.federation", "cflower.runs", "cflower.config"),
     "data": ("flwr", "cflower.federation", "cflower.runs", "cflower.config"),
+    "deployment": (
+        "flwr",
+        "torch",
+        "cflower.federation",
+        "cflower.learning",
+        "cflower.data",
+        "cflower.runs",
+        "cflower.config",
+    ),
     "runs": ("torch", "torchvision", "cflower.learning", "cflower.data"),
 }
 """What a layer must not import, beside the apps above it."""
@@ -42,8 +51,6 @@ APPS = (
     "client_app",
     "server_app",
     "cli",
-    "looking",
-    "owner",
     "newcomer",
     "exporting",
     "saved_run",

@@ -1,19 +1,19 @@
 """A whole run on the digits with and without permutation, as a user would configure it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
-from cflower import assign, export, server_app
+from cflower import assign, export, server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import DataSettings, load_client_data
 from cflower.errors import ConfigError, FederationError, RunFolderError
-from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
 from cflower.federation.privacy import ask_first_model
 
@@ -31,8 +31,8 @@ KEYS = {
 def run(folder: Path, **keys: object) -> Path:
     """The run folder of one run in this process."""
     config = RunConfig.read({**KEYS, "output-dir": str(folder), **keys}).as_keys()
-    grid = InlineGrid(client_app, 8, config)
-    server_app.run(grid, Context(1, 0, {}, RecordDict(), config), lambda text: None)
+    server = partial(server_app.run, say=lambda text: None)
+    simulate(client_app, 8, server_app=server, run_config=config)
     (path,) = folder.iterdir()
     return path
 

@@ -4,18 +4,17 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import RLock
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.choices import check_fields, choice, number
-from cflower.data.columns import class_names, labels_of
-from cflower.data.decoding import inputs_of
+from cflower.data.columns import Roles, check_classes
 from cflower.data.examples import Examples
-from cflower.data.names import PARTITIONERS, SHIFTS
+from cflower.data.names import PARTITIONERS, SHIFTS, STANDARDISINGS
 from cflower.data.partition import deal_out
 from cflower.data.shifts import apply_shift, groups_of
-from cflower.data.sources import image_size, load_source
+from cflower.data.sources import load_source
+from cflower.data.stored import Stored, prevailing
 from cflower.data.topics import TOPIC, deal_out_topics
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator
@@ -36,6 +35,10 @@ class DataSettings:
         See `cflower.data.sources.load_source`.
     dataset_size : int
         At most so many examples of it in all, >= 0; 0 takes all.
+    label_column, input_columns, group_column : str
+        See `cflower.data.columns.Roles`; the group is what a run is judged by, never an input.
+    standardise : str
+        See `prepared`.
     partitioner, dirichlet_alpha, shards_per_client, natural_id_column
         See `cflower.data.partition.deal_out`.
     shift, num_groups, group_sizes, missing_labels
@@ -53,6 +56,10 @@ class DataSettings:
 
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
+    label_column: str = ""
+    input_columns: str = ""
+    group_column: str = ""
+    standardise: str = choice("none", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
     shards_per_client: int = number(2, least=1)
@@ -79,14 +86,24 @@ class DataSettings:
                 f"{self.shift!r}: set shift = 'label-subset' or leave it empty."
             )
 
+    @property
+    def roles(self) -> Roles:
+        """Which column of the source is what."""
+        topic = TOPIC if self.shift == "topic" else ""
+        names = (self.label_column, self.input_columns, self.group_column, self.natural_id_column)
+        return Roles(*names, topic)
+
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """What one client trains on and is judged by, and the group that a shift put it in."""
+    """What one client trains on and is judged by, and its true group, if one is known.
+
+    A shift counts its groups; a column of groups names them.
+    """
 
     train: Examples
     validation: Examples
-    group: int | None
+    group: int | str | None
 
 
 @lru_cache(maxsize=512)
@@ -104,7 +121,7 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
     -------
     ClientData
         Read-only arrays. Which examples are held out depends on the seed, the partition and
-        the number of its examples only. `group` is None without a shift.
+        the number of its examples only. `group` is None without a shift or a group-column.
 
     Raises
     ------
@@ -116,12 +133,12 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
             f"partition-id = {partition} is none of {num_partitions} partitions: expected 0 to "
             f"{num_partitions - 1} and the same num-partitions on every node."
         )
-    group = None
+    group: int | str | None = None
+    with _LOADING:
+        stored = _dealt(settings, partition, num_partitions)
+    examples = _decoded(stored, settings)
     if settings.shift != "none":
         group = groups_of(num_partitions, settings.num_groups, settings.group_sizes)[partition]
-    with _LOADING:
-        examples = _examples(settings, partition, num_partitions)
-    if group is not None:
         examples = apply_shift(
             examples,
             settings.shift,
@@ -131,58 +148,92 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
             seed=settings.seed,
             missing_labels=settings.missing_labels,
         )
+    elif settings.group_column:
+        group = prevailing(stored.tell(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    return held_out(examples, settings.validation_fraction, rng, group)
+    train, validation = examples.hold_out(settings.validation_fraction, rng)
+    return prepared(train, validation, group, settings.standardise)
 
 
-def held_out(
-    examples: Examples, fraction: float, rng: np.random.Generator, group: int | None = None
+def prepared(
+    train: Examples, validation: Examples, group: int | str | None, standardise: str
 ) -> ClientData:
-    """A client's examples split in two, in read-only arrays; see `Examples.hold_out`."""
-    train, validation = examples.hold_out(fraction, rng)
+    """A client's two parts as it uses them, in read-only arrays.
+
+    With ``standardise = "client"`` each column of numbers is shifted and scaled so that its mean
+    over the training part is 0 and its standard deviation 1, in both parts. That is not the
+    default: clients that differ by an offset or a unit only then look alike, and that may be just
+    what tells groups apart.
+    """
+    if standardise == "client":
+        train, validation = standardised(train, validation)
     for array in (train.inputs, train.labels, validation.inputs, validation.labels):
         array.flags.writeable = False
     return ClientData(train, validation, group)
 
 
-def _examples(settings: DataSettings, partition: int, num_partitions: int) -> Examples:
-    """The examples dealt to one client, before any shift."""
-    name = settings.dataset
-    source = _source(name, settings.dataset_size, settings.seed)
-    positions = _positions(
-        name,
-        settings.dataset_size,
-        settings.seed,
-        num_partitions,
-        settings.partitioner,
-        settings.dirichlet_alpha,
-        settings.shards_per_client,
-        settings.natural_id_column,
-        (settings.num_groups, settings.group_sizes) if settings.shift == "topic" else None,
-    )[partition]
-    part = source.select(positions)
-    names = [settings.natural_id_column] if settings.natural_id_column else []
-    names += [TOPIC] if settings.shift == "topic" else []  # it may be a number, but is no input
-    inputs = inputs_of(part, name, exclude=names, image_size=image_size(name))
-    expected = _input_shape(name, settings.dataset_size, settings.seed, tuple(names))
-    if inputs.shape[1:] != expected:
+def standardised(train: Examples, validation: Examples) -> tuple[Examples, Examples]:
+    """Both parts by the mean and deviation of every column of the first; constant columns are 0.
+
+    Raises
+    ------
+    DataError
+        If the inputs are no rows of numbers.
+    """
+    if train.inputs.ndim != 2 or train.labels.ndim != 1:
         raise DataError(
-            f"{name} has images of different sizes, {expected} and {inputs.shape[1:]} (channels, "
-            "height, width): bring them all to one size and mode."
+            f"standardise = 'client' is for tables of numbers, but inputs have shape "
+            f"{train.input_shape}{' of words' if train.labels.ndim > 1 else ''}: set standardise = "
+            "'none'."
         )
-    return Examples(inputs, labels_of(part, name), class_names(source, name))
+    mean = train.inputs.mean(axis=0, dtype=np.float64)
+    deviation = train.inputs.std(axis=0, dtype=np.float64)
+    deviation[deviation == 0] = 1
+    first, second = (
+        Examples(
+            ((part.inputs - mean) / deviation).astype(np.float32), part.labels, part.class_names
+        )
+        for part in (train, validation)
+    )
+    return first, second
+
+
+def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:
+    """The examples dealt to one client, as they are stored."""
+    source = _source(settings.dataset, settings.dataset_size, settings.seed, settings.roles)
+    return source.take(
+        _positions(
+            settings.dataset,
+            settings.dataset_size,
+            settings.seed,
+            settings.roles,
+            num_partitions,
+            settings.partitioner,
+            settings.dirichlet_alpha,
+            settings.shards_per_client,
+            (settings.num_groups, settings.group_sizes) if settings.shift == "topic" else None,
+        )[partition]
+    )
+
+
+def _decoded(stored: Stored, settings: DataSettings) -> Examples:
+    """These examples before any shift, of the same shape as those of the other clients."""
+    examples = stored.examples()
+    source = _source(settings.dataset, settings.dataset_size, settings.seed, settings.roles)
+    if examples.input_shape != source.input_shape:
+        raise DataError(
+            f"{stored.name} has images of different sizes, {source.input_shape} and "
+            f"{examples.input_shape} (channels, height, width): bring them all to one size and "
+            "mode."
+        )
+    return examples
 
 
 @lru_cache(maxsize=2)
-def _source(name: str, size: int, seed: int) -> datasets.Dataset:
-    return load_source(name, size=size, seed=seed)
-
-
-@lru_cache(maxsize=8)
-def _input_shape(name: str, size: int, seed: int, exclude: tuple[str, ...]) -> tuple[int, ...]:
-    """Shape of the first input of the source, which all partitions must have."""
-    first = _source(name, size, seed).select([0])
-    return inputs_of(first, name, exclude=exclude, image_size=image_size(name)).shape[1:]
+def _source(name: str, size: int, seed: int, roles: Roles) -> Stored:
+    source = load_source(name, size=size, seed=seed, roles=roles)
+    check_classes(source.class_names, source.name)
+    return source
 
 
 @lru_cache(maxsize=8)
@@ -190,11 +241,11 @@ def _positions(
     name: str,
     size: int,
     seed: int,
+    roles: Roles,
     num_partitions: int,
     partitioner: str,
     dirichlet_alpha: float,
     shards_per_client: int,
-    natural_id_column: str,
     topics: tuple[int, str] | None,
 ) -> tuple[NDArray[np.int64], ...]:
     deal = partial(
@@ -202,10 +253,10 @@ def _positions(
         partitioner=partitioner,
         dirichlet_alpha=dirichlet_alpha,
         shards_per_client=shards_per_client,
-        natural_id_column=natural_id_column,
+        natural_id_column=roles.natural_id,
         seed=seed,
     )
-    source = _source(name, size, seed)
+    source = _source(name, size, seed, roles)
     if topics is None:
         return deal(source, num_partitions)
     return deal_out_topics(source, groups_of(num_partitions, *topics), deal)

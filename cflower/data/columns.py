@@ -1,9 +1,10 @@
-"""The columns of a data set: which hold the labels and which the inputs."""
+"""Tables as they come from files, and which of their columns is what."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeAlias
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,155 +15,333 @@ from cflower.errors import DataError
 LABEL_COLUMNS = (
     "label", "labels", "fine_label", "target", "y", "class", "character", "digit",
 )  # fmt: skip
-IMAGE_COLUMNS = ("image", "img", "x", "pixels")
+IMAGE_COLUMNS = ("image", "img", "x", "pixels", "images", "inputs")
+MANY_CLASSES = 1000
+"""Beyond so many different labels, most must occur more than once or twice to count as classes."""
+ROWS_PER_CLASS = 3
+SHOWN = 20
+
+Column: TypeAlias = "NDArray[Any] | pa.ChunkedArray"
 
 
-def label_column(dataset: datasets.Dataset, source: str) -> str:
-    """Name of the label column: the first ClassLabel, else the first usual name.
+@dataclass(frozen=True)
+class Roles:
+    """Which column is what, by name; empty: found by its type or by a usual name.
+
+    Attributes
+    ----------
+    label, inputs, group, natural_id : str
+        The run-config keys ``label-column``, ``input-columns`` (separated by commas),
+        ``group-column`` and ``natural-id-column``.
+    topic : str
+        A column that tells the topic of an example; empty if nobody asks.
+    """
+
+    label: str = ""
+    inputs: str = ""
+    group: str = ""
+    natural_id: str = ""
+    topic: str = ""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Columns that say something of an example and are never an input."""
+        return tuple(dict.fromkeys(filter(None, (self.group, self.natural_id, self.topic))))
+
+
+FOUND = Roles()
+"""Every column found by its type or name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length by name.
+
+    Attributes
+    ----------
+    name : str
+        Where they come from, for errors.
+    columns : mapping of str to ndarray or pyarrow.ChunkedArray
+        Shape (n, ...) each; of Arrow also lists of numbers and stored image files.
+    classes : mapping of str to tuple of str
+        Names of the classes, of columns that hold positions in them.
+    images : frozenset of str
+        Columns of stored image files: mappings or structs of ``bytes`` and ``path``.
+    """
+
+    name: str
+    columns: Mapping[str, Column]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    images: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        table: pa.Table,
+        classes: Mapping[str, tuple[str, ...]] | None = None,
+        images: Iterable[str] = (),
+    ) -> "Table":
+        """The columns of an Arrow table.
+
+        Raises
+        ------
+        DataError
+            If two have one name.
+        """
+        names = table.column_names
+        twice = sorted({name for name in names if names.count(name) > 1}) if _double(names) else []
+        if twice:
+            raise DataError(f"{name} has two columns named {twice[0]!r}: rename one of them.")
+        columns = dict(zip(names, table.columns, strict=True))
+        return cls(name, columns, classes or {}, frozenset(images))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def find(self, name: str, key: str) -> str:
+        """The name of a column that a setting asks for.
+
+        Raises
+        ------
+        DataError
+            If there is none; names those that there are, and the nearest.
+        """
+        if name in self.columns:
+            return name
+        near = get_close_matches(name, self.columns, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DataError(
+            f"{key} = {name!r} is no column of {self.name}: {hint}Its columns are "
+            f"{listed(self.columns)}."
+        )
+
+
+def _double(names: list[str]) -> bool:
+    return len(set(names)) < len(names)
+
+
+def label_column(table: Table, roles: Roles) -> str:
+    """Name of the label column: the wanted one, else the first with classes, else a usual name.
 
     Raises
     ------
     DataError
-        If there is none; names the columns found in `source`.
+        If there is none; names the columns found.
     """
-    for name, feature in dataset.features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            return str(name)
-    for name in LABEL_COLUMNS:
-        if name in dataset.features:
-            return name
-    raise DataError(
-        f"{source} has no labels: its columns are {listed(dataset.column_names)}; name the "
-        f"label column 'label' or put the images into one folder per class."
-    )
+    if roles.label:
+        return table.find(roles.label, "label-column")
+    found = [name for name in (*table.classes, *LABEL_COLUMNS) if name in table.columns]
+    if not found:
+        raise DataError(
+            f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
+            "column with label-column, or put the images into one folder per class."
+        )
+    return next((name for name in found if name not in roles.told), found[0])
 
 
-def with_classes(dataset: datasets.Dataset, source: str) -> datasets.Dataset:
-    """`dataset` with its label column as a ClassLabel over all labels that occur in it.
+def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels as positions in their classes, shape (n,), and the names of all classes.
 
     Call it on the whole source: a partition need not have every class.
 
     Raises
     ------
     DataError
-        If there is no label column, a label is missing, there are fewer than two classes,
-        or the labels are measurements rather than classes.
+        If a label is missing, or the labels are measurements or names of rows, no classes.
     """
-    column = label_column(dataset, source)
-    feature = dataset.features[column]
-    if isinstance(feature, datasets.ClassLabel):
-        return dataset
-    labels = dataset.select_columns([column]).with_format("arrow")[:][column].combine_chunks()
-    if pa.types.is_nested(labels.type):
+    stored = table.columns[column]
+    if column in table.classes:
+        return numbers(stored, column, table.name).astype(np.int64), table.classes[column]
+    what = f"{table.name} has %s in its label column {column!r}: %s."
+    distinct, places = _distinct(stored, what)
+    if len(distinct) > MANY_CLASSES and ROWS_PER_CLASS * len(distinct) > len(places):
         raise DataError(
-            f"{source} has lists in its label column {column!r}: expected one class per row."
+            f"{table.name} has {len(distinct):,} different labels in its label column {column!r} "
+            f"for {len(places):,} rows: these are no classes; name the right one with label-column."
         )
-    if labels.null_count:
-        raise DataError(
-            f"{source} has {labels.null_count} rows without a value in its label column "
-            f"{column!r}: remove or label them."
-        )
-    values = sorted(pc.unique(labels).to_pylist())
-    if any(isinstance(value, float) and not value.is_integer() for value in values):
-        raise DataError(
-            f"{source} has fractional numbers in its label column {column!r}: expected classes "
-            "(text or whole numbers)."
-        )
-    names = [str(int(value)) if isinstance(value, float) else str(value) for value in values]
-    places = pc.index_in(labels, value_set=pa.array(values, type=labels.type))
-    class_label = datasets.ClassLabel(names=names)
-    encoded = places.to_numpy(zero_copy_only=False).astype(np.int64)
-    without = dataset.remove_columns([column])
-    return without.add_column(column, encoded, feature=class_label)
+    if any(isinstance(value, float) and not value.is_integer() for value in distinct):
+        raise DataError(what % ("fractional numbers", "expected classes (text or whole numbers)"))
+    names = [str(int(value)) if isinstance(value, float) else str(value) for value in distinct]
+    return places.astype(np.int64), tuple(names)
 
 
-def class_names(dataset: datasets.Dataset, source: str, *, least: int = 2) -> tuple[str, ...]:
-    """Names of all classes of a source prepared by `with_classes`; at least so many."""
-    feature = dataset.features[label_column(dataset, source)]
-    # A list of labels: one for each place of a sequence.
-    names = tuple((feature.feature if isinstance(feature, datasets.List) else feature).names)
-    if len(names) < least:
-        raise DataError(
-            f"{source} has only {len(names)} class ({listed(names)}): learning to tell classes "
-            "apart needs at least 2."
-        )
-    return names
+def _distinct(labels: Column, what: str) -> tuple[list[Any], NDArray[Any]]:
+    """The different labels in their order, and which of them each row has."""
+    nested = labels.ndim > 1 if isinstance(labels, np.ndarray) else pa.types.is_nested(labels.type)
+    if nested:
+        raise DataError(what % ("lists", "expected one class per row"))
+    if isinstance(labels, np.ndarray):
+        missing = sum(label is None or label != label for label in labels.tolist())
+    else:
+        missing = labels.null_count
+    if missing:
+        raise DataError(what % (f"{missing} rows without a value", "remove or label them"))
+    if isinstance(labels, np.ndarray):
+        values, positions = np.unique(labels, return_inverse=True)
+        return values.tolist(), positions.reshape(-1)
+    if pa.types.is_dictionary(labels.type):
+        labels = labels.cast(labels.type.value_type)
+    distinct = pc.unique(labels)
+    ordered = distinct.take(pc.array_sort_indices(distinct))
+    return ordered.to_pylist(), pc.index_in(labels, value_set=ordered).to_numpy()
 
 
-def labels_of(dataset: datasets.Dataset, source: str) -> NDArray[np.int64]:
-    """Labels as class positions, shape (n,); of sequences (n, length)."""
-    column = label_column(dataset, source)
-    table = dataset.select_columns([column]).with_format("arrow")[:]
-    return column_array(table[column], column, source).astype(np.int64)
-
-
-def input_columns(dataset: datasets.Dataset, source: str, exclude: Sequence[str] = ()) -> list[str]:
-    """The image column, else every column of numbers that is neither label nor in `exclude`.
+def check_classes(names: tuple[str, ...], source: str) -> None:
+    """Refuse a source with fewer than two classes.
 
     Raises
     ------
     DataError
-        If there is nothing to learn from; names the columns found in `source`.
     """
-    for name, feature in dataset.features.items():
-        if isinstance(feature, datasets.Image):
-            return [str(name)]
-    taken = {label_column(dataset, source), *exclude}
-    for name in IMAGE_COLUMNS:
-        if name in dataset.features and name not in taken and _is_numeric(dataset, name):
-            return [name]
-    numeric = [name for name in dataset.column_names if name not in taken]
-    numeric = [name for name in numeric if _is_number(dataset.features[name])]
-    if not numeric:
+    if len(names) < 2:
         raise DataError(
-            f"{source} has no images or numbers to learn from: its columns are "
-            f"{listed(dataset.column_names)}; name the image column 'image'."
+            f"{source} has only {len(names)} class ({listed(names)}): learning to tell classes "
+            "apart needs at least 2."
         )
-    return numeric
 
 
-def column_array(column: pa.ChunkedArray, name: str, source: str) -> NDArray[Any]:
-    """An Arrow column of numbers or equally nested lists of numbers as one array."""
-    values = column.combine_chunks()
+def input_columns(table: Table, roles: Roles, label: str) -> list[str]:
+    """The columns to learn from: the wanted ones, else the image column, else all numbers.
+
+    Raises
+    ------
+    DataError
+        If there is nothing to learn from, or a wanted column is no input.
+    """
+    taken = {label, *roles.told}
+    if roles.inputs:
+        return _wanted_inputs(table, roles, taken)
+    for name in table.columns:
+        if name in table.images:
+            return [name]
+    for name in IMAGE_COLUMNS:
+        if name in table.columns and name not in taken and _is_nested(table.columns[name]):
+            return [name]
+    found = [n for n in table.columns if n not in taken and _is_number(table.columns[n])]
+    if not found:
+        raise DataError(
+            f"{table.name} has no images or numbers to learn from: its columns are "
+            f"{listed(table.columns)}; name the image column 'image', or the columns of numbers "
+            "with input-columns."
+        )
+    return found
+
+
+def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
+    names = [table.find(name.strip(), "input-columns") for name in roles.inputs.split(",")]
+    for name in names:
+        if name in taken:
+            raise DataError(
+                f"input-columns names {name!r}, which is the label, group, topic or natural id of "
+                f"{table.name}: a model must not see it; leave it out."
+            )
+        whole = name in table.images or _is_nested(table.columns[name])
+        if not whole and not _is_number(table.columns[name]):
+            raise DataError(
+                f"input-columns names {name!r}, but {table.name} has no numbers or images in it: "
+                "leave it out, or turn it into numbers."
+            )
+        if whole and len(names) > 1:
+            raise DataError(
+                f"input-columns names {name!r}, whose rows are images or lists, together with "
+                "others: expected one such column, or columns of one number each."
+            )
+    return names
+
+
+def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
+    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...).
+
+    Missing numbers of a plain column are NaN.
+
+    Raises
+    ------
+    DataError
+        If its lists have different lengths or missing values.
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    if not column.num_chunks:
+        return np.zeros(0, np.float32)
+    parts = [_chunk_numbers(chunk, name, source) for chunk in column.chunks]
+    if len({part.shape[1:] for part in parts if len(part)}) > 1:
+        raise _unequal(name, source)
+    # Each chunk by itself: joined, Arrow's offsets into lists would end at 2³¹ values.
+    return parts[0] if len(parts) == 1 else np.concatenate([part for part in parts if len(part)])
+
+
+def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     shape = [len(values)]
-    while (
-        pa.types.is_list(values.type)
-        or pa.types.is_large_list(values.type)
-        or (pa.types.is_fixed_size_list(values.type))
-    ):
+    while _is_list(values.type):
         lengths = pc.unique(pc.list_value_length(values)).to_pylist()
         if len(lengths) > 1 or None in lengths:
-            raise DataError(
-                f"{source} has images of different sizes or missing ones in column {name!r}: "
-                "bring them all to one size."
-            )
+            raise _unequal(name, source)
         shape.append(lengths[0] if lengths else 0)
         values = values.flatten()
-    if values.null_count:
+    if values.null_count and len(shape) > 1:
         raise DataError(
             f"{source} has {values.null_count} missing values in column {name!r}: fill or "
             "remove them."
         )
+    if pa.types.is_null(values.type):
+        return np.full(shape, np.nan, np.float32)
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
-def _is_number(feature: Any) -> bool:
-    kinds = ("int", "uint", "float", "bool")
-    return isinstance(feature, datasets.Value) and feature.dtype.startswith(kinds)
-
-
-def _is_numeric(dataset: datasets.Dataset, name: str) -> bool:
-    """Whether a column holds nested numbers, as an image does."""
-    feature = dataset.features[name]
-    while isinstance(feature, datasets.List | datasets.LargeList):
-        feature = feature.feature
-    arrays = datasets.Array2D | datasets.Array3D
-    return isinstance(dataset.features[name], arrays) or (
-        feature is not dataset.features[name] and _is_number(feature)
+def _unequal(name: str, source: str) -> DataError:
+    return DataError(
+        f"{source} has images of different sizes or missing ones in column {name!r}: bring them "
+        "all to one size."
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) else "none"
+def values_of(column: Column) -> NDArray[Any]:
+    """A column as an array of Python values, None where there is none."""
+    listed = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    values = np.empty(len(listed), dtype=object)
+    values[:] = listed
+    return values
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _is_number(column: Column) -> bool:
+    """Whether it holds one number per row; an empty column is one of missing numbers."""
+    if isinstance(column, np.ndarray):
+        return column.ndim == 1 and column.dtype.kind in "buif"
+    kind = column.type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    return any(test(kind) for test in tests)
+
+
+def _is_nested(column: Column) -> bool:
+    """Whether it holds nested numbers, as an image is."""
+    if isinstance(column, np.ndarray):
+        return column.ndim > 1 and column.dtype.kind in "buif"
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    nested = _is_list(kind)
+    while _is_list(kind):
+        kind = kind.value_type
+    return nested and bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence, not more than it bears.
+
+    >>> listed(["a", "b"])
+    'a, b'
+    """
+    told = list(names)
+    more = f" and {len(told) - SHOWN:,} more" if len(told) > SHOWN else ""
+    return (", ".join(told[:SHOWN]) or "none") + more

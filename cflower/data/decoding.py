@@ -1,48 +1,46 @@
-"""Stored images and columns of numbers as one array of inputs.
+"""Stored inputs as arrays: pixels scaled, channels first, image files opened by Pillow."""
 
-Decoding reads Arrow buffers directly and lets Pillow open the image bytes, instead of going
-through Python rows.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
-from cflower.data.columns import IMAGE_COLUMNS, column_array, input_columns, listed
 from cflower.errors import DataError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-def inputs_of(
-    dataset: datasets.Dataset,
+
+def decoded(
+    inputs: NDArray[Any] | pa.ChunkedArray,
+    rows: NDArray[np.int64],
     source: str,
-    *,
-    exclude: Sequence[str] = (),
+    names: tuple[str, ...],
     image_size: int | None = None,
 ) -> NDArray[np.float32]:
-    """Inputs of a data set as one array.
+    """Some rows of the stored inputs of a source.
 
     Parameters
     ----------
-    dataset : datasets.Dataset
-        One partition of a source.
+    inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
+        Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
+    rows : NDArray[np.int64], shape (m,)
+        Which.
     source : str
-        Name of the source for errors.
-    exclude : sequence of str
-        Columns that are no input, e.g. who wrote the digit.
+        Name of the source, for errors.
+    names : tuple of str
+        The columns that they come from, for errors.
     image_size : int or None
         Height and width in pixels that stored images are resized to; None leaves them.
 
     Returns
     -------
-    NDArray[np.float32]
-        Images: (n, channels, height, width), bytes divided by 255, floats as they are, palettes
-        and transparency turned to RGB. Number columns: (n, features), as they are.
+    NDArray[np.float32], shape (m, ...)
+        Images: (m, channels, height, width), whole numbers divided by 255, floats as they are,
+        palettes and transparency turned to RGB. Number columns: (m, features).
 
     Raises
     ------
@@ -50,34 +48,41 @@ def inputs_of(
         If images differ in size or number of channels, cannot be opened, or numbers are
         missing or infinite.
     """
-    names = input_columns(dataset, source, exclude)
-    table = dataset.select_columns(names).with_format("arrow")[:]
-    if isinstance(dataset.features[names[0]], datasets.Image):
-        return _images(table[names[0]], source, image_size)
-    arrays = [column_array(table[name], name, source) for name in names]
-    if names[0] in IMAGE_COLUMNS and len(names) == 1 and arrays[0].ndim > 1:
-        inputs = _channels_first(_scaled(arrays[0]))
-    else:
-        inputs = np.stack([array.astype(np.float32) for array in arrays], axis=1)
-    if not np.isfinite(inputs).all():
+    if not isinstance(inputs, np.ndarray):
+        return _images([inputs[int(row)].as_py() for row in rows], source, image_size)
+    if inputs.dtype == object:
+        return _images(inputs[rows].tolist(), source, image_size)
+    found = _channels_first(_scaled(inputs[rows]))
+    if not np.isfinite(found).all():
+        kind = "missing" if np.isnan(found).any() else "infinite"
+        wrong = np.isnan(found) if kind == "missing" else np.isinf(found)
+        place = int(np.argmax(wrong.any(axis=0))) if found.ndim == 2 else 0
+        name = names[min(place, len(names) - 1)]
         raise DataError(
-            f"{source} has missing or infinite numbers in {listed(names)}: fill or remove them."
+            f"{source} has {wrong.sum()} {kind} values in column {name!r}"
+            f"{' and others' if len(names) > 1 else ''}: fill or remove them."
         )
-    return inputs
+    return found
 
 
-def _images(column: pa.ChunkedArray, source: str, size: int | None) -> NDArray[np.float32]:
-    """Stored image files of one column, shape (n, channels, height, width)."""
+def _images(
+    files: list[Mapping[str, Any] | None], source: str, size: int | None
+) -> NDArray[np.float32]:
+    """Stored image files, shape (n, channels, height, width)."""
+    from PIL import Image  # a table of numbers does without
+
     pictures: list[NDArray[Any]] = []
-    for number, stored in enumerate(column.to_pylist()):
+    for number, stored in enumerate(files):
         place = (stored or {}).get("path") or f"image {number}"
         try:
+            assert stored is not None
             content = stored["bytes"]
             with Image.open(BytesIO(content) if content else stored["path"]) as picture:
                 pictures.append(_pixels(picture, size))
-        except (OSError, UnidentifiedImageError, TypeError, AttributeError):
+        except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
             raise DataError(
-                f"{source} has an image that cannot be opened ({place}): remove or repair it."
+                f"{source} has an image that cannot be opened ({place}: "
+                f"{type(error).__name__}): remove or repair it."
             ) from None
         if pictures[-1].shape != pictures[0].shape:
             raise DataError(
@@ -87,11 +92,13 @@ def _images(column: pa.ChunkedArray, source: str, size: int | None) -> NDArray[n
     return _channels_first(_scaled(np.stack(pictures))) if pictures else np.zeros((0, 0), "f4")
 
 
-def _pixels(picture: Image.Image, size: int | None) -> NDArray[Any]:
+def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
     """Pixels (height, width) of a grey picture or (height, width, 3) of any other."""
+    from PIL.Image import Resampling
+
     if size is not None:
         picture.draft("RGB", (size, size))  # a JPEG is then decoded at a fraction of its size
-        picture = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        picture = picture.convert("RGB").resize((size, size), Resampling.BILINEAR)
     if picture.mode in ("1", "LA"):
         picture = picture.convert("L")
     if picture.mode.startswith("I"):  # 16-bit grey, as scanners and microscopes write it
@@ -104,8 +111,10 @@ def _pixels(picture: Image.Image, size: int | None) -> NDArray[Any]:
 def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
     """Pixels as float32: whole numbers are bytes and divided by 255, floats stay."""
     if np.issubdtype(pixels.dtype, np.integer):
-        return pixels.astype(np.float32) / np.float32(255)
-    return pixels.astype(np.float32)
+        scaled = pixels.astype(np.float32)
+        scaled /= np.float32(255)
+        return scaled
+    return pixels.astype(np.float32, copy=False)
 
 
 def _channels_first(pixels: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -85,17 +85,25 @@ class Examples:
         DataError
             With fewer than two examples, or a fraction outside (0, 1).
         """
-        if not 0 < fraction < 1:
-            raise DataError(
-                f"validation-fraction = {fraction} holds out nothing or everything: expected a "
-                "number between 0 and 1, e.g. 0.2."
-            )
-        if len(self) < 2:
-            count = "no examples" if len(self) == 0 else "only 1 example"
-            raise DataError(
-                f"a client has {count}, but at least 2 are needed, one to train on and one held "
-                "out: use fewer clients, more data or a milder partitioner or shift."
-            )
-        num_held_out = min(max(round(fraction * len(self)), 1), len(self) - 1)
-        order = rng.permutation(len(self))
-        return self.take(np.sort(order[num_held_out:])), self.take(np.sort(order[:num_held_out]))
+        kept, held = split(len(self), fraction, rng)
+        return self.take(kept), self.take(held)
+
+
+def split(
+    num_examples: int, fraction: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of examples to train on and of those held out; see `Examples.hold_out`."""
+    if not 0 < fraction < 1:
+        raise DataError(
+            f"validation-fraction = {fraction} holds out nothing or everything: expected a "
+            "number between 0 and 1, e.g. 0.2."
+        )
+    if num_examples < 2:
+        count = "no examples" if num_examples == 0 else "only 1 example"
+        raise DataError(
+            f"a client has {count}, but at least 2 are needed, one to train on and one held "
+            "out: use fewer clients, more data or a milder partitioner or shift."
+        )
+    num_held_out = min(max(round(fraction * num_examples), 1), num_examples - 1)
+    order = rng.permutation(num_examples)
+    return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])

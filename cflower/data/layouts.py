@@ -7,17 +7,14 @@
 """
 
 import csv
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import pyarrow as pa
-from datasets.features.features import Array2DExtensionType, Array3DExtensionType
 from numpy.typing import NDArray
 
+from cflower.data.columns import Table
 from cflower.errors import DataError
 
 Choose = Callable[[int], NDArray[np.int64]]
@@ -29,49 +26,18 @@ HAM10000_SIZE = 32
 HAM10000_NAMES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
 
-def embedded(pixels: NDArray[Any], labels: NDArray[np.int64], names: list[str]) -> datasets.Dataset:
-    """Inputs in memory as a Dataset with the columns ``image`` and ``label``.
-
-    Parameters
-    ----------
-    pixels : ndarray of numbers, shape (n, features), (n, height, width) or with channels
-        Whole numbers are decoded as n/255 later, floats are taken as they are.
-    labels : NDArray[np.int64], shape (n,)
-        Positions in `names`.
-    names : list of str
-        The classes.
-
-    Notes
-    -----
-    Builds the Arrow buffers itself: ``Dataset.from_dict`` takes a minute for EMNIST.
-    """
-    shape, dtype = pixels.shape[1:], str(pixels.dtype)
-    images: Any = pa.array(np.ascontiguousarray(pixels).reshape(-1))
-    for axis in range(len(shape), 0, -1):
-        rows, length = math.prod(pixels.shape[:axis]), pixels.shape[axis]
-        offsets = pa.array(np.arange(rows + 1, dtype=np.int64) * length, pa.int32())
-        images = pa.ListArray.from_arrays(offsets, images)
-    kind: Any = datasets.List(datasets.Value(dtype))
-    if len(shape) > 1:
-        extension, kind = {
-            2: (Array2DExtensionType, datasets.Array2D(shape, dtype)),
-            3: (Array3DExtensionType, datasets.Array3D(shape, dtype)),
-        }[len(shape)]
-        images = pa.ExtensionArray.from_storage(extension(shape, dtype), images)
-    features = datasets.Features(image=kind, label=datasets.ClassLabel(names=names))
-    table = pa.table({"image": images, "label": pa.array(labels, pa.int64())})
-    return datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
+def image_files(paths: Sequence[str]) -> NDArray[Any]:
+    """A column of image files, which are opened only when decoded."""
+    return np.array([{"bytes": None, "path": path} for path in paths], dtype=object)
 
 
-def emnist(root: Path, choose: Choose) -> datasets.Dataset:
+def emnist(root: Path) -> Table:
     """The training part of EMNIST ``byclass``, upright.
 
     Parameters
     ----------
     root : Path
         Folder that holds ``EMNIST/raw/emnist-byclass-train-images-idx3-ubyte`` and the labels.
-    choose : callable
-        Which examples to keep.
 
     Raises
     ------
@@ -92,21 +58,19 @@ def emnist(root: Path, choose: Choose) -> datasets.Dataset:
             "EMNIST/raw/emnist-byclass-train-images-idx3-ubyte in it; let torchvision download "
             "them there, or correct the path."
         ) from None
-    chosen = choose(len(source.targets))
     # EMNIST stores images column by column: (n, width, height)
-    pixels = source.data.numpy()[chosen].transpose(0, 2, 1)
-    return embedded(pixels, source.targets.numpy()[chosen].astype(np.int64), list(source.classes))
+    pixels = source.data.numpy().transpose(0, 2, 1)
+    columns = {"image": pixels, "label": source.targets.numpy().astype(np.int64)}
+    return Table(f"emnist:{root}", columns, {"label": tuple(source.classes)})
 
 
-def ham10000(folder: Path, choose: Choose) -> datasets.Dataset:
+def ham10000(folder: Path) -> Table:
     """Skin lesions with their diagnosis; image files are opened only when decoded.
 
     Parameters
     ----------
     folder : Path
         Holds ``HAM10000_metadata.csv`` and the ``HAM10000_images_part_1`` and ``_2`` folders.
-    choose : callable
-        Which examples to keep.
 
     Raises
     ------
@@ -136,21 +100,16 @@ def ham10000(folder: Path, choose: Choose) -> datasets.Dataset:
         for part in ("HAM10000_images_part_1", "HAM10000_images_part_2")
         for path in (folder / part).glob("*.jpg")
     }
-    chosen = [rows[index] for index in choose(len(rows))]
-    missing = [row["image_id"] for row in chosen if row["image_id"] not in paths]
+    missing = [row["image_id"] for row in rows if row["image_id"] not in paths]
     if missing:
         raise DataError(
             f"{folder} lacks {len(missing)} images of its table, e.g. {missing[0]}.jpg: unzip "
             "both HAM10000_images_part_1 and HAM10000_images_part_2 there."
         )
-    features = datasets.Features(
-        image=datasets.Image(),
-        lesion_id=datasets.Value("string"),
-        label=datasets.ClassLabel(names=list(HAM10000_NAMES)),
-    )
+    place = {name: number for number, name in enumerate(HAM10000_NAMES)}
     columns = {
-        "image": [{"path": paths[row["image_id"]], "bytes": None} for row in chosen],
-        "lesion_id": [row.get("lesion_id") for row in chosen],
-        "label": [row["dx"] for row in chosen],
+        "image": image_files([paths[row["image_id"]] for row in rows]),
+        "lesion_id": np.array([row.get("lesion_id") for row in rows], dtype=object),
+        "label": np.array([place[row["dx"]] for row in rows], np.int64),
     }
-    return datasets.Dataset.from_dict(columns, features=features)
+    return Table(f"ham10000:{folder}", columns, {"label": HAM10000_NAMES}, frozenset({"image"}))

@@ -14,3 +14,6 @@ SHIFTS = (
     "topic",
 )
 """See `cflower.data.shifts`."""
+
+STANDARDISINGS = ("none", "client")
+"""See `cflower.data.client_data.prepared`."""

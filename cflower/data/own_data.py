@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cflower.algorithm.tree import in_order
-from cflower.data.client_data import ClientData, held_out
-from cflower.data.columns import class_names, labels_of, listed, with_classes
-from cflower.data.decoding import inputs_of
-from cflower.data.examples import Examples
-from cflower.data.sources import load_folder
+from cflower.data.client_data import ClientData, prepared
+from cflower.data.columns import FOUND, Roles, check_classes, listed
+from cflower.data.examples import Examples, split
+from cflower.data.folders import load_folder
+from cflower.data.stored import Stored, prevailing
 from cflower.errors import DataError
 from cflower.seeding import generator
 
@@ -32,6 +34,10 @@ class OwnData:
         Decides which.
     key : str
         The setting that names the folder, for errors.
+    roles : Roles
+        Which column is what.
+    standardise : str
+        See `cflower.data.client_data.prepared`.
     """
 
     path: str
@@ -39,29 +45,30 @@ class OwnData:
     validation_fraction: float = 0.2
     seed: int = 0
     key: str = "data-path"
+    roles: Roles = FOUND
+    standardise: str = "none"
 
 
 @lru_cache(maxsize=16)
 def load_own_data(own: OwnData) -> ClientData:
     """The examples of a client's own folder; kept, so that a process reads it once.
 
-    Real clients differ by themselves: nothing is dealt out or shifted, so there is no true group.
-    Which examples are held out depends on the seed and on what lies in the folder only, so they
-    are the same after a restart.
+    Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
+    only if a column tells it. Which examples are held out depends on the seed and on what lies in
+    the folder only, so they are the same after a restart.
 
     Raises
     ------
     DataError
         If the folder is missing or empty, cannot be read, or does not fit the classes.
     """
+    source = Stored.of(load_folder(Path(own.path).expanduser(), own.key, own.roles), own.roles)
     name = f"{own.key} = {own.path!r}"
-    source = with_classes(load_folder(Path(own.path).expanduser(), own.key), name)
     if not len(source):
         raise DataError(f"{name} has no examples: put data there or correct the path.")
-    labels, theirs = labels_of(source, name), class_names(source, name, least=1)
+    labels, theirs = source.labels, source.class_names
     wanted = own.class_names or in_order(theirs)
-    if len(wanted) < 2:
-        class_names(source, name)  # says why that does not do
+    check_classes(wanted, name)
     places = {label: place for place, label in enumerate(wanted)}
     unlabelled = int((labels < 0).sum())
     if unlabelled:
@@ -73,8 +80,19 @@ def load_own_data(own: OwnData) -> ClientData:
             f"class-names are {listed(wanted)}; rename these classes or correct class-names."
         )
     mapping = np.array([places.get(label, -1) for label in theirs], dtype=np.int64)
-    return held_out(
-        Examples(inputs_of(source, name), mapping[labels], wanted),
-        own.validation_fraction,
-        generator(own.seed, "hold-out", "own-data"),
-    )
+    group = prevailing(source.tell(own.roles.group)) if own.roles.group else None
+    rng = generator(own.seed, "hold-out", "own-data")
+
+    def chosen(rows: NDArray[Any]) -> Examples:
+        return Examples(source.take(rows).examples().inputs, mapping[labels[rows]], wanted)
+
+    # Divided before they are decoded: as floats, images take four times the memory, and once is
+    # enough.
+    train, validation = map(chosen, split(len(source), own.validation_fraction, rng))
+    if train.input_shape != validation.input_shape:
+        raise DataError(
+            f"{name} has images of different sizes, {train.input_shape} and "
+            f"{validation.input_shape} (channels, height, width): bring them all to one size and "
+            "mode."
+        )
+    return prepared(train, validation, group, own.standardise)

@@ -9,23 +9,26 @@
 """
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.choices import check_choice
-from cflower.data.columns import label_column
+from cflower.data.columns import listed
 from cflower.data.names import PARTITIONERS
+from cflower.data.stored import Stored
 from cflower.errors import DataError
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
+LABEL, POSITION = "the label", "position in the source"
+"""Columns of the table that is dealt out: not to be taken for columns of the source."""
+
 
 def deal_out(
-    source: datasets.Dataset,
+    source: Stored,
     num_partitions: int,
     partitioner: str = "iid",
     *,
@@ -38,8 +41,8 @@ def deal_out(
 
     Parameters
     ----------
-    source : datasets.Dataset
-        As `cflower.data.sources.load_source` gives it: shuffled, with a ClassLabel column.
+    source : Stored
+        As `cflower.data.sources.load_source` gives it: shuffled.
     num_partitions : int
         How many clients there are.
     partitioner : str
@@ -78,13 +81,12 @@ def deal_out(
             f"{num_examples} examples cannot be dealt out to {num_partitions} clients: use 1 to "
             f"{num_examples} clients, or a larger dataset-size."
         )
-    label = label_column(source, "the source")
     if partitioner == "dirichlet":
         mean = num_examples // num_partitions
         fewest = max(min(2, mean), min(10, mean // 4))  # 2: one to train on, one held out
         dealer: Partitioner = dealers.DirichletPartitioner(
             num_partitions,
-            partition_by=label,
+            partition_by=LABEL,
             alpha=float(dirichlet_alpha),
             min_partition_size=fewest,
             self_balancing=False,
@@ -98,7 +100,7 @@ def deal_out(
     elif partitioner == "shards":
         dealer = dealers.ShardPartitioner(
             num_partitions,
-            partition_by=label,
+            partition_by=LABEL,
             num_shards_per_partition=shards_per_client,
             seed=seed,
         )
@@ -117,47 +119,44 @@ def deal_out(
     else:
         dealer = dealers.IidPartitioner(num_partitions)
         failure = f"{num_examples} examples cannot be dealt out to {num_partitions} clients."
-    return _positions(dealer, source, {label, natural_id_column}, num_partitions, failure)
+    return _positions(dealer, source, natural_id_column, num_partitions, failure)
 
 
 def _positions(
     dealer: "Partitioner",
-    source: datasets.Dataset,
-    columns: set[str],
+    source: Stored,
+    natural_id: str,
     num_partitions: int,
     failure: str,
 ) -> tuple[NDArray[np.int64], ...]:
     """Deal out the positions instead of the examples: the images are never touched."""
-    kept = [name for name in source.column_names if name in columns]
-    # combined: a shuffled table is one chunk per row, and dealing that out again takes gigabytes
-    table = source.select_columns(kept).with_format("arrow")[:].combine_chunks()
-    position = "position in the source"
-    table = table.append_column(position, [np.arange(len(source))])
-    features = datasets.Features(
-        {name: source.features[name] for name in kept} | {position: datasets.Value("int64")}
-    )
-    dealer.dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
+    import datasets
+
+    columns: dict[str, Any] = {LABEL: source.labels, POSITION: np.arange(len(source))}
+    if natural_id in source.told:
+        columns[natural_id] = source.tell(natural_id).tolist()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # flwr-datasets warns at each of ten Dirichlet draws
         try:
+            dealer.dataset = datasets.Dataset.from_dict(columns)
             partitions = [dealer.load_partition(place) for place in range(num_partitions)]
         except (ValueError, TypeError, ZeroDivisionError):
             raise DataError(failure) from None
     positions = tuple(
-        part.with_format("arrow")[:][position].to_numpy().astype(np.int64) for part in partitions
+        part.with_format("arrow")[:][POSITION].to_numpy().astype(np.int64) for part in partitions
     )
     if any(len(chosen) == 0 for chosen in positions):
         raise DataError(failure)
     return positions
 
 
-def _check_natural_ids(source: datasets.Dataset, column: str, num_partitions: int) -> None:
-    if column not in source.column_names:
+def _check_natural_ids(source: Stored, column: str, num_partitions: int) -> None:
+    if column not in source.told:
         raise DataError(
             f"natural-id-column = {column!r} is no column of the data: expected one of "
-            f"{', '.join(source.column_names)}."
+            f"{listed(source.column_names)}."
         )
-    num_ids = len(source.unique(column))
+    num_ids = len(set(source.tell(column).tolist()))
     if num_ids < num_partitions:
         raise DataError(
             f"natural-id-column = {column!r} has only {num_ids} different values for "

@@ -16,7 +16,6 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import rotate
 
 from cflower.choices import check_choice
 from cflower.data.examples import Examples
@@ -172,6 +171,8 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
     height, width = images.shape[2:]
     if rest == 0 and (height == width or quarters % 2 == 0):
         return np.ascontiguousarray(np.rot90(images, quarters, axes=(2, 3)))
+    from scipy.ndimage import rotate  # most runs do without
+
     degrees = 360 * group / num_groups
     turned = rotate(images, degrees, axes=(3, 2), order=1, reshape=False)
     return np.asarray(turned, dtype=np.float32)

@@ -7,12 +7,11 @@ dot, so that the newsgroups ``comp.graphics`` and ``comp.windows.x`` are one.
 
 from collections import Counter
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import label_column
-from cflower.data.layouts import Choose
+from cflower.data.columns import Roles, Table, label_column, labels_of, listed, values_of
+from cflower.data.stored import Stored
 from cflower.data.topics import TOPIC
 from cflower.errors import DataError
 
@@ -23,66 +22,68 @@ LENGTH = 20
 UNKNOWN = "<unk>"
 
 
-def windows(documents: datasets.Dataset, source: str, choose: Choose) -> datasets.Dataset:
+def windows(documents: Table, roles: Roles) -> Stored:
     """Windows of text, of no two documents at once.
 
     Parameters
     ----------
-    documents : datasets.Dataset
-        With a column ``text`` and a ClassLabel.
-    source : str
-        Its name, for errors.
-    choose : callable
-        Which windows to keep.
+    documents : Table
+        With a column ``text`` and labels.
+    roles : Roles
+        Which columns hold the labels, and what else is told of a document.
 
     Returns
     -------
-    datasets.Dataset
-        Columns ``x`` (numbers of the words, as floats), ``label`` (the same, one word on) and
-        ``topic``.
+    Stored
+        Inputs are the numbers of the words, as floats, labels the same, one word on; it also
+        tells the ``topic``.
 
     Raises
     ------
     DataError
         If there is no column of text, or no document is longer than a window.
     """
-    if "text" not in documents.column_names:
+    source = documents.name
+    column = label_column(documents, roles)
+    labels, topic_names = labels_of(documents, column)
+    if roles.group:
+        documents.find(roles.group, "group-column")
+    if "text" not in documents.columns:
         raise DataError(
-            f"{source} has no column 'text', only {', '.join(documents.column_names)}: name it so, "
+            f"{source} has no column 'text', only {listed(documents.columns)}: name it so, "
             "or use the data without 'text:'."
         )
-    words = [text.split() for text in documents["text"]]
+    texts = values_of(documents.columns["text"])
+    if any(not isinstance(text, str) for text in texts):
+        raise DataError(f"{source} has rows without text in its column 'text': remove them.")
+    words = [text.split() for text in texts]
     counts = Counter(word for document in words for word in document)
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 1]
     names = [UNKNOWN, *(word for word in frequent if word != UNKNOWN)]
     number = {name: place for place, name in enumerate(names)}
-    topics = topics_of(documents, source)
+    # What the label says, up to the first dot.
+    topics = [topic_names[place].partition(".")[0] for place in labels]
     cut: list[NDArray[np.int64]] = []
-    of_topic: list[str] = []
-    for document, topic in zip(words, topics, strict=True):
-        told = np.array([number.get(word, 0) for word in document], np.int64)
-        count = (len(told) - 1) // LENGTH
-        cut += [told[i * LENGTH : (i + 1) * LENGTH + 1] for i in range(count)]
-        of_topic += [topic] * count
+    origin: list[int] = []
+    for place, document in enumerate(words):
+        numbered = np.array([number.get(word, 0) for word in document], np.int64)
+        count = (len(numbered) - 1) // LENGTH
+        cut += [numbered[i * LENGTH : (i + 1) * LENGTH + 1] for i in range(count)]
+        origin += [place] * count
     if not cut:
         raise DataError(f"{source} has no text of more than {LENGTH} words: use longer texts.")
-    chosen = choose(len(cut))
-    kept = np.stack([cut[i] for i in chosen])  # shape: (n, LENGTH + 1)
-    features = datasets.Features(
-        x=datasets.List(datasets.Value("float32")),
-        label=datasets.List(datasets.ClassLabel(names=names)),
-        topic=datasets.Value("string"),
-    )
-    columns = {
-        "x": kept[:, :-1].astype(np.float32),
-        "label": kept[:, 1:],
-        TOPIC: [of_topic[i] for i in chosen],
+    told = {
+        name: values_of(documents.columns[name]) for name in roles.told if name in documents.columns
     }
-    return datasets.Dataset.from_dict(columns, features=features)
-
-
-def topics_of(documents: datasets.Dataset, source: str) -> list[str]:
-    """What each document is about: its label, up to the first dot."""
-    column = label_column(documents, source)
-    names = documents.features[column].names
-    return [names[label].partition(".")[0] for label in documents[column]]
+    told[TOPIC] = np.array(topics, dtype=object)
+    kept = np.stack(cut)  # shape: (n, LENGTH + 1)
+    return Stored(
+        source,
+        kept[:, :-1].astype(np.float32),
+        kept[:, 1:],
+        tuple(names),
+        np.arange(len(kept)),
+        {name: values[origin] for name, values in told.items()},
+        tuple(documents.columns),
+        ("text",),
+    )

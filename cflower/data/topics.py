@@ -7,26 +7,26 @@ of the toy problems, which part of the plane.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.data.stored import Stored
 from cflower.errors import DataError
 
 TOPIC = "topic"
 
 
 def deal_out_topics(
-    source: datasets.Dataset,
+    source: Stored,
     groups: Sequence[int],
-    deal_out: Callable[[datasets.Dataset, int], tuple[NDArray[np.int64], ...]],
+    deal_out: Callable[[Stored, int], tuple[NDArray[np.int64], ...]],
 ) -> tuple[NDArray[np.int64], ...]:
     """Positions in the source of every client's examples; each group holds one topic.
 
     Parameters
     ----------
-    source : datasets.Dataset
-        With a column ``topic``.
+    source : Stored
+        One that tells a ``topic``.
     groups : sequence of int, length num_clients
         The group of every client, ascending from 0: group g holds the topic with the
         g-th most examples.
@@ -38,12 +38,12 @@ def deal_out_topics(
     DataError
         If the source tells no topics, or fewer than there are groups.
     """
-    if TOPIC not in source.column_names:
+    if TOPIC not in source.told:
         raise DataError(
             "shift = 'topic' needs examples that tell their topic: use dataset = 'text:FOLDER', "
             "or data with a column 'topic'."
         )
-    topics = source.with_format("numpy")[:][TOPIC]
+    topics = source.tell(TOPIC)
     sizes = Counter(topics.tolist())
     ranked = sorted(sizes, key=lambda topic: (-sizes[topic], topic))
     num_groups = max(groups) + 1
@@ -55,6 +55,6 @@ def deal_out_topics(
     positions: list[NDArray[np.int64]] = []
     for group, topic in enumerate(ranked[:num_groups]):
         theirs = np.flatnonzero(topics == topic)
-        shares = deal_out(source.select(theirs), list(groups).count(group))
+        shares = deal_out(source.take(theirs), list(groups).count(group))
         positions += [theirs[share] for share in shares]
     return tuple(positions)

@@ -6,10 +6,9 @@
   topic (first and second axis) leaves open what the other decides; one line fits both.
 """
 
-import datasets
 import numpy as np
 
-from cflower.data.layouts import embedded
+from cflower.data.columns import Table
 from cflower.seeding import generator
 
 TOYS = {
@@ -22,11 +21,12 @@ SPREAD = 0.2
 """Standard deviation of a blob; neighbouring centres are 2 or 1.4 apart."""
 
 
-def toy(name: str, seed: int) -> datasets.Dataset:
+def toy(name: str, seed: int) -> Table:
     """One of `TOYS`: 400 points, drawn from the seed, with a column ``topic``."""
     noise = generator(seed, name).normal(0, SPREAD, (len(TOYS[name]), PER_BLOB, 2))
     centres = np.array([blob[:2] for blob in TOYS[name]], dtype=float)
     points = (centres[:, None] + noise).reshape(-1, 2).astype(np.float32)
     labels = np.repeat([blob[2] for blob in TOYS[name]], PER_BLOB)
-    topics = [blob[3] for blob in TOYS[name] for _ in range(PER_BLOB)]
-    return embedded(points, labels, ["0", "1"]).add_column("topic", topics)
+    topics = np.array([blob[3] for blob in TOYS[name] for _ in range(PER_BLOB)], dtype=object)
+    columns = {"image": points, "label": labels, "topic": topics}
+    return Table(name, columns, {"label": ("0", "1")})

@@ -1,11 +1,10 @@
 """A Grid in one process: the same apps without Ray, SuperLink and polling."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -22,6 +21,7 @@ class InlineGrid(Grid):
     Parameters
     ----------
     client_app : ClientApp
+        Or any function from a message and a context to the reply.
     num_nodes : int
     run_config : mapping
         Handed to every client, as Flower does.
@@ -30,7 +30,7 @@ class InlineGrid(Grid):
 
     def __init__(
         self,
-        client_app: ClientApp,
+        client_app: Callable[[Message, Context], Message],
         num_nodes: int,
         run_config: Mapping[str, Any],
         run_id: int = 1,
@@ -99,7 +99,14 @@ class InlineGrid(Grid):
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
+    def client_failed(self, client: int, error: Exception) -> None:
+        """Called with what a client raised, before its error reply is sent; for subclasses."""
+
     def _answer(self, message: Message) -> Message:
+        # Flower's strategies send one content to all: what a client wrote into it, the next would
+        # read. Between processes Flower copies it.
+        records: Iterable[tuple[str, Any]] = message.content.items()
+        message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
         try:
             reply = self.client_app(message, self._contexts[message.metadata.dst_node_id])
             if not isinstance(reply, Message):
@@ -107,5 +114,6 @@ class InlineGrid(Grid):
             return reply
         except Exception as error:
             # A client that fails is data, as in every Flower grid: the server decides.
+            self.client_failed(message.metadata.dst_node_id - FIRST_NODE_ID, error)
             reason = f"{type(error)}:<{str(error)!r}>"
             return Message(Error(CLIENT_FAILED, reason), reply_to=message)

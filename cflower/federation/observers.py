@@ -88,8 +88,8 @@ class Observers:
             self._told(observer, observer.on_round, report)
 
     def end(self, report: FinalReport | None) -> None:
-        """Tell everyone that the run is over."""
-        for observer in self._observers:
+        """Tell everyone that the run is over, who was told last of its start first."""
+        for observer in reversed(self._observers):
             self._told(observer, observer.on_end, report)
 
     def _told(

@@ -5,7 +5,6 @@ Optimization under Privacy Constraints", arXiv 1910.01991. This file is Flower's
 the algorithm is in `cflower.algorithm`.
 """
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.tree import ParameterTree, Selection, Weights, in_order
+from cflower.algorithm.tree import ParameterTree, Selection, in_order
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.closing import Closing
@@ -38,6 +37,7 @@ from cflower.federation.results import ClusteredResult, tree_lines
 from cflower.federation.roll_call import RollCall
 from cflower.federation.sampling import sample
 from cflower.federation.training_round import TrainingRound
+from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
 from cflower.seeding import generator
 
 
@@ -379,7 +379,9 @@ class ClusteredFL(Strategy):
             self._begin(grid, arrays)
         if not self._own_start:
             refuse_clipping_on_the_server()
-            self._add_noise(arrays)
+            if self._returned is not None and arrays is not self._returned:
+                noisy = with_noise_of(arrays, self._returned, self.tree, self.layout)
+                self.state = replace(self.state, tree=noisy)
         self._admit(grid, server_round)
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
@@ -432,23 +434,6 @@ class ClusteredFL(Strategy):
         stop = self.conduct.must_stop(answers, server_round, simulated=self._simulated)
         if stop:
             raise FederationError(stop)
-
-    def _add_noise(self, arrays: ArrayRecord) -> None:
-        """What a wrapper added to the model that it was given, added to every cluster's model.
-
-        Noise that hides one client among n has to be n / |c| times as long among |c|.
-        """
-        if self._returned is None or arrays is self._returned:
-            return
-        noisy, given = self.layout.weights(arrays), self.layout.weights(self._returned)
-        leaves = []
-        for leaf in self.tree.leaves:
-            factor = len(self.tree.clients) / len(leaf.members)
-            trained = leaf.model.trained + (noisy.trained - given.trained) * factor
-            carried = leaf.model.carried + (noisy.carried - given.carried)
-            model = Weights(trained.astype(leaf.model.trained.dtype), carried)
-            leaves.append(replace(leaf, model=self.layout.as_sent(model)))
-        self.state = replace(self.state, tree=self.tree.update(*leaves))
 
     # -------------------------------------------------------------- evaluation
 
@@ -586,23 +571,3 @@ class ClusteredFL(Strategy):
                 self.conduct,
             )
         )
-
-
-def refuse_clipping_on_the_server() -> None:
-    """Refuse to be driven by a wrapper that clips replies by the one model that it knows.
-
-    Raises
-    ------
-    ConfigError
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        wrapper = type(frame.f_locals.get("self")).__name__
-        if wrapper.startswith("DifferentialPrivacyServerSide"):
-            raise ConfigError(
-                f"{wrapper} cannot be put around ClusteredFL: it clips every update as if all "
-                "clients had trained one model, but clusters have models of their own. Use "
-                f"{wrapper.replace('Server', 'Client', 1)} with Flower's clipping mod in the "
-                "ClientApp."
-            )
-        frame = frame.f_back

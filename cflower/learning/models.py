@@ -8,7 +8,8 @@ section VI-C (`cifar-cnn`, `lstm`), which says "5-layer convolutional neural net
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from cflower.choices import check_choice
 from cflower.errors import ConfigError
+from cflower.own_code import called, names_own_code, own_function
 
 
 class Architecture(NamedTuple):
@@ -36,7 +38,7 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     Parameters
     ----------
     name : str
-        One of `MODELS`.
+        One of `MODELS`, or ``package.module:factory``, see `own_model`.
     input_shape : tuple of int
         (channels, height, width) of an image, (features,), or (words,) of a text.
     num_classes : int
@@ -60,6 +62,9 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     >>> model.classifier
     Linear(in_features=256, out_features=62, bias=True)
     """
+    if names_own_code(name):
+        with _seeded(seed):
+            return own_model(name, input_shape, num_classes)
     check_choice("model", name, MODELS)
     architecture = MODELS[name]
     if architecture.least_side:
@@ -81,9 +86,55 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
             f"model = {name!r} needs text, but inputs have shape {input_shape}: use dataset = "
             "'text:FOLDER', or another model."
         )
+    with _seeded(seed):
+        return architecture.build(input_shape, num_classes)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """PyTorch's global generator from this seed; afterwards it is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return architecture.build(input_shape, num_classes)
+        yield
+
+
+def own_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The model that a user's own factory returns.
+
+    Parameters
+    ----------
+    name : str
+        ``package.module:factory``. The factory takes ``(input_shape, num_classes)`` as
+        `build_model` does and returns a `torch.nn.Module` on the CPU, from inputs of shape
+        (batch, *input_shape) to logits of shape (batch, num_classes), for sequences (batch,
+        num_classes, length). PyTorch's generator is seeded before it is called.
+    input_shape, num_classes
+        As for `build_model`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such factory, it raises, or what it returns is no such model.
+    """
+    model = called("model", name, own_function("model", name), input_shape, num_classes)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model = {name!r} returned a {type(model).__name__}: expected a torch.nn.Module."
+        )
+    with torch.no_grad():  # also gives lazy layers their shapes
+        logits = called("model", name, model.eval(), torch.zeros(2, *input_shape))
+    if not isinstance(logits, Tensor) or logits.shape[:2] != (2, num_classes):
+        got = (
+            f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        )
+        raise ConfigError(
+            f"model = {name!r} answers two inputs of shape {input_shape} with {got}: expected "
+            f"logits of shape (2, {num_classes}), one for each class."
+        )
+    called("model", name, arrays_of, model)  # of types that NumPy has
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"model = {name!r} returned a model without anything to train.")
+    return model.train()
 
 
 def arrays_of(model: nn.Module) -> dict[str, NDArray[Any]]:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, logsumexp
 
 Metrics = dict[str, float]
 """``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy, in nats."""
@@ -43,6 +42,9 @@ def judge_way(
     rng : numpy.random.Generator
         Halves the examples.
     """
+    # Half a second to import, of which training, most of the messages, needs nothing.
+    from scipy.special import log_softmax, logsumexp
+
     names, every = list(logits), np.arange(len(labels))
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
         said = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])

@@ -113,7 +113,7 @@ def train(
     """
     if len(examples) == 0:
         raise DataError("a client has no examples to train on: use fewer clients or more data.")
-    with _reproducible():
+    with _reproducible(), _own_randomness(seed):
         _placed(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
@@ -137,7 +137,7 @@ def train(
             for batch in _batches(len(examples), settings.batch_size, rng):
                 chosen = batch.to(inputs.device)
                 loss = cross_entropy(model(inputs[chosen]), labels[chosen])
-                gradients = torch.autograd.grad(loss, parameters)
+                gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
                 with torch.no_grad():
                     step(list(gradients))
                 loss_sum += loss.detach() * len(batch)
@@ -248,6 +248,17 @@ def _tensors(examples: Examples) -> tuple[Tensor, Tensor]:
     """Inputs and labels on the device: one copy for all batches of a round."""
     inputs = torch.tensor(examples.inputs, dtype=torch.float32, device=device())
     return inputs, torch.tensor(examples.labels, dtype=torch.int64, device=device())
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """What a model draws itself, as Dropout does, from this seed."""
+    devices = [torch.cuda.current_device()] if device().type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`cflower compare`: several runs side by side."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -35,33 +36,56 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     return table
 
 
+def measures_of(run: RunRecord) -> dict[str, Any]:
+    """What is compared of one run; None where it has no such value."""
+    summary, metrics, metric = run.summary, run.summary["metrics"], run.metric
+    scores = [c[metric.name] for c in summary["clients"].values() if metric.name in c]
+    return {
+        "run": run.name,
+        "finished": run.finished,
+        "rounds": run.rounds,
+        "clients": len(summary["clients"]),
+        "clusters": len(summary["clusters"]),
+        "metric": metric.name,
+        "mean": metrics.get(metric.name),
+        "std": float(np.std(scores)) if scores else None,
+        "worst": metric.worst(scores),
+        "common_model": metrics.get(f"fl_{metric.name}"),
+        "adjusted_rand_index": summary["adjusted_rand_index"],
+        "seconds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
+    }
+
+
 def column_of(run: RunRecord) -> dict[str, str]:
     """What the table says of one run."""
-    summary, metrics, metric = run.summary, run.summary["metrics"], run.metric
-    own, federated = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
-    scores = [c[metric.name] for c in summary["clients"].values() if metric.name in c]
-    seconds = {line["round"]: line["seconds"] for line in run.lines}
+    measures = measures_of(run)
     return {
         "run": run.name,
         "finished": "yes" if run.finished else "not finished",
         "rounds": str(run.rounds),
-        "clients": str(len(summary["clients"])),
-        "clusters": str(len(summary["clusters"])),
-        f"mean {metric.name}": shown(own, ".4f"),
-        "± std of the clients": shown(float(np.std(scores)) if scores else None, ".4f"),
-        "worst client": shown(metric.worst(scores), ".4f"),
-        "common model, at the first split": shown(federated, ".4f"),
-        "adjusted Rand index": shown(summary["adjusted_rand_index"], ".3f"),
-        "seconds in rounds": f"{sum(seconds.values()):.0f}",
+        "clients": str(measures["clients"]),
+        "clusters": str(measures["clusters"]),
+        f"mean {measures['metric']}": shown(measures["mean"], ".4f"),
+        "± std of the clients": shown(measures["std"], ".4f"),
+        "worst client": shown(measures["worst"], ".4f"),
+        "common model, at the first split": shown(measures["common_model"], ".4f"),
+        "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
+        "seconds in rounds": f"{measures['seconds']:.0f}",
+    }
+
+
+def differing(runs: Mapping[str, RunRecord]) -> dict[str, list[Any]]:
+    """The config keys in which the runs differ, each with its value in every run."""
+    keys = dict.fromkeys(key for run in runs.values() for key in run.config)
+    values = {key: [run.config.get(key) for run in runs.values()] for key in keys}
+    return {
+        key: several
+        for key, several in values.items()
+        if any(value != several[0] for value in several) and key not in ("output-dir", "resume")
     }
 
 
 def differences(runs: Mapping[str, RunRecord]) -> str:
     """Which config keys the runs differ in, so that one knows what is being compared."""
-    keys = dict.fromkeys(key for run in runs.values() for key in run.config)
-    lines = []
-    for key in keys:
-        values = [run.config.get(key) for run in runs.values()]
-        if any(value != values[0] for value in values) and key not in ("output-dir", "resume"):
-            lines.append(f"  {key}: " + ", ".join(repr(value) for value in values))
+    lines = [f"  {k}: " + ", ".join(map(repr, values)) for k, values in differing(runs).items()]
     return "The runs differ in:\n" + "\n".join(lines) if lines else "The runs have one config."

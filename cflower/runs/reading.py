@@ -7,6 +7,11 @@ from typing import Any
 from cflower.errors import RunFolderError
 
 
+def run_folders(output_dir: Path) -> list[Path]:
+    """The runs in a folder, by their ids, so the oldest first."""
+    return sorted(p.parent for p in output_dir.glob("*/config.json") if p.parent.name[:1] != ".")
+
+
 def find_run(output_dir: Path, run: str = "") -> Path:
     """The run folder that ``run`` names: a path, any unique beginning of an id, "" the newest.
 
@@ -17,7 +22,7 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     """
     if run and (Path(run).expanduser() / "config.json").is_file():
         return Path(run).expanduser()
-    there = sorted(p.parent for p in output_dir.glob("*/config.json") if p.parent.name[:1] != ".")
+    there = run_folders(output_dir)
     if not there:
         raise RunFolderError(
             f"There is no run in {output_dir}. Start one with `flwr run .` or `cflower simulate`, "

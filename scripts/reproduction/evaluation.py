@@ -1,12 +1,11 @@
 """A run's saved models on examples that none of its clients had."""
 
+import numpy as np
 from safetensors.torch import load_file
 from torch import nn
 
-from cflower.data.columns import class_names, labels_of
-from cflower.data.decoding import inputs_of
 from cflower.data.examples import Examples
-from cflower.data.sources import image_size, load_source
+from cflower.data.sources import load_source
 from cflower.learning import build_model
 from cflower.runs.record import RunRecord
 
@@ -17,9 +16,7 @@ def unseen(source: str, seed: int, size: int) -> Examples:
     A run with a ``dataset-size`` of at most the others has none of them.
     """
     ordered = load_source(source, seed=seed)
-    last = ordered.select(range(len(ordered) - size, len(ordered)))
-    inputs = inputs_of(last, source, image_size=image_size(source))
-    return Examples(inputs, labels_of(last, source), class_names(ordered, source))
+    return ordered.take(np.arange(len(ordered) - size, len(ordered))).examples()
 
 
 def saved_model(run: RunRecord, cluster: str, examples: Examples) -> nn.Module:

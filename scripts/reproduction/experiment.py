@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from secrets import randbelow
 from typing import TYPE_CHECKING, Any
 
 from cflower.algorithm.criteria import Criterion
-from cflower.config import RunConfig
+from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
-from cflower.overrides import read_overrides
 from cflower.runs.reading import read_json
 from cflower.runs.record import RunRecord
 
@@ -110,11 +109,9 @@ def simulate(
     client : callable, optional
         Stands before cflower's ClientApp, which it calls; one name per such callable.
     """
-    from flwr.app import Context, RecordDict
-
+    from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
-    from cflower.federation.inline_grid import InlineGrid
     from cflower.server_app import run
 
     place = (setting.out / name).absolute()
@@ -125,9 +122,9 @@ def simulate(
         if same and read_json(folder, "summary.json")["finished"]:
             print(f"{name}: taken from {folder}")
             return RunRecord.read(folder)
-    run_id = randbelow(10**6)
-    grid = InlineGrid(client or client_app, config["min-available-nodes"], config, run_id)
     print(f"{name}: {config['num-server-rounds']} rounds")
-    summary = run(grid, Context(run_id, 0, {}, RecordDict(), config), lambda text: None, criterion)
+    server = partial(run, say=lambda text: None, criterion=criterion)
+    clients = config["min-available-nodes"]
+    summary = simulate(client or client_app, clients, server_app=server, run_config=config)
     load_client_data.cache_clear()  # the next run's data are others
     return RunRecord.read(place / str(summary["run_id"]))

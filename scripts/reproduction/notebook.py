@@ -155,19 +155,17 @@ def make_stand_in(folder: Path, source: str, seed: int, share: float) -> None:
     """
     from PIL import Image
 
-    from cflower.data.columns import labels_of
-    from cflower.data.decoding import inputs_of
     from cflower.data.sources import load_source
 
     everything = load_source(source, seed=seed)
-    labels = labels_of(everything, source)
+    labels = everything.labels
     parts = [folder / f"HAM10000_images_part_{n}" for n in (1, 2)]
     for part in parts:
         part.mkdir(parents=True, exist_ok=True)
     rows = ["lesion_id,image_id,dx,dx_type,age,sex,localization"]
     for label, (diagnosis, count) in enumerate(PUBLISHED.items()):
         chosen = np.flatnonzero(labels == label)[: round(count * share)]
-        for pixels in inputs_of(everything.select(chosen), source):
+        for pixels in everything.take(chosen).examples().inputs:
             name = f"ISIC_{len(rows):07}"
             grey_or_rgb = np.rint(255 * np.broadcast_to(pixels, (3, *pixels.shape[1:])))
             image = Image.fromarray(grey_or_rgb.astype(np.uint8).transpose(1, 2, 0))

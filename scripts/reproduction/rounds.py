@@ -6,13 +6,12 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
-from cflower import server_app
+from cflower import server_app, simulate
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, DataSettings, load_client_data
 from cflower.federation.agreement import Kind
-from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.observers import Observer
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.federation.strategy import ClusteredFL
@@ -70,9 +69,14 @@ def federate(
         seed=config.seed,
         observers=[observer],
     )
-    grid = InlineGrid(client_app, config.min_available_nodes, config.as_keys())
-    model = start or initial_model(keys)
-    strategy.start(grid, model, config.num_server_rounds)
+    simulate(
+        client_app,
+        config.min_available_nodes,
+        strategy=strategy,
+        arrays=start or initial_model(keys),
+        num_rounds=config.num_server_rounds,
+        run_config=config.as_keys(),
+    )
     assert strategy.final_report is not None  # `start` has returned
     return strategy.final_report
 

@@ -64,8 +64,8 @@ def draw_strategies(results: Results, path: Path) -> None:
 
 def run_processes(setting: Setting) -> Results:
     """SuperLink and two SuperNodes, started, used by `flwr run` and ended again."""
-    from federation import NAME, PROJECT, Federation
-    from federation_parts import CLASSES
+    from cflower.deployment.federation import NAME, PROJECT, Federation
+    from cflower.deployment.materials import CLASSES
 
     folder, rounds = setting.out / "tutorial-processes", 1 if setting.quick else 3
     runs = folder / "runs"

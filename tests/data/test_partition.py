@@ -1,20 +1,23 @@
-import datasets
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.data.layouts import embedded
+from cflower.data.columns import Roles, Table
 from cflower.data.partition import deal_out
+from cflower.data.stored import Stored
 from cflower.errors import ConfigError, DataError
 
 
-def source(num: int, num_classes: int = 4) -> datasets.Dataset:
+def source(num: int, num_classes: int = 4) -> Stored:
     labels = np.random.default_rng(0).permutation(np.arange(num) % num_classes)
-    names = [f"class {n}" for n in range(num_classes)]
-    pixels = np.zeros((num, 2, 2), np.uint8)
-    writers = [f"writer {n % 6}" for n in range(num)]
-    return embedded(pixels, labels.astype(np.int64), names).add_column("writer", writers)
+    columns = {
+        "image": np.zeros((num, 2, 2), np.uint8),
+        "label": labels.astype(np.int64),
+        "writer": np.array([f"writer {n % 6}" for n in range(num)]),
+    }
+    classes = {"label": tuple(f"class {n}" for n in range(num_classes))}
+    return Stored.of(Table("the source", columns, classes), Roles(natural_id="writer"))
 
 
 @settings(max_examples=15)
@@ -45,7 +48,7 @@ def test_partitions_are_disjoint_and_cover_the_source(
 
 def test_shards_hold_few_classes_and_dirichlet_depends_on_alpha() -> None:
     data = source(400)
-    labels = np.array(data["label"])
+    labels = data.labels
 
     def skew(*args: object, **settings: object) -> float:
         parts = deal_out(data, 4, *args, **settings)  # type: ignore[arg-type]
@@ -59,7 +62,7 @@ def test_shards_hold_few_classes_and_dirichlet_depends_on_alpha() -> None:
 def test_natural_ids_are_kept_together() -> None:
     data = source(120)
     for place, part in enumerate(deal_out(data, 6, "natural-id", natural_id_column="writer")):
-        assert {data["writer"][i] for i in part} == {f"writer {place}"}
+        assert set(data.tell("writer")[part]) == {f"writer {place}"}
 
 
 @pytest.mark.parametrize(

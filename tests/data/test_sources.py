@@ -7,8 +7,6 @@ import pytest
 from PIL import Image
 
 from cflower.data.client_data import DataSettings, load_client_data
-from cflower.data.columns import class_names, labels_of
-from cflower.data.decoding import inputs_of
 from cflower.data.sources import image_size, load_source
 from cflower.errors import DataError
 
@@ -33,8 +31,8 @@ def bytes_image(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 def test_digits_are_the_real_ones_shuffled() -> None:
     source = load_source("digits", seed=3)
     assert len(source) == 1797
-    assert class_names(source, "digits") == tuple("0123456789")
-    images, labels = inputs_of(source, "digits"), labels_of(source, "digits")
+    assert source.class_names == tuple("0123456789")
+    images, labels = source.examples().inputs, source.labels
     assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.float32)
     assert (images.min(), images.max()) == (0, 1)
     from sklearn.datasets import load_digits
@@ -48,7 +46,7 @@ def test_digits_are_the_real_ones_shuffled() -> None:
 
 def test_size_and_seed() -> None:
     def first(size: int, seed: int) -> list[int]:
-        return labels_of(load_source("digits", size=size, seed=seed), "digits").tolist()
+        return load_source("digits", size=size, seed=seed).labels.tolist()
 
     assert len(first(100, 0)) == 100
     assert first(100, 0) == first(0, 0)[:100]
@@ -60,8 +58,8 @@ def test_image_folder(tmp_path: Path) -> None:
         for number in range(3):
             save_image(tmp_path / name / f"{number}.png", bytes_image(number, (9, 12, 3)))
     source = load_source(str(tmp_path))
-    assert class_names(source, "it") == ("cat", "dog")
-    images = inputs_of(source, "it")
+    assert source.class_names == ("cat", "dog")
+    images = source.examples().inputs
     assert images.shape == (6, 3, 9, 12)
     expected = {(bytes_image(n, (9, 12, 3)).transpose(2, 0, 1) / 255).sum().round(2) for n in (0,)}
     assert expected <= {image.sum(dtype=float).round(2) for image in images}
@@ -74,8 +72,8 @@ def test_parquet_of_pngs_and_whole_number_labels(tmp_path: Path) -> None:
     table = datasets.Dataset.from_dict(columns, features=features)
     table.to_parquet(str(tmp_path / "train.parquet"))
     source = load_source(str(tmp_path))
-    assert class_names(source, "it") == ("2", "10", "30")
-    for image, label in zip(inputs_of(source, "it"), labels_of(source, "it"), strict=True):
+    assert source.class_names == ("2", "10", "30")
+    for image, label in zip(source.examples().inputs, source.labels, strict=True):
         matches = [n for n in range(4) if np.allclose(image[0] * 255, bytes_image(n, (5, 6)))]
         assert ("2", "10", "30")[label] == str([10, 2, 2, 30][matches[0]])
 
@@ -94,7 +92,7 @@ def test_pixel_arrays_with_channels_last(tmp_path: Path) -> None:
     pixels = bytes_image(0, (6, 8, 8, 3))
     table = datasets.Dataset.from_dict({"x": pixels.tolist(), "y": [0, 1] * 3})
     table.to_parquet(str(tmp_path / "train.parquet"))
-    images = inputs_of(load_source(str(tmp_path)), "it")
+    images = load_source(str(tmp_path)).examples().inputs
     assert images.shape == (6, 3, 8, 8)
     np.testing.assert_allclose(np.sort(images.ravel()), np.sort(pixels.ravel()) / 255, rtol=1e-6)
 
@@ -190,11 +188,11 @@ def test_emnist_layout_is_turned_upright(tmp_path: Path) -> None:
     header = np.array([0x801, 5], dtype=">i4").tobytes()
     (raw / "emnist-byclass-train-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
     source = load_source(f"emnist:{tmp_path}", size=4)
-    names = class_names(source, "it")
+    names = source.class_names
     assert (len(names), names[0], names[10], names[36], names[61]) == (62, "0", "A", "a", "z")
-    images = inputs_of(source, "it")
+    images = source.examples().inputs
     assert images.shape == (4, 1, 28, 28)
-    for image, label in zip(images, labels_of(source, "it"), strict=True):
+    for image, label in zip(images, source.labels, strict=True):
         place = labels.tolist().index(label)
         np.testing.assert_allclose(image[0] * 255, pixels[place].T, atol=1e-4)
     refused(f"emnist:{tmp_path / 'nope'}", "EMNIST byclass")

@@ -8,8 +8,8 @@ import pytest
 
 from cflower.config import RunConfig
 from cflower.errors import ConfigError
-from cflower.runs.record import RunRecord
 from cflower.runs.lines import figures_of
+from cflower.runs.record import RunRecord
 from cflower.runs.trackers import check_tracker, start_tracker
 
 LINE = {

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation_processes import started
+
+from cflower.deployment.processes import started
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
 

@@ -4,13 +4,47 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.tree import in_order
-from cflower.runs.record import RunRecord, finding
+from cflower.runs.record import RunRecord, counted
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
-from cflower.runs.tables import headline
+from cflower.runs.report.settings import settings
 
 Columns = dict[str, list[Any]]
+SHARES = ("accuracy", "precision", "recall", "f1", "auc")
+"""Metrics whose name has one of these words are shares of 1."""
+Condition = tuple[str, str, str, float | None]
+CONDITIONS: dict[str, Condition] = {
+    "alive": (
+        "not done",
+        "the longest average update, as a share of the longest that was seen so far",
+        ">",
+        AutoCriterion.alive,
+    ),
+    "settled": (
+        "settled",
+        "the length of the mean update, as a share of the members' mean length: small when the "
+        "members pull in different directions",
+        "<",
+        AutoCriterion.settled,
+    ),
+    "companions": (
+        "company",
+        "the share of members that are not alone in their part",
+        "≥",
+        AutoCriterion.companions,
+    ),
+    "apart": (
+        "apart",
+        "how much more alike members are to their own part than to the next one, in mean cosine",
+        ">",
+        None,
+    ),
+    "errors": ("sure", "the same gap, in standard errors of it", ">", None),
+    "steady": ("steady", "for how many rounds in a row the same parts were found", "≥", None),
+}
+"""Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed``)."""
 
 
 def page_content(run: RunRecord) -> dict[str, Any]:
@@ -24,30 +58,64 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     """
     names = client_names(run)
     position = {name: i for i, name in enumerate(names)}
+    metric = metric_of(run)
     return {
-        "run": {
-            "id": run.name,
-            "finding": finding(run.summary),
-            "headline": headline(run.summary),
-            "finished": run.finished,
-            "rounds": run.rounds,
-            "planned": max(run.planned, run.rounds),
-            "method": run.settings["method"],
-            "criterion": run.criterion["name"],
-            "metrics": rounded(run.summary["metrics"]),
-            "adjustedRandIndex": run.summary["adjusted_rand_index"],
-        },
-        "config": dict(run.config),
+        "run": about(run, metric, len(names)),
+        "config": settings(run.config),
         "versions": dict(run.versions),
-        "clients": [client(run, name) for name in names],
+        "clients": [client(run, metric["name"], name) for name in names],
         "clusters": clusters(run, position),
-        "lines": lines(run),
-        "accuracies": accuracies(run, position),
+        "lines": lines(run, metric["name"]),
+        "conditions": conditions(run),
+        "norms": norm_rule(run),
+        "scores": scores(run, metric["name"], position),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
         "heard": heard(run, position),
         "data": client_data(run, names),
     }
+
+
+def metric_of(run: RunRecord) -> dict[str, Any]:
+    """The figure that clients are compared by, and whether it reads as a percentage."""
+    percent = any(word in run.metric.name.lower() for word in SHARES)
+    return {**run.metric._asdict(), "percent": percent}
+
+
+def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[str, Any]:
+    """The run as a whole; ``common`` is the model that the first split put an end to."""
+    kind = run.settings["method"]
+    splits = [split["round"] for split in run.summary["splits"]]
+    metrics = run.summary["metrics"]
+    return {
+        "id": run.name,
+        "sentence": sentence(run, kind, num_clients),
+        "kind": kind,
+        "finished": run.finished,
+        "rounds": run.rounds,
+        "planned": max(run.planned, run.rounds),
+        "metric": dict(metric),
+        "own": rounded(metrics.get(f"leaf_{metric['name']}", metrics.get(metric["name"]))),
+        "common": rounded(metrics.get(f"fl_{metric['name']}")) if splits else None,
+        "firstSplit": min(splits, default=None),
+        "selection": run.settings.get("selection", "leaf"),
+        "fractionTrain": run.settings.get("fraction-train", 1.0),
+        "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,
+    }
+
+
+def sentence(run: RunRecord, kind: str, num_clients: int) -> str:
+    """What came out, without figures: those stand below it."""
+    rounds, clients = counted(run.rounds, "round"), counted(num_clients, "client")
+    so_far = "" if run.finished else "So far: "
+    if kind == "isolated":
+        return f"{so_far}{clients}, each trained alone for {rounds}."
+    leaves = max(1, len(run.summary["clusters"]))
+    if kind == "federated":
+        return f"{so_far}One model for all {clients} after {rounds} of federated learning."
+    if leaves == 1:
+        return f"{so_far}No cluster was split: all {clients} share one model after {rounds}."
+    return f"{so_far}{counted(leaves, 'cluster')} found among {clients} in {rounds}."
 
 
 def client_names(run: RunRecord) -> list[str]:
@@ -60,18 +128,21 @@ def client_names(run: RunRecord) -> list[str]:
     return list(in_order(names))
 
 
-def client(run: RunRecord, name: str) -> dict[str, Any]:
+def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
     """One client's row of the table."""
     told = run.summary["clients"].get(name, {})
-    several = told if len(told.get("levels") or ()) > 1 else {}
+    selection = run.settings.get("selection", "leaf")
+    level = told.get("best_cluster") if selection == "best" else None
     return {
         "name": name,
         "cluster": told.get("cluster"),
         "examples": told.get("num_examples"),
-        "own": rounded(told.get("leaf_accuracy", told.get("accuracy"))),
-        "federated": rounded(told.get("fl_accuracy")),
-        "best": rounded(several.get("best_accuracy")),
-        "ensemble": rounded(several.get("ensemble_accuracy")),
+        "own": rounded(told.get(f"leaf_{metric}", told.get(metric))),
+        # Without a split, that model is the own one.
+        "common": rounded(told.get(f"fl_{metric}")) if run.summary["splits"] else None,
+        "level": level,
+        "levelScore": rounded((told.get("levels") or {}).get(level)),
+        "ensemble": rounded(told.get(f"ensemble_{metric}")) if selection == "ensemble" else None,
         "group": (run.summary["groups"] or {}).get(name),
     }
 
@@ -90,11 +161,11 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
     ]
 
 
-def lines(run: RunRecord) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number."""
+def lines(run: RunRecord, metric: str) -> dict[str, Any]:
+    """``rounds.jsonl`` as columns, each sentence is stored once and referred to by number."""
     sentences: dict[str, int] = {}
     columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
-    columns |= {key: [] for key in ("mean", "max", "alpha", "accuracy", "heard", "members")}
+    columns |= {key: [] for key in ("mean", "max", "alpha", "score", "heard", "members")}
     for line in run.lines:
         columns["round"].append(line["round"])
         columns["cluster"].append(line["cluster"])
@@ -104,20 +175,38 @@ def lines(run: RunRecord) -> dict[str, Any]:
         columns["mean"].append(rounded(line["mean_norm"]))
         columns["max"].append(rounded(line["max_norm"]))
         columns["alpha"].append(rounded(line["alpha_cross"]))
-        columns["accuracy"].append(rounded(line["metrics"].get("accuracy")))
+        columns["score"].append(rounded(line["metrics"].get(metric)))
         columns["heard"].append(len(line["heard"]))
         columns["members"].append(len(line["members"]))
     return {**columns, "sentences": list(sentences)}
 
 
-def accuracies(run: RunRecord, position: Mapping[str, int]) -> list[list[int | None]]:
-    """Each client's accuracy by round in units of 1/10,000; None where it was not heard from."""
-    table: list[list[int | None]] = [[None] * run.rounds for _ in position]
+def conditions(run: RunRecord) -> list[dict[str, Any]]:
+    """What a split needed, for the figures that this run's criterion went by, in its order."""
+    found = {key for line in run.lines for key in line.get("figures") or {}}
+    return [
+        {"key": key, "label": label, "meaning": meaning, "sign": sign, "limit": limit}
+        for key, (label, meaning, sign, limit) in CONDITIONS.items()
+        if key in found
+    ]
+
+
+def norm_rule(run: RunRecord) -> dict[str, Any] | None:
+    """The thresholds of a run that was split by the paper's criterion; else None."""
+    keys = {"eps1": "eps1", "eps2": "eps2", "gamma": "gamma-max", "least": "min-cluster-size"}
+    if run.criterion["name"] != "norms":
+        return None
+    return {name: run.criterion[key] for name, key in keys.items()}
+
+
+def scores(run: RunRecord, metric: str, position: Mapping[str, int]) -> list[list[float | None]]:
+    """Each client's metric by round with four figures; None where it was not heard from."""
+    table: list[list[float | None]] = [[None] * run.rounds for _ in position]
     for line in run.lines:
         for name, metrics in line["clients"].items():
-            value = metrics.get("accuracy")
+            value = metrics.get(metric)
             if isinstance(value, int | float) and isfinite(value):
-                table[position[name]][line["round"] - 1] = round(value * 10_000)
+                table[position[name]][line["round"] - 1] = float(f"{value:.4g}")
     return table
 
 

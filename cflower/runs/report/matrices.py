@@ -8,10 +8,11 @@ import numpy as np
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.cut import best_cut
 from cflower.algorithm.tree import natural_order
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
-ROOM = 2_500_000
+ROOM = 1_200_000
 """Bytes for all matrices of a page; those of splits come first."""
 
 
@@ -83,5 +84,10 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
         sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]
         if all(sides) and sum(map(len, sides)) == len(matrix.clients):
             return [sorted(side, key=rank) for side in sides]
-    found = bipartition(matrix.values, run.config["linkage"])
-    return [sorted(found.first, key=rank), sorted(found.second, key=rank)]
+    if run.config.get("split-criterion") == "norms":
+        two = bipartition(matrix.values, run.config.get("linkage", "single"))
+        found = [list(two.first), list(two.second)]
+    else:
+        labels = best_cut(matrix.values).labels
+        found = [np.flatnonzero(labels == part).tolist() for part in range(labels.max() + 1)]
+    return [sorted(side, key=rank) for side in found]

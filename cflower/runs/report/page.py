@@ -1,21 +1,32 @@
 """The page itself: its parts put together, and a run's content put into it safely.
 
-The parts are Markdown files whose code blocks are the page's HTML, CSS and JavaScript, because a
-Flower app bundle takes Markdown along but neither ``.html`` nor ``.css`` nor ``.js`` files.
+The parts are the files in ``page/``, joined into ``page.json`` by `cflower.runs.report.build`.
 """
 
 import json
 import re
-from base64 import b64encode
+import zlib
+from base64 import b64encode, b85decode
 from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("draw", "tree", "norms", "accuracy", "similarity", "clients", "data", "notes", "start")
+SCRIPTS = (
+    "draw",
+    "save",
+    "pick",
+    "facts",
+    "tree",
+    "why",
+    "scores",
+    "similarity",
+    "clients",
+    "data",
+    "start",
+)
 """JavaScript parts in the order they are put together."""
-BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def page(content: dict[str, Any], *, live: bool = False) -> str:
@@ -30,7 +41,8 @@ def page(content: dict[str, Any], *, live: bool = False) -> str:
     """
     scripts = [*SCRIPTS[:-1], *(["watch"] if live else []), SCRIPTS[-1]]
     # One scope for all parts: nothing on the page can be reached from outside.
-    script = "(() => {\n'use strict';\n" + "\n".join(part(f"{s}.js") for s in scripts) + "})();\n"
+    body = "\n".join(parts()[f"{name}.js"] for name in scripts)
+    script = f"(() => {{\n'use strict';\n{body}}})();\n"
     # Nothing may be loaded from anywhere, and only this very script may run.
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {allowed(script)}"
     if live:
@@ -38,11 +50,11 @@ def page(content: dict[str, Any], *, live: bool = False) -> str:
     values = {
         "policy": policy,
         "title": escape(f"{content['run']['id']} · cflower"),
-        "style": part("style.css"),
+        "style": parts()["style.css"],
         "content": in_script(content),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], part("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], parts()["page.html"])
 
 
 def in_script(content: Any) -> str:
@@ -64,7 +76,8 @@ def allowed(script: str) -> str:
 
 
 @cache
-def part(name: str) -> str:
-    """The code blocks of one part of the page."""
-    text = files(__package__).joinpath("page", f"{name}.md").read_text(encoding="utf-8")
-    return "\n".join(BLOCK.findall(text))
+def parts() -> dict[str, str]:
+    """The page's HTML, CSS and JavaScript by the names of their files."""
+    text = files(__package__).joinpath("page.json").read_text(encoding="utf-8")
+    packed = b85decode(json.loads(text)["zlib, base85"])
+    return dict(json.loads(zlib.decompress(packed)))

@@ -1,0 +1,161 @@
+"""The commands of a data owner: which model is mine, and may I have it as a file?"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
+from cflower.runs.reading import find_run
+
+if TYPE_CHECKING:
+    from cflower.newcomer import Assignment
+
+SeedFile = Annotated[
+    str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
+]
+
+
+def assign(
+    data: Annotated[
+        Path, typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ.")
+    ],
+    run: Run = "",
+    seed_file: SeedFile = "",
+    runs: RunsDir = DEFAULT_RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """Find the model for a client that was not there (Algorithm 4), without sending anything.
+
+    At every split it trains from the model that was split, as the run's clients did, and goes to
+    the side that holds the update most like its own.
+    """
+    folder = find_run(runs.expanduser(), run)
+    from cflower.newcomer import assign as place  # loads PyTorch
+
+    console = Console(highlight=False)
+    waiting = Console(stderr=as_json)
+    with waiting.status("Starting") as status:
+        found = place(folder, data.expanduser(), say=status.update, seed_file=seed_file)
+    if as_json:
+        return print(json.dumps(as_record(found), indent=1))
+    console.print(way_table(found))
+    for sentence in sentences(found):
+        console.print(sentence, soft_wrap=True, markup=False)
+    if found.stranger_at is None:
+        command = f"cflower export {folder.name} --cluster {found.cluster}"
+        console.print(f"As a file: {command}", soft_wrap=True, markup=False)
+
+
+def export(
+    run: Run = "",
+    client: Annotated[str, typer.Option(help="Whose model; or:")] = "",
+    cluster: Annotated[str, typer.Option(help="Which cluster's, such as 0.1; 0: for all.")] = "",
+    file_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="safetensors, torchscript or onnx; by the ending of --output, else safetensors.",
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
+    ] = None,
+    seed_file: SeedFile = "",
+    runs: RunsDir = DEFAULT_RUNS,
+) -> None:
+    """Write a model of a run as a file, with a model card (Markdown) beside it.
+
+    Nothing that is there is overwritten.
+    """
+    folder = find_run(runs.expanduser(), run)
+    from cflower.exporting import export as write  # loads PyTorch
+
+    console = Console(highlight=False)
+    with console.status("Writing the model, reading it back"):
+        path = write(
+            folder,
+            client=client,
+            cluster=cluster,
+            file_format=file_format,
+            output=output or "",
+            seed_file=seed_file,
+        )
+    print(f"Model: {path}")
+    print(f"Card: {path}.md")
+
+
+def as_record(found: "Assignment") -> dict[str, Any]:
+    """An assignment as JSON has it."""
+    levels = [
+        {
+            "cluster": level.cluster,
+            "clients": level.members,
+            "accuracy": level.accuracy,
+            "loss": level.loss,
+            "similarities": None if level.step is None else dict(level.step.fork.similarities),
+        }
+        for level in found.levels
+    ]
+    return {
+        "cluster": found.cluster,
+        "resembles_nobody_at": None if found.stranger_at is None else found.stranger_at.cluster,
+        "num_train": found.num_train,
+        "num_held_out": found.num_held_out,
+        "levels": levels,
+    }
+
+
+def way_table(found: "Assignment") -> Table:
+    """The way down: the models on it, and what the newcomer resembled at each fork."""
+    table = Table(title=f"the way down ({found.num_train} examples to train on)")
+    table.add_column("cluster")
+    table.add_column("clients", justify="right")
+    table.add_column(f"accuracy on {found.num_held_out} held out", justify="right")
+    table.add_column("similarity to each side")
+    table.add_column("margin", justify="right")
+    for level in found.levels:
+        sides, margin = "", ""
+        if level.step is not None:
+            fork = level.step.fork
+            sides = "\n".join(
+                f"{child} {alpha:+.3f}{' <' if child == fork.child else ''}"
+                for child, alpha in fork.similarities.items()
+            )
+            margin = f"{fork.margin:.3f}"
+        cells = (level.cluster, str(level.members), f"{level.accuracy:.4f}", sides, margin)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def sentences(found: "Assignment") -> list[str]:
+    """What the way down means."""
+    first, last = found.levels[0], found.levels[-1]
+    step = found.stranger_at
+    if step is None:
+        return [
+            f"The newcomer belongs to cluster {last.cluster}: its model has an accuracy of "
+            f"{last.accuracy:.4f} on the held-out examples, that of all clients (cluster "
+            f"{first.cluster}) {first.accuracy:.4f}."
+        ]
+    usual = step.usual
+    members = "" if usual.members is None else f" than to the {usual.members:+.3f} of its members"
+    best = max(found.levels, key=lambda level: level.accuracy)
+    return [
+        f"The newcomer resembles nobody at cluster {step.cluster}: its best similarity, "
+        f"{step.similarity:+.3f} to {step.fork.child}, is nearer to the {usual.others:+.3f} usual "
+        f"for clients of the other sides{members}. No cluster here trained on data like these. "
+        f"On the way to cluster {found.cluster}, where Algorithm 4 ends, the model of cluster "
+        f"{best.cluster} does best on the newcomer's {found.num_held_out} held-out examples "
+        f"({best.accuracy:.4f}): judge by that whether it is of use."
+    ]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of `cflower`."""
+    for command in (assign, export):
+        app.command(epilog=RUN_HELP)(command)

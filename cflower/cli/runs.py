@@ -1,0 +1,181 @@
+"""The commands that look at runs: list, show, report, watch, explain, compare."""
+
+import json
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cflower.config import read_overrides
+from cflower.errors import ConfigError, RunFolderError
+from cflower.runs.compare import comparison_table, differences, differing, measures_of, named
+from cflower.runs.explain import explanation
+from cflower.runs.figures import write_comparison, write_figures
+from cflower.runs.reading import find_run, read_json, run_folders
+from cflower.runs.record import RunRecord
+from cflower.runs.report import write_report
+from cflower.runs.tables import run_view, shown
+from cflower.runs.watch import ReportServer
+
+Run = Annotated[str, typer.Argument()]
+RUN_HELP = "RUN is a run folder or the beginning of its id; the newest run if not given."
+"""A command's closing line: click 8.5 drops the help of typer's arguments."""
+RunsDir = Annotated[
+    Path, typer.Option("--runs", help="Where the run folders are.", show_default=True)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
+DEFAULT_RUNS = Path("~/cflower-runs")
+
+
+def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
+    """List the runs that there are, the newest last."""
+    rows = [row_of(folder) for folder in run_folders(runs.expanduser())]
+    if as_json:
+        return print(json.dumps(rows, indent=1))
+    if not rows:
+        return print(f"There is no run in {runs}.")
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    for heading in rows[0]:
+        table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
+    for row in rows:
+        cells = {k: str(shown(v, "")) for k, v in row.items()}
+        cells["accuracy"] = shown(row["accuracy"], ".4f")
+        table.add_row(*(Text(cell) for cell in cells.values()))
+    Console(highlight=False).print(table)
+
+
+def row_of(folder: Path) -> dict[str, Any]:
+    """What the list says of one run, also of one that was interrupted or damaged."""
+    row: dict[str, Any] = {"run": folder.name, "state": "not begun"}
+    row |= dict.fromkeys(("rounds", "clients", "clusters", "accuracy"))
+    if not (folder / "summary.json").is_file():
+        return row
+    try:
+        summary = read_json(folder, "summary.json")
+    except RunFolderError:
+        return row | {"state": "damaged"}
+    return row | {
+        "state": "finished" if summary["finished"] else "not finished",
+        "rounds": summary["rounds"],
+        "clients": len(summary["clients"]),
+        "clusters": len(summary["clusters"]),
+        "accuracy": summary["metrics"].get("accuracy"),
+    }
+
+
+def show(run: Run = "", runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
+    """Print the cluster tree and the client × model table of a run."""
+    folder = find_run(runs.expanduser(), run)
+    summary, tree = read_json(folder, "summary.json"), read_json(folder, "tree.json")
+    if as_json:
+        return print(json.dumps({**summary, "tree": tree["clusters"]}, indent=1))
+    Console().print(run_view(summary, tree))
+    print(f"Run folder: {folder}")
+
+
+def report(
+    run: Run = "",
+    runs: RunsDir = DEFAULT_RUNS,
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="Also write pictures for papers (PNG and SVG) into this folder."),
+    ] = None,
+) -> None:
+    """Write report.html, one page with everything about a run; it needs no network."""
+    folder = find_run(runs.expanduser(), run)
+    with writing(folder, "RUN"):
+        path = write_report(folder)
+    print(f"Report: {path}")
+    if figures is not None:
+        with writing(figures, "--figures"):
+            for written in write_figures(RunRecord.read(folder), figures.expanduser()):
+                print(f"Figure: {written}")
+    if open_it:
+        webbrowser.open(path.absolute().as_uri())
+
+
+def watch(
+    run: Run = "",
+    runs: RunsDir = DEFAULT_RUNS,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")
+    ] = 0,
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Show the report of a run while it goes on, on this machine only, until Ctrl-C."""
+    with ReportServer(find_run(runs.expanduser(), run), port) as server:
+        print(f"{server.run_folder.name}: {server.url} (Ctrl-C stops)", flush=True)
+        if open_it:
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+
+
+def explain(
+    run: Run = "",
+    config: Annotated[
+        list[str] | None,
+        typer.Option("-c", help='Other thresholds to ask about, such as "eps1=0.5 eps2=1.2".'),
+    ] = None,
+    runs: RunsDir = DEFAULT_RUNS,
+) -> None:
+    """Say why each cluster was split or not, and when other thresholds would have split it.
+
+    Takes the recorded norms and similarities; nothing is trained.
+    """
+    record = RunRecord.read(find_run(runs.expanduser(), run))
+    asked = read_overrides(config) if config else None
+    Console(highlight=False, soft_wrap=True).print(explanation(record, asked), markup=False)
+
+
+def compare(
+    names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
+    runs: RunsDir = DEFAULT_RUNS,
+    figure: Annotated[
+        Path, typer.Option(help="Where the picture goes; .png, .svg or .pdf.")
+    ] = Path("comparison.png"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: one table, one picture, and the keys in which they differ."""
+    if len(names) < 2:
+        raise ConfigError("Got one run, but expected two or more to compare.")
+    records = named([RunRecord.read(find_run(runs.expanduser(), name)) for name in names])
+    if as_json:
+        measures = [measures_of(record) for record in records.values()]
+        return print(json.dumps({"runs": measures, "differences": differing(records)}, indent=1))
+    console = Console(highlight=False)
+    console.print(comparison_table(records))
+    console.print(differences(records), markup=False)
+    with writing(figure, "--figure"):
+        for path in write_comparison(records, figure.expanduser()):
+            print(f"Picture: {path}")
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Say in a sentence what kept a file from being written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot write {option} {path}: {error.strerror or error}. Give a place that can be "
+            "written."
+        ) from None
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of `cflower`."""
+    app.command("list")(list_runs)
+    for command in (show, report, watch, explain):
+        app.command(epilog=RUN_HELP)(command)
+    app.command()(compare)

@@ -1,0 +1,116 @@
+"""What `datasets` reads: the Hugging Face Hub, and folders of other kinds than ours.
+
+Imported only where it is needed: `datasets` alone takes over a second.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import datasets
+import huggingface_hub
+
+from cflower.data.columns import Table
+from cflower.errors import DataError, first_line
+
+HUB_TIMEOUT = 5.0
+"""Seconds to wait for the Hub before it counts as not reachable."""
+
+
+def load_with_datasets(path: str, name: str) -> Table:
+    """The training examples of a folder that `datasets` understands."""
+    with _quiet():
+        return training_part(datasets.load_dataset(path), name)
+
+
+def load_hub(name: str) -> Table:
+    """The training examples of a public data set of the Hub, or of the local cache.
+
+    Raises
+    ------
+    DataError
+        If there is none of this name, or the Hub cannot be reached.
+    """
+    instead = "use 'digits', or a local folder by its path."
+    with _quiet():
+        reachable = _hub_reachable()
+        try:
+            if reachable:
+                parts = datasets.load_dataset(name)
+            else:
+                with _offline():  # finds what an earlier run left in the cache
+                    parts = datasets.load_dataset(name)
+        except datasets.exceptions.DatasetNotFoundError:
+            raise DataError(
+                f"dataset = {name!r} is neither a local folder (from {os.getcwd()}) nor a public "
+                f"data set of the Hugging Face Hub: correct the name, {instead}"
+            ) from None
+        except ConnectionError:
+            raise DataError(
+                f"dataset = {name!r} is not a local folder (from {os.getcwd()}) and the Hugging "
+                f"Face Hub is not reachable: connect to it, {instead}"
+            ) from None
+        except Exception as error:
+            raise DataError(
+                f"dataset = {name!r} cannot be loaded from the Hugging Face Hub "
+                f"({first_line(error.__cause__ or error)}): choose another, {instead}"
+            ) from None
+    return training_part(parts, name)
+
+
+def training_part(parts: Any, name: str) -> Table:
+    """The table of a ``datasets.Dataset``, or of the part ``train`` of several.
+
+    Raises
+    ------
+    DataError
+        If there is no such part.
+    """
+    if isinstance(parts, Mapping):
+        if "train" not in parts:
+            raise DataError(
+                f"{name} has no training examples, only {', '.join(map(str, parts))}: name the "
+                "files or their folder 'train'."
+            )
+        parts = parts["train"]
+    features = parts.features
+    classes = {n: tuple(f.names) for n, f in features.items() if isinstance(f, datasets.ClassLabel)}
+    images = [n for n, f in features.items() if isinstance(f, datasets.Image)]
+    return Table.of(name, parts.with_format("arrow")[:], classes, images)
+
+
+def _hub_reachable() -> bool:
+    """Whether the Hub answers at all: a load would try six times, for half a minute or more."""
+    try:
+        session = huggingface_hub.get_session()
+        session.head(huggingface_hub.constants.ENDPOINT, timeout=HUB_TIMEOUT)
+    except Exception:  # whatever the HTTP library calls it, or offline mode
+        return False
+    return True
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Let `datasets` look into its cache only, as with HF_HUB_OFFLINE=1."""
+    places: tuple[Any, ...] = (huggingface_hub.constants, datasets.config)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    for place in places:
+        place.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars: every client would draw its own into the one log."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,101 @@
+// Clusters and clients, with the models that serve them
+function gainOf(client) {
+  return known(client.own) && known(client.common) ? client.own - client.common : null;
+}
+
+const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
+
+function drawClients() {
+  if (!run.clients.length) return fill('clients', note('No client has answered yet.'));
+  const search = /** @type {HTMLInputElement} */ (html('input', { id: 'search', 'data-key': 'search', type: 'search', value: state.search, placeholder: 'name or group', oninput: () => {
+    state.search = search.value;
+    writeAddress();
+    rows();
+  } }));
+  const count = html('span', { id: 'shown-clients', role: 'status' });
+  const { node, rows } = clientTable(count);
+  fill('clients', clusterTable(), html('p', { class: 'choices' }, html('label', {}, 'Find clients ', search), count), node);
+  return rows();
+}
+
+// One row a cluster: what its clients get, and who gets least.
+function clusterTable() {
+  if (run.run.kind !== 'clustered' || look.leaves.length < 2) return null;
+  const compared = run.clients.some((client) => known(client.common));
+  const grouped = run.clients.some((client) => known(client.group));
+  const heads = ['cluster', 'clients', 'own model', ...(compared ? ['before the split', difference(), 'better / worse'] : []), 'lowest',
+    ...(grouped ? ['true groups'] : [])];
+  const rows = look.leaves.map((name) => {
+    const mine = run.clients.filter((client) => client.cluster === name);
+    const of = (key) => average(mine.map((client) => client[key]).filter(known));
+    const gains = mine.map(gainOf).filter(known).map(better);
+    const worst = mine.filter((client) => known(client.own)).sort((a, b) => better(a.own - b.own))[0];
+    const groups = new Map();
+    for (const { group } of mine) groups.set(group ?? '–', (groups.get(group ?? '–') ?? 0) + 1);
+    return html('tr', { class: state.cluster === name ? 'chosen' : '' },
+      html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
+        { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
+      html('td', {}, String(mine.length)), html('td', {}, score(of('own'))),
+      compared ? [html('td', {}, score(of('common'))), html('td', {}, signed(known(of('common')) ? of('own') - of('common') : null)),
+        html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
+      html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
+      grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);
+  });
+  return html('div', { id: 'clusters' }, table('Clusters', heads, rows));
+}
+
+function clientTable(count) {
+  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['gain', difference()],
+    ['common', `before the split (round ${run.run.firstSplit})`], ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'training examples'], ['group', 'true group']];
+  const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
+  const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
+  const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));
+  const body = html('tbody');
+  const heads = used.map(([key, words]) => html('th', { scope: 'col', 'data-column': key }, button(words, () => {
+    state.way = state.sort === key ? -state.way : 1;
+    state.sort = key;
+    writeAddress();
+    rows();
+  }), html('span', { 'aria-hidden': 'true' })));
+  const rows = () => {
+    const { sort: key, way } = state;
+    const wanted = state.search.trim().toLowerCase();
+    const found = clients.filter((row) => isMember(row.i, state.cluster)
+      && [row.name, known(row.group) ? `group ${row.group}` : ''].some((text) => text.toLowerCase().includes(wanted)));
+    found.sort((a, b) => {
+      if (!known(a[key]) || !known(b[key])) return Number(known(b[key])) - Number(known(a[key])) || a.i - b.i;
+      const rank = typeof a[key] === 'number' ? a[key] - b[key] : natural.compare(a[key], b[key]);
+      return way * rank || a.i - b.i;
+    });
+    for (const head of heads) {
+      const mine = head.getAttribute('data-column') === key;
+      head.setAttribute('aria-sort', mine ? (way > 0 ? 'ascending' : 'descending') : 'none');
+      head.lastChild.textContent = mine ? (way > 0 ? ' ↑' : ' ↓') : '';
+    }
+    body.replaceChildren(...found.map((row) => (row.node ??= clientRow(row, used, largest))));
+    const where = state.cluster ? ` of cluster ${state.cluster}` : '';
+    count.textContent = found.length < clients.length ? `${found.length} of ${clients.length} clients${where}` : counted(clients.length, 'client');
+  };
+  const hint = run.run.finished ? `${capital(metric().name)} on each client’s held-out examples at the end.`
+    : 'The run is not finished: own models are as of the last round.';
+  const node = [html('p', { class: 'hint' }, hint), html('div', { class: 'scroll', id: 'client-table', tabindex: 0, role: 'group', 'aria-label': 'Table of clients' },
+    html('table', {}, html('thead', {}, html('tr', {}, heads)), body))];
+  return { node, rows };
+}
+
+function clientRow(row, columns, largest) {
+  const cells = {
+    name: () => html('th', { scope: 'row', title: row.name }, button(row.name, () => toggle('client', row.i),
+      { class: 'plain', 'data-key': `client:${row.i}`, 'aria-pressed': String(state.client === row.i) })),
+    cluster: () => html('td', {}, swatch(colorOf(row.cluster)), ` ${row.cluster ?? '–'}`),
+    gain: () => html('td', {}, known(row.gain) ? [html('i', { class: better(row.gain) < 0 ? 'bar lost' : 'bar',
+      style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), signed(row.gain)] : '–'),
+    level: () => html('td', {}, row.level ?? '–'),
+    examples: () => html('td', {}, known(row.examples) ? String(row.examples) : '–'),
+    group: () => html('td', {}, String(row.group ?? '–')),
+  };
+  const line = html('tr', { class: state.client === row.i ? 'chosen' : '', onclick: (event) => {
+    if (!event.target.closest('button')) toggle('client', row.i);
+  } }, columns.map(([key]) => cells[key]?.() ?? html('td', {}, score(row[key]))));
+  return line;
+}

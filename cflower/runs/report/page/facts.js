@@ -1,0 +1,74 @@
+// What came out, bad replies and absences, the config
+function drawFacts() {
+  const about = run.run;
+  byId('run-id').textContent = about.id;
+  byId('finding').textContent = about.sentence;
+  const name = metric().name;
+  const rows = [];
+  if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model, of each client’s cluster', about.own]);
+  if (known(about.common)) {
+    rows.push([`common model before the split (round ${about.firstSplit})`, about.common],
+      ['conventional FL for all rounds', null]);
+  }
+  const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
+  fill('compared', rows.map(([words, value]) => html('div', {}, html('dt', {}, words),
+    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : 'not measured'))));
+  byId('compared-hint').textContent = known(about.common)
+    ? `Mean ${name} on held-out examples. The common model stopped learning in round ${about.firstSplit}: this difference is not the gain over conventional federated learning, which would have gone on.`
+    : rows.length ? `Mean ${name} on held-out examples.` : '';
+  const gains = run.clients.map(gainOf).filter(known);
+  const facts = [['clients', String(run.clients.length), ''],
+    ['rounds', String(about.rounds), about.finished ? '' : ` of ${about.planned}`]];
+  if (about.kind === 'clustered') facts.unshift(['clusters', String(look.leaves.length), '']);
+  if (gains.length) {
+    facts.push(['clients better than before the split', String(gains.filter((gain) => better(gain) > 0).length), ''],
+      ['clients worse', String(gains.filter((gain) => better(gain) < 0).length), '']);
+  }
+  if (known(about.adjustedRandIndex)) facts.push(['match with the true groups (adjusted Rand index)', figure(about.adjustedRandIndex), '']);
+  fill('facts', facts.map(([words, value, unit]) =>
+    html('div', {}, html('dt', {}, words), html('dd', {}, value, html('small', {}, unit)))));
+}
+
+function spans(rounds) {
+  const found = [];
+  for (const round of rounds) {
+    const last = found[found.length - 1];
+    if (last && round === last[1] + 1) last[1] = round;
+    else found.push([round, round]);
+  }
+  return listed(found.map(([from, to]) => (from === to ? String(from) : `${from}–${to}`)), 12);
+}
+
+function drawProblems() {
+  const share = run.run.fractionTrain;
+  const sampled = share < 1;
+  const rows = run.problems.map(({ client, problem, rounds }) => [client, problem, rounds.length, spans(rounds)]);
+  const told = new Map();
+  for (const { client, rounds } of run.problems) told.set(client, (told.get(client) ?? 0) + rounds.length);
+  run.heard.forEach(([heard, member], client) => {
+    const missing = member - heard - (told.get(client) ?? 0);
+    if (missing > 0 && !sampled) rows.push([client, 'was not there, or served another cluster’s model', missing, '']);
+  });
+  rows.sort((a, b) => a[0] - b[0]);
+  const notes = [];
+  if (sampled) notes.push(note(`A share of ${share} of every cluster trains in a round, so a client that is not heard from is not absent.`));
+  if (!rows.length) {
+    notes.push(note(sampled ? 'No reply had to be set aside.' : 'Every client answered every round with a usable reply.'));
+    return fill('problems', notes);
+  }
+  return fill('problems', notes, table('Bad replies and absences, by client', ['client', 'reply', 'times', 'rounds'], rows.map(([client, problem, times, when]) =>
+    html('tr', {}, html('th', { scope: 'row' }, clientName(client)), html('td', { class: 'left wrap' }, problem),
+      html('td', {}, String(times)), html('td', { class: 'left wrap' }, when)))));
+}
+
+const table = (label, heads, rows) => html('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': label },
+  html('table', {}, html('thead', {}, html('tr', {}, heads.map((words) => html('th', { scope: 'col' }, words)))),
+    html('tbody', {}, rows)));
+
+function drawConfig() {
+  const keys = (entries) => html('dl', { class: 'keys' }, entries.map(([key, value, before]) =>
+    html('div', known(before) ? { class: 'changed' } : {}, html('dt', {}, key), html('dd', {}, String(value),
+      known(before) ? html('small', {}, ` changed; the default is ${before === '' ? 'empty' : before}`) : null))));
+  fill('config', keys(run.config.map((entry) => [entry.key, entry.value, entry.default])),
+    html('details', {}, html('summary', {}, 'Versions'), keys(Object.entries(run.versions))));
+}

@@ -1,0 +1,180 @@
+// The similarity matrices
+//
+// The upper half comes as one byte an entry; it is drawn pixel by pixel and scaled up. Green is
+// together, grey is apart: neither is the colour of a cluster, which the bars at the edges have.
+function drawSimilarity() {
+  byId('similarity-section').hidden = run.run.kind !== 'clustered';
+  const { shown, left_out: leftOut } = run.matrices;
+  if (!shown.length) {
+    return fill('similarity', note('No similarity was computed: a split was never considered, or no round got that far.'));
+  }
+  const names = [...new Set(shown.map((matrix) => matrix.cluster))].sort(natural.compare);
+  const matrix = chosenMatrix(shown, names);
+  const mine = shown.filter((other) => other.cluster === matrix.cluster);
+  const choose = (round, cluster) => {
+    state.matrix = `${round}@${cluster}`;
+    writeAddress();
+    keepFocus(drawSimilarity);
+  };
+  const choice = (id, entries, value, onchange) => {
+    const select = /** @type {HTMLSelectElement} */ (html('select', { id, 'data-key': id, onchange: () => onchange(select.value) },
+      entries.map(([key, words]) => html('option', { value: key }, words))));
+    select.value = value;
+    return select;
+  };
+  const nearest = (cluster) => chosenMatrix(shown.filter((other) => other.cluster === cluster), [cluster], matrix.round);
+  return fill('similarity', html('p', { class: 'choices' },
+    html('label', {}, 'Matrix of cluster ', choice('matrix-cluster', names.map((name) => [name, name]), matrix.cluster,
+      (name) => choose(nearest(name).round, name))),
+    html('label', {}, 'in round ', choice('matrix-round', mine.map((other) => [other.round, `${other.round}: ${other.outcome}`]), matrix.round,
+      (round) => choose(round, matrix.cluster)))),
+  html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)),
+  leftOut ? note(`${leftOut} more matrices of refused splits are in the run folder; they are left out to keep this page small.`) : null);
+}
+
+// The one that was asked for; else, of the picked cluster, the picked round's or the split's.
+function chosenMatrix(shown, names, round = state.round) {
+  const asked = shown.find((matrix) => `${matrix.round}@${matrix.cluster}` === state.matrix);
+  if (asked) return asked;
+  const split = (matrix) => matrix.outcome === 'split';
+  const cluster = names.includes(state.cluster) ? state.cluster : (shown.find(split) ?? shown[0]).cluster;
+  const mine = shown.filter((matrix) => matrix.cluster === cluster);
+  if (round === null) return mine.find(split) ?? mine[mine.length - 1];
+  return mine.reduce((best, matrix) => (Math.abs(matrix.round - round) < Math.abs(best.round - round) ? matrix : best));
+}
+
+function bytesOf(upperHalf, m) {
+  const binary = atob(upperHalf);
+  const bytes = new Int8Array(m * m);
+  let next = 0;
+  for (let row = 0; row < m; row += 1) {
+    bytes[row * m + row] = 127;
+    for (let column = row + 1; column < m; column += 1) {
+      const value = binary.charCodeAt(next);
+      bytes[row * m + column] = value;
+      bytes[column * m + row] = value;
+      next += 1;
+    }
+  }
+  return bytes;
+}
+
+function rgbOf(color) {
+  const probe = html('i', { style: { color } });
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  probe.remove();
+  return found;
+}
+
+function palette() {
+  const [low, middle, high] = [rgbOf('var(--away)'), rgbOf('var(--card)'), rgbOf('var(--together)')];
+  return Array.from({ length: 255 }, (_, i) => {
+    const value = (i - 127) / 127;
+    const end = value < 0 ? low : high;
+    return middle.map((from, channel) => Math.round(from + (end[channel] - from) * Math.abs(value) ** 0.8));
+  });
+}
+
+function matrixImage(matrix) {
+  const m = matrix.clients.length;
+  const image = new ImageData(m, m);
+  // Four bytes a pixel, in the order blue, green, red as a number on every machine of today.
+  const packed = palette().map(([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red);
+  const pixels = new Int32Array(image.data.buffer);
+  for (let i = 0; i < m * m; i += 1) pixels[i] = packed[Math.max(-127, matrix.bytes[i]) + 127];
+  const canvas = /** @type {HTMLCanvasElement} */ (html('canvas', { width: m, height: m }));
+  canvas.getContext('2d').putImageData(image, 0, 0);
+  return canvas.toDataURL();
+}
+
+function matrixPicture(matrix, width) {
+  const m = matrix.clients.length;
+  matrix.bytes ??= bytesOf(matrix.values, m);
+  const names = matrix.clients.map(clientName);
+  const wanted = Math.min(110, 14 + 6.4 * Math.max(...names.map((name) => name.length)));
+  const fits = (width - wanted - 8) / m >= 8;
+  const start = fits ? wanted : 8;
+  const size = Math.min(width - start - 2, Math.max(320, m * (m > 40 ? 9 : 36)));
+  const tall = size / m;
+  const top = 8;
+  const drawing = svg('svg', { width, height: size + top + 2 });
+  if (fits) {
+    names.forEach((name, row) => drawing.append(svg('text', { x: start - 10, y: top + (row + 0.5) * tall + Math.min(4, tall * 0.32), 'text-anchor': 'end',
+      class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 15)}…` : name)));
+  }
+  drawing.append(svg('image', { href: matrixImage(matrix), x: start, y: top, width: size, height: size, preserveAspectRatio: 'none', class: 'pixels' }));
+  const homes = matrix.clients.map((client) => look.home[client]);
+  for (let row = 0, next; row < m; row = next) {
+    next = row + 1;
+    while (next < m && homes[next] === homes[row]) next += 1;
+    const [fill, long] = [colorOf(homes[row]), (next - row) * tall];
+    drawing.append(svg('rect', { x: start - 7, y: top + row * tall, width: 5, height: long, fill }),
+      svg('rect', { x: start + row * tall, y: top - 7, width: long, height: 5, fill }));
+  }
+  for (const from of startsOf(matrix).slice(1)) {
+    const at = from * tall;
+    drawing.append(svg('path', { d: `M${start} ${top + at}h${size}M${start + at} ${top}v${size}`, stroke: 'var(--ink)', 'stroke-width': 2 }));
+  }
+  const frame = (row, attributes) => svg('rect', { x: start, y: row === null ? 0 : top + row * tall, width: size, height: tall, fill: 'none', stroke: 'var(--ink)', ...attributes });
+  const line = frame(null, { visibility: 'hidden' });
+  const picked = matrix.clients.indexOf(state.client);
+  drawing.append(line, picked < 0 ? '' : frame(picked, { 'stroke-width': 2 }));
+  const at = (place) => Math.max(0, Math.min(m - 1, Math.floor(place / tall)));
+  return along(drawing, { key: 'matrix', label: matrixText(matrix), steps: Array.from({ length: m }, (_, row) => row),
+    nearest: ([, y]) => at(y - top),
+    mark: (row) => {
+      line.setAttribute('visibility', row === null ? 'hidden' : 'visible');
+      if (row !== null) line.setAttribute('y', String(top + row * tall));
+    },
+    describe: (row, place) => {
+      if (!place) return `${names[row]}: ${alikeText(matrix, row)}`;
+      const column = at(place[0] - start);
+      return `${names[row]}\n${names[column]}\ncosine similarity ${(matrix.bytes[row * m + column] / 127).toFixed(2).replace('-', '−')}`;
+    },
+    pick: (row) => toggle('client', matrix.clients[row]) });
+}
+
+const startsOf = (matrix) => matrix.sides.map((_, i) => matrix.sides.slice(0, i).reduce((a, b) => a + b, 0));
+const sidesOf = (matrix) => matrix.sides.flatMap((size, i) => Array(size).fill(i));
+
+// Sums and counts of the entries within a side, and across.
+function alike(matrix, rows) {
+  const m = matrix.clients.length;
+  const side = sidesOf(matrix);
+  const [sums, counts] = [[0, 0], [0, 0]];
+  let most = -127;
+  for (const row of rows) {
+    for (let column = 0; column < m; column += 1) {
+      if (column !== row) {
+        const value = matrix.bytes[row * m + column];
+        const apart = side[row] === side[column] ? 0 : 1;
+        sums[apart] += value;
+        counts[apart] += 1;
+        if (apart && value > most) most = value;
+      }
+    }
+  }
+  const [within, across] = [0, 1].map((i) => (counts[i] ? (sums[i] / counts[i] / 127).toFixed(2).replace('-', '−') : '–'));
+  return { within, across, most: (most / 127).toFixed(2).replace('-', '−') };
+}
+const alikeText = (matrix, row) => {
+  const { within, across } = alike(matrix, [row]);
+  return `mean similarity ${within} with its own side, ${across} with the others`;
+};
+function matrixText(matrix) {
+  matrix.bytes ??= bytesOf(matrix.values, matrix.clients.length);
+  const { within, across, most } = alike(matrix, matrix.clients.map((_, i) => i));
+  return `Round ${matrix.round}, cluster ${matrix.cluster}: ${matrix.outcome}. Mean similarity within a side ${within}, across the sides ${across}; the most alike across are at ${most}.`;
+}
+
+function matrixNotes(matrix) {
+  const colors = palette();
+  const ramp = `linear-gradient(90deg, ${[0, 64, 127, 190, 254].map((i) => `rgb(${colors[i]})`).join(',')})`;
+  const sides = startsOf(matrix).map((start, i) => matrix.clients.slice(start, start + matrix.sides[i]));
+  return html('div', { class: 'side' },
+    html('p', { class: 'hint' }, 'opposite −1 ', html('i', { class: 'ramp', style: { background: ramp } }), ' +1 the same'),
+    html('p', { id: 'matrix-text' }, matrixText(matrix)),
+    sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
+      html('span', { class: 'anywhere' }, listed(side.map(clientName), 12)))));
+}

@@ -1,0 +1,42 @@
+"""The Flower app bundle: everything the apps need, and little else, goes to every SuperNode."""
+
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+ROOT = Path(__file__).parents[1]
+MOST_BYTES = 500_000
+"""Of the whole bundle: Flower does not compress it."""
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def bundle() -> bytes:
+    return build_fab_from_disk(ROOT)
+
+
+def test_the_bundle_holds_the_package_and_little_else(bundle: bytes) -> None:
+    names = {name for name in ZipFile(BytesIO(bundle)).namelist() if not name.endswith(".py")}
+    page = "cflower/runs/report/page.json"
+    assert names == {"pyproject.toml", "LICENSE", page, ".info/CONTENT"}
+    assert len(bundle) < MOST_BYTES
+
+
+@pytest.mark.slow
+def test_both_apps_and_the_report_work_from_the_bundle_alone(bundle: bytes, tmp_path: Path) -> None:
+    ZipFile(BytesIO(bundle)).extractall(tmp_path)
+    program = (
+        "import cflower.server_app, cflower.client_app; from cflower.runs.report.page import page; "
+        "assert 'drawTree' in page({'run': {'id': ''}}); print(cflower.__file__)"
+    )
+    # Modules of the working folder come first, before an installed cflower.
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert Path(ran.stdout.strip()).is_relative_to(tmp_path)
