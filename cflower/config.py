@@ -176,7 +176,7 @@ class RunConfig:
         return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
 
     def part(self, kind: type[Part]) -> Part:
-        """Those keys that a room of its own has as settings, such as `TrainingSettings`."""
+        """The fields that ``kind`` also has, as a ``kind``, such as `TrainingSettings`."""
         return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
 
     def output_path(self, *, relative_to: Path | None = None) -> Path:

@@ -137,6 +137,7 @@ def check_free(path: Path) -> None:
     Raises
     ------
     ExportError
+        If it is taken, or its folder is missing.
     """
     if path.is_dir():
         raise ExportError(f"{path} is a folder: give --output the name of a file in it.")

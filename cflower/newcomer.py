@@ -146,6 +146,7 @@ def check_assignable(saved: SavedRun) -> None:
     Raises
     ------
     RunFolderError
+        If the run is not finished, trained every client alone, or was never split.
     """
     name, summary = saved.path.name, read_json(saved.path, "summary.json")
     if not summary.get("finished"):
