@@ -312,13 +312,13 @@ class ClusteredFL(Strategy):
             if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
                 raise FederationError(problem)
             self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
+            log(INFO, "")
+            log(INFO, "Clusters found:")
+            for line in tree_lines(self.final_report, self.metric):
+                log(INFO, "\t%s", line)
         finally:
             self._observers.end(self.final_report)
             self._own_start = False
-        log(INFO, "")
-        log(INFO, "Clusters found:")
-        for line in tree_lines(self.final_report, self.metric):
-            log(INFO, "\t%s", line)
         return ClusteredResult.of(result, self.final_report, self.models)
 
     def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:

@@ -83,5 +83,5 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
         sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]
         if all(sides) and sum(map(len, sides)) == len(matrix.clients):
             return [sorted(side, key=rank) for side in sides]
-    found = bipartition(matrix.values, run.config["linkage"])
+    found = bipartition(matrix.values, run.config.get("linkage", "single"))
     return [sorted(found.first, key=rank), sorted(found.second, key=rank)]
