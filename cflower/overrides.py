@@ -5,8 +5,8 @@ from typing import Any
 from cflower.errors import ConfigError
 
 
-def read_overrides(config: list[str]) -> dict[str, Any]:
-    """The values of ``-c``, in Flower's own syntax.
+def read_overrides(config: list[str], option: str = "-c") -> dict[str, Any]:
+    """The values of ``-c``, or another option, in Flower's own syntax.
 
     Raises
     ------
@@ -22,4 +22,4 @@ def read_overrides(config: list[str]) -> dict[str, Any]:
         raise ConfigError(f"There is no file {config[0]!r}.") from None
     except (click.ClickException, ValueError) as error:
         message = error.message if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError(f"Cannot read -c {' '.join(config)!r}: {message}") from None
+        raise ConfigError(f"Cannot read {option} {' '.join(config)!r}: {message}") from None

@@ -46,6 +46,7 @@ APPS = (
     "owner",
     "newcomer",
     "exporting",
+    "local_client",
     "saved_run",
 )
 ALLOWED_TO_ALGORITHM = ("cflower.algorithm", "cflower.errors", "cflower.seeding")
