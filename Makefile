@@ -15,9 +15,6 @@ lint:  ## style and types, nothing changed
 	ruff format --check .
 	mypy
 
-page:  ## the report's HTML, CSS and JavaScript joined into page.json
-	python -m cflower.runs.report.build
-
 format:  ## style put right where it can be
 	ruff check --fix .
 	ruff format .
@@ -27,3 +24,6 @@ docs:  ## the API reference, into build/api
 
 golden:  ## write tests/golden anew; then read its git diff
 	python -m tests.golden.run
+
+page:  ## the report's HTML, CSS and JavaScript joined into page.json
+	python -m cflower.runs.report.build

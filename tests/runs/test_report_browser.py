@@ -172,7 +172,7 @@ def test_the_sliders_answer_as_explain_does(browser: Any, tmp_path: Path) -> Non
                 assert said.startswith(f"Cluster {cluster}: ")
                 expected = [
                     f"would have split in round {first.server_round}"
-                    if first.answer.outcome
+                    if first.verdict.outcome
                     else f"norms would have allowed a split in round {first.server_round}"
                     for first in first_splits(record, cluster, given)
                 ]
