@@ -84,8 +84,8 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
         sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]
         if all(sides) and sum(map(len, sides)) == len(matrix.clients):
             return [sorted(side, key=rank) for side in sides]
-    if run.config.get("split-criterion") == "norms":
-        two = bipartition(matrix.values, run.config.get("linkage", "single"))
+    if run.criterion["name"] == "norms":
+        two = bipartition(matrix.values, run.criterion["linkage"])
         found = [list(two.first), list(two.second)]
     else:
         labels = best_cut(matrix.values).labels
