@@ -159,7 +159,8 @@ class ClusteredFL(Strategy):
         self.isolated, self.seed = isolated, seed
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
-        self.roll_call = roll_call or RollCall(asks=None)
+        # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
+        self.roll_call = roll_call or RollCall(timeout=300.0, asks=None)
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
         self.conduct = Conduct()
