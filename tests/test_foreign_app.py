@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -299,6 +301,18 @@ def test_clipping_on_the_server_is_refused_in_a_sentence(wrap) -> None:
         wrap(ClusteredFL(CRITERION)).start(
             grid, initial_arrays(), 2, train_config=ConfigRecord({"lr": 0.5})
         )
+
+
+def test_secure_aggregation_is_refused_in_a_sentence() -> None:
+    grid = InlineGrid(client_app(), len(GROUPS), CONFIG)
+    context = LegacyContext(
+        Context(1, 1, {}, RecordDict(), {}), ServerConfig(num_rounds=1), ClusteredFL(CRITERION)
+    )
+    workflow = DefaultWorkflow(
+        fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
+    )
+    with pytest.raises(ConfigError, match="secure aggregation shows the server only sums"):
+        workflow(grid, context)
 
 
 NAMED = client_app()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -232,6 +232,20 @@ class ClusteredFL(Strategy):
         if self.isolated:
             return "isolated"
         return "federated" if described(self.criterion)["name"] == "never" else "clustered"
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """Refuse Flower's older workflows, with them SecAgg+: they begin with this call.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older "
+            "workflows: secure aggregation shows the server only sums of updates, and clusters "
+            "are found by comparing single ones. Call ClusteredFL.start; against a curious server "
+            "there are LocalDpMod and cflower.PermutationMod."
+        )
 
     def summary(self) -> None:
         """Log the effective settings."""
