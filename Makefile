@@ -1,15 +1,29 @@
-.PHONY: check fast lint page
+.PHONY: help check fast lint format docs golden page
+.DEFAULT_GOAL := help
 
-check: lint  ## what CI runs
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+check: lint  ## what CI runs: style, types and all tests
 	python -m pytest
 
 fast: lint  ## the tests for every save
 	python -m pytest -m "not slow"
 
-lint:
+lint:  ## style and types, nothing changed
 	ruff check .
 	ruff format --check .
 	mypy
+
+format:  ## style put right where it can be
+	ruff check --fix .
+	ruff format .
+
+docs:  ## the API reference, into build/api
+	python scripts/api.py build/api
+
+golden:  ## write tests/golden anew; then read its git diff
+	python -m tests.golden.run
 
 page:  ## the report's HTML, CSS and JavaScript joined into page.json
 	python -m cflower.runs.report.build

@@ -4,6 +4,7 @@
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cflower.runs.recorder import Recorder
     from cflower.runs.trackers import Tracker
 
-__version__ = "0.1.0"
+    __version__: str
 _HOMES = {
     "AutoCriterion": "cflower.algorithm.auto",
     "ClusteredFL": "cflower.federation.strategy",
@@ -55,6 +56,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `import cflower.algorithm` needs neither Flower nor PyTorch.
+    if name == "__version__":  # pyproject.toml has it: Flower refuses a dynamic one
+        return version("cflower")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,6 +50,7 @@ def check_fields(settings: "DataclassInstance") -> None:
     Raises
     ------
     ConfigError
+        For the first such field, by its key.
     """
     for spec in fields(settings):
         value = getattr(settings, spec.name)

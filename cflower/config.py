@@ -176,7 +176,7 @@ class RunConfig:
         return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
 
     def part(self, kind: type[Part]) -> Part:
-        """Those keys that a room of its own has as settings, such as `TrainingSettings`."""
+        """The fields that ``kind`` also has, as a ``kind``, such as `TrainingSettings`."""
         return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
 
     def output_path(self, *, relative_to: Path | None = None) -> Path:
@@ -199,8 +199,8 @@ class RunConfig:
         return relative_to / path
 
 
-def read_overrides(config: Sequence[str]) -> dict[str, Any]:
-    """The values of ``-c``, in Flower's own syntax.
+def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
+    """The values of ``-c``, or another option, in Flower's own syntax.
 
     Raises
     ------
@@ -217,17 +217,17 @@ def read_overrides(config: Sequence[str]) -> dict[str, Any]:
 
     if not (len(config) == 1 and config[0].endswith(".toml")):
         for text in config:
-            check_override(text)
+            check_override(text, option)
     try:
         return dict(parse_config_args(list(config)))
     except FileNotFoundError:
         raise ConfigError(f"There is no file {config[0]!r}.") from None
     except (click.ClickException, ValueError, OSError) as error:
         message = error.message if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError(f"Cannot read -c {' '.join(config)!r}: {message}") from None
+        raise ConfigError(f"Cannot read {option} {' '.join(config)!r}: {message}") from None
 
 
-def check_override(text: str) -> None:
+def check_override(text: str, option: str) -> None:
     """Refuse what Flower would pass over, or answer without naming the key.
 
     Raises
@@ -238,8 +238,8 @@ def check_override(text: str) -> None:
     rest = re.sub(pair, "", text).strip()
     if rest:
         raise ConfigError(
-            f"Cannot read {rest!r} in -c {text!r}: expected key=value, without spaces around the "
-            "equals sign, and texts in quotes."
+            f"Cannot read {rest!r} in {option} {text!r}: expected key=value, without spaces "
+            "around the equals sign, and texts in quotes."
         )
     for key, value in re.findall(pair, text):
         try:

@@ -1,16 +1,24 @@
 """A run's model as a file with its card beside it."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from cflower.choices import check_choice
-from cflower.errors import ConfigError, ExportError, RunFolderError
+from cflower.errors import CFlowerError, ConfigError, ExportError, RunFolderError
 from cflower.learning.files import FORMATS, check_format, write_model
+from cflower.local_client import load
 from cflower.runs.card import ModelFile, model_card
 from cflower.runs.record import RunRecord
+from cflower.runs.stored import StoredRun
 from cflower.saved_run import SavedRun
 
 
@@ -22,6 +30,8 @@ def export(
     file_format: str = "",
     output: Path | str = "",
     seed_file: str = "",
+    module: str = "",
+    input_shape: tuple[int, ...] = (),
 ) -> Path:
     """Write one model of a run as a file, with a model card beside it.
 
@@ -41,6 +51,12 @@ def export(
         the file's with ``.md`` added.
     seed_file : str
         The clients' secret, if the run's weights were permuted: the file holds the true model.
+    module : str
+        For a run of any other app than cflower's own, as "torchscript" or "onnx":
+        ``package.module:factory``, which called without arguments returns the PyTorch module that
+        the run's arrays are of. "safetensors" needs none: the arrays have the app's own names.
+    input_shape : tuple of int
+        With ``module``: shape of one example, float32.
 
     Returns
     -------
@@ -58,24 +74,35 @@ def export(
     """
     file_format = format_of(file_format, str(output))
     folder = Path(run).expanduser()
-    saved, record = SavedRun.read(folder, seed_file), RunRecord.read(folder)
+    record = RunRecord.read(folder)
     if not record.clusters:
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not over."
         )
+    own = not module and "model" in record.config and (folder / "examples.json").is_file()
+    saved = SavedRun.read(folder, seed_file) if own else StoredRun.read(folder)
     name = cluster_of(record, client, cluster)
     path = Path(output or f"{folder.name}-{name}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
     check_free(path)
     check_free(card)
     weights = saved.weights(name)
+    metadata = {"format": "pt", "run": folder.name, "cluster": name, **looks_of(saved)}
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
             file, text = Path(place) / "model", Path(place) / "card"
-            model, metadata = saved.module(weights), metadata_of(saved, name)
-            write_model(model, file, file_format, saved.kind.input_shape, metadata)
+            if isinstance(saved, SavedRun):
+                shape = saved.kind.input_shape
+                write_model(saved.module(weights), file, file_format, shape, metadata)
+            elif file_format == "safetensors":
+                file.write_bytes(save(dict(saved.layout.arrays(weights)), metadata))
+            else:
+                arrays = saved.layout.arrays(weights)
+                network = module_of(module, arrays, file_format, input_shape)
+                write_model(network, file, file_format, input_shape, metadata)
             told = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
-            text.write_text(model_card(record, name, saved.kind, told))
+            kind = saved.kind if isinstance(saved, SavedRun) else None
+            text.write_text(model_card(record, name, kind, told))
             text.replace(card)
             file.replace(path)
     except OSError as error:
@@ -110,6 +137,39 @@ def format_of(file_format: str, output: str) -> str:
     return chosen
 
 
+def module_of(
+    reference: str,
+    arrays: Mapping[str, NDArray[Any]],
+    file_format: str,
+    input_shape: tuple[int, ...],
+) -> torch.nn.Module:
+    """The app's PyTorch module with these arrays in it, on the CPU, in evaluation mode.
+
+    Raises
+    ------
+    ConfigError, ExportError
+        If there is no such module, or the arrays are not its own.
+    """
+    if not reference:
+        raise ExportError(
+            f"The format {file_format} needs the app's PyTorch module: give --module "
+            "package.module:factory and --input-shape, or choose safetensors."
+        )
+    try:
+        module = load(reference, "a function that returns the app's PyTorch module")()
+        module.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
+        module.eval()(torch.zeros(2, *input_shape))
+    except CFlowerError:
+        raise
+    except Exception as error:  # a factory from outside can fail in any way
+        problem = " ".join(str(error).split())
+        raise ExportError(
+            f"{reference} does not give a module for the run's arrays and --input-shape "
+            f"{','.join(map(str, input_shape)) or 'not given'} ({type(error).__name__}: {problem})."
+        ) from None
+    return cast(torch.nn.Module, module)
+
+
 def cluster_of(record: RunRecord, client: str, cluster: str) -> str:
     """The cluster that is asked for by its own name or by one of its clients.
 
@@ -137,6 +197,7 @@ def check_free(path: Path) -> None:
     Raises
     ------
     ExportError
+        If it is taken, or its folder is missing.
     """
     if path.is_dir():
         raise ExportError(f"{path} is a folder: give --output the name of a file in it.")
@@ -146,12 +207,11 @@ def check_free(path: Path) -> None:
         raise ExportError(f"There is no folder {path.parent}: make it or give another --output.")
 
 
-def metadata_of(saved: SavedRun, cluster: str) -> dict[str, str]:
-    """What a safetensors file tells about itself."""
+def looks_of(saved: SavedRun | StoredRun) -> dict[str, str]:
+    """What a safetensors file tells of the model and of what it takes, where the run knows it."""
+    if isinstance(saved, StoredRun):
+        return {}
     return {
-        "format": "pt",
-        "run": saved.path.name,
-        "cluster": cluster,
         "model": saved.config.model,
         "input_shape": dumps(saved.kind.input_shape),
         "class_names": dumps(saved.kind.class_names),

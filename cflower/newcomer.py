@@ -1,18 +1,23 @@
 """A newcomer after the run: which of its models is the one for a client that was not there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from flwr.app import MessageType
+from flwr.clientapp import ClientApp
 
 from cflower.algorithm.newcomer import Step, descend
-from cflower.algorithm.tree import Cluster, Vector
+from cflower.algorithm.tree import Cluster, ParameterTree, Vector
 from cflower.data.client_data import ClientData, DataSettings
 from cflower.data.own_data import OwnData, load_own_data
-from cflower.errors import DataError, RunFolderError
+from cflower.errors import ConfigError, DataError
+from cflower.federation.reports import Metric
 from cflower.learning.training import TrainingSettings, evaluate, train
-from cflower.runs.reading import read_json
+from cflower.local_client import LocalClient, load_client_app
+from cflower.runs.stored import StoredRun, check_assignable
 from cflower.saved_run import SavedRun
 from cflower.seeding import torch_seed
 
@@ -22,11 +27,20 @@ class Level(NamedTuple):
 
     cluster: str
     members: int
-    accuracy: float
+    metrics: Mapping[str, Any]
     """Of this cluster's model on the newcomer's held-out examples."""
-    loss: float
     step: Step | None
     """How it went on from here; None at the leaf."""
+
+    @property
+    def accuracy(self) -> float:
+        """Of the metrics."""
+        return float(self.metrics["accuracy"])
+
+    @property
+    def loss(self) -> float:
+        """Of the metrics."""
+        return float(self.metrics["loss"])
 
 
 @dataclass(frozen=True)
@@ -37,11 +51,20 @@ class Assignment:
     """From the root to the leaf."""
     num_train: int
     num_held_out: int
+    metric: Metric = Metric()
+    """The run's, by which its models are judged."""
 
     @property
     def cluster(self) -> str:
         """The leaf."""
         return self.levels[-1].cluster
+
+    @property
+    def best(self) -> Level:
+        """The level whose model serves the newcomer best."""
+        values = [level.metrics.get(self.metric.name) for level in self.levels]
+        best = self.metric.best(value for value in values if value is not None)
+        return self.levels[values.index(best)]
 
     @property
     def stranger_at(self) -> Step | None:
@@ -52,9 +75,11 @@ class Assignment:
 
 def assign(
     run: Path | str,
-    data: ClientData | Path | str,
+    data: ClientData | Path | str | None = None,
     say: Callable[[str], None] = lambda text: None,
     *,
+    app: ClientApp | str | None = None,
+    node_config: Mapping[str, Any] | None = None,
     seed_file: str = "",
 ) -> Assignment:
     """Algorithm 4 (Sattler, Müller, Samek, arXiv 1910.01991) for a client that was not there.
@@ -68,17 +93,21 @@ def assign(
     run : Path or str
         The folder of a finished run.
     data : ClientData, Path or str
-        The newcomer's examples, or a folder of them: images by class, Parquet, CSV or NPZ files,
-        read as the ``data-path`` of a SuperNode is.
+        For a run of cflower's own app: the newcomer's examples, or a folder of them: images by
+        class, Parquet, CSV or NPZ files, read as the ``data-path`` of a SuperNode is.
     say : callable
         Told, in a few words, what goes on.
+    app : ClientApp or str
+        For a run of any other app, instead of ``data``: its ClientApp, or ``package.module:name``.
+    node_config : mapping
+        With ``app``: what its node config would be, such as ``{"partition-id": 10}``.
     seed_file : str
-        The clients' secret, if the run's weights were permuted.
+        The clients' secret, if the weights of a run of cflower's own app were permuted.
 
     Returns
     -------
     Assignment
-        The way down, with similarities at every fork, and the accuracy of every model on it.
+        The way down, with similarities at every fork, and the metrics of every model on it.
 
     Raises
     ------
@@ -86,10 +115,20 @@ def assign(
         If the run is not finished, was never split, or its folder is damaged.
     DataError
         If the examples cannot be read or do not fit the run's.
+    FederationError
+        If the app's replies cannot be used.
     """
     path = Path(run).expanduser()
+    if (app is None) == (data is None):
+        raise ConfigError(
+            "A newcomer has either data (of a run of cflower's own app) or an app (of a run of "
+            f"any other): got {'neither' if app is None else 'both'}."
+        )
+    if app is not None:
+        return assign_with_app(path, app, node_config or {}, say)
+    assert data is not None
     saved = SavedRun.read(path, seed_file)
-    check_assignable(saved)
+    check_assignable(path, saved.config.method)
     if not isinstance(data, ClientData):
         say("Reading the data")
         classes, config = saved.kind.class_names, saved.config
@@ -107,16 +146,43 @@ def assign(
     problem = saved.kind.problem_with({"input-shape": train_shape, "class-names": names})
     if problem:
         raise DataError(f"The newcomer does not fit the run: {problem}.")
+    validation = data.validation
     say("Reading the run")
-    tree = saved.tree
-    steps = descend(tree, partial(newcomers_update, saved, data, say))
+    levels = way_down(
+        saved.tree,
+        partial(newcomers_update, saved, data, say),
+        lambda cluster: evaluate(saved.module(cluster.model), validation),
+    )
+    return Assignment(levels, len(data.train), len(validation))
+
+
+def assign_with_app(
+    path: Path, app: ClientApp | str, node_config: Mapping[str, Any], say: Callable[[str], None]
+) -> Assignment:
+    """Algorithm 4 through the app's own ClientApp; see `assign`."""
+    stored = StoredRun.read(path)
+    check_assignable(path, stored.settings["method"])
+    client_app = load_client_app(app) if isinstance(app, str) else app
+    client = LocalClient(stored, client_app, node_config)
+    say("Training")
+    levels = way_down(stored.tree, client.update, client.measured)
+    told = client.num_examples
+    metric = Metric(stored.settings["metric"], stored.settings["higher-is-better"])
+    return Assignment(levels, int(told[MessageType.TRAIN]), int(told[MessageType.EVALUATE]), metric)
+
+
+def way_down(
+    tree: ParameterTree,
+    update_of: Callable[[Cluster], Vector],
+    measured: Callable[[Cluster], Mapping[str, Any]],
+) -> tuple[Level, ...]:
+    """Where `descend` leads, and how the newcomer measures every model on the way."""
+    steps = descend(tree, update_of)
     by_cluster = {step.cluster: step for step in steps}
-    levels = []
-    for cluster in tree.path(steps[-1].fork.child):
-        measured = evaluate(saved.module(cluster.model), data.validation)
-        step = by_cluster.get(cluster.name)
-        levels.append(Level(cluster.name, len(cluster.members), **measured, step=step))
-    return Assignment(tuple(levels), len(data.train), len(data.validation))
+    return tuple(
+        Level(c.name, len(c.members), measured(c), by_cluster.get(c.name))
+        for c in tree.path(steps[-1].fork.child)
+    )
 
 
 def newcomers_update(
@@ -138,28 +204,3 @@ def newcomers_update(
     seed = torch_seed(config.seed, "train", server_round, name)
     train(model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed)
     return saved.compared(model, cluster.model)
-
-
-def check_assignable(saved: SavedRun) -> None:
-    """Refuse a run whose tree is not final, or has no fork.
-
-    Raises
-    ------
-    RunFolderError
-    """
-    name, summary = saved.path.name, read_json(saved.path, "summary.json")
-    if not summary.get("finished"):
-        raise RunFolderError(
-            f"The run {name} is not finished (round {summary.get('rounds')}): its clusters may "
-            "still split, so let it finish, or go on with it (resume) if it was interrupted."
-        )
-    if saved.config.method == "isolated":
-        raise RunFolderError(
-            f"The run {name} trained every client alone (method = 'isolated'): it has no groups "
-            "to assign a newcomer to."
-        )
-    if not summary.get("splits"):
-        raise RunFolderError(
-            f"The run {name} was never split: all its clients share the model of cluster 0, which "
-            "is a newcomer's too."
-        )

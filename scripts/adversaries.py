@@ -1,4 +1,4 @@
-"""Clients that want harm: are they separated, and are the others as well off as without them?
+"""Clients that spoil the training: are they separated, and are the others as good as without them?
 
     python scripts/adversaries.py --data digits,mnist=/data/mnist --seeds 0-2
 
@@ -86,7 +86,7 @@ def without(clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, A
 
 
 def attacked(attack: str, clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a run in which the last clients want harm."""
+    """The summary of a run in which the last clients are adversaries."""
     honest = clients - adversaries
     keys = keys | {"shift": "none", "min-available-nodes": clients}
     if attack == "reversed":

@@ -1,6 +1,58 @@
-"""For all tests: the same examples every time, and no assertion on the time they take."""
+"""For all tests: the same examples every time, no assertion on the time they take; a SuperLink."""
 
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="session")
+def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a SuperLink that is ours alone, as long as the tests run."""
+    home = tmp_path_factory.mktemp("flwr-home")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "127.0.0.1:{port}"\n'
+        "insecure = true\n"
+    )
+    environment = os.environ | {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    log = (home / "superlink.log").open("w")
+    command = [BIN / "flower-superlink", "--insecure", "--simulation"]
+    command += ["--host", "127.0.0.1", "--port", port]
+    superlink = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
+    try:
+        wait_for_port(int(port), superlink)
+        yield environment
+    finally:
+        superlink.terminate()
+        superlink.wait(30)
+        log.close()
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"the SuperLink did not open port {port}")

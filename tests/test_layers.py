@@ -53,6 +53,7 @@ APPS = (
     "cli",
     "newcomer",
     "exporting",
+    "local_client",
     "saved_run",
 )
 ALLOWED_TO_ALGORITHM = ("cflower.algorithm", "cflower.errors", "cflower.seeding")

@@ -40,10 +40,18 @@ class AutoCriterion:
 
     Parameters
     ----------
-    settled, alive, companions, small, sure : float
-        See above.
-    patience : int
-        See above, in rounds.
+    settled : float in (0, 1]
+        Largest ratio of the mean update's length to the mean length of the updates.
+    alive : float in [0, 1)
+        Smallest ratio of the longest update to the longest that this branch of the tree saw.
+    companions : float in [0, 1]
+        Smallest share of members that are not alone in their part.
+    small : float >= 0
+        In mean cosine times m²: the margin that a cluster of m members needs.
+    sure : float in (0, 1)
+        Probability that chance alone does not produce the margin, Student's t.
+    patience : int >= 1
+        Rounds for which the same cut must have come out.
     heard_share : float in (0, 1]
         Share of the members that must have been heard from at least twice.
 
@@ -148,12 +156,14 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     new = [evidence.clients[i] for i in heard if evidence.clients[i] not in place]
     place |= {name: len(clients) + i for i, name in enumerate(new)}
     clients += new
-    width = len(evidence.vectors[0]) if evidence.vectors else 0
+    before = memory.get("averages", np.zeros((0, 0), np.float32))
+    # No update is fresh when all models have just moved far, such as by a wrapper's noise.
+    width = len(evidence.vectors[0]) if evidence.vectors else before.shape[1]
     averages = np.zeros((len(clients), width), np.float32)
     counts, weights = np.zeros(len(clients), np.int64), np.zeros(len(clients))
     if len(clients) > len(new):
         old = slice(len(clients) - len(new))
-        averages[old], counts[old] = memory["averages"], memory["counts"]
+        averages[old], counts[old] = before, memory["counts"]
         weights[old] = memory["weights"]
     for i in heard:
         row = place[evidence.clients[i]]

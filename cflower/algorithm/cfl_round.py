@@ -189,8 +189,8 @@ class CFL:
                     memory=self.criterion.inherit(memory),
                 )
             )
-        # Members on no side said too little for this split: they join the largest child for
-        # the time being, and walk from here when they are next heard from.
+        # Members without a fresh update are on no side. They join the largest child for now, and
+        # are placed by Algorithm 4, from this split on, when they are next heard from.
         placed = {name for side in decision.sides for name in side}
         silent = [name for name in leaf.members if name not in placed]
         home = max(range(len(children)), key=lambda i: len(children[i].members))

@@ -1,16 +1,16 @@
 """Why a cluster is split, or is not: eqs. 32, 33 and 39, answered with figures and a sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import ceil
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import Linkage, bipartition, largest_safe_gamma
+from cflower.algorithm.bipartition import Bipartition, Linkage, bipartition, largest_safe_gamma
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 
 Memory = dict[str, Any]
@@ -168,6 +168,16 @@ class NeverSplit:
         return {}
 
 
+class NormVerdict(NamedTuple):
+    """What `NormCriterion` says of one cluster in one round."""
+
+    outcome: Outcome | None
+    """None where the norms allow a split but the similarities are not known."""
+    reason: str
+    parts: Bipartition | None = None
+    """Of the similarities, where they were looked at."""
+
+
 @dataclass(frozen=True)
 class NormCriterion:
     """The paper's criterion: split a stationary cluster whose clients are not (Algorithm 5).
@@ -212,38 +222,77 @@ class NormCriterion:
         """Nothing."""
         return {}
 
+    def judge(
+        self,
+        mean_norm: float,
+        max_norm: float,
+        num_members: int,
+        similarity: Callable[[], Matrix | None],
+    ) -> NormVerdict:
+        """Eqs. 32, 33 and 39 for one cluster in one round, when it decides and in hindsight.
+
+        Parameters
+        ----------
+        mean_norm, max_norm : float
+            Left sides of eqs. 32 and 33.
+        num_members : int
+        similarity : callable
+            The cosine matrix of the members' updates, shape (m, m), or None if it is not known;
+            called only where the norms allow a split.
+        """
+        least = max(2, 2 * self.min_cluster_size)
+        if num_members < least:
+            reason = f"{num_members} member(s), and a split needs at least {least}"
+            return NormVerdict(Outcome.TOO_SMALL, reason)
+        if mean_norm >= self.eps1:
+            reason = f"the mean update still moves: norm {mean_norm:.3g} >= eps1 {self.eps1:g}"
+            return NormVerdict(Outcome.MOVING, reason)
+        if max_norm <= self.eps2:
+            reason = f"no client wants to move: largest norm {max_norm:.3g} <= eps2 {self.eps2:g}"
+            return NormVerdict(Outcome.CONTENT, reason)
+        norms = (
+            f"stationary (mean norm {mean_norm:.3g} < {self.eps1:g}) but not for every client "
+            f"(largest norm {max_norm:.3g} > {self.eps2:g})"
+        )
+        matrix = similarity()
+        if matrix is None:
+            return NormVerdict(None, f"{norms}; the similarities of this round were not recorded")
+        parts = bipartition(matrix, self.linkage)
+        gamma = largest_safe_gamma(parts.alpha_cross)
+        if self.gamma_max >= gamma:
+            reason = (
+                f"the two sides are too alike: alpha_cross {parts.alpha_cross:.3g} allows "
+                f"gamma < {gamma:.3g}, and gamma_max is {self.gamma_max:g}"
+            )
+            return NormVerdict(Outcome.NOT_APART, reason, parts)
+        sizes = len(parts.first), len(parts.second)
+        told = f"sides of {sizes[0]} and {sizes[1]}"
+        if min(sizes) < self.min_cluster_size:
+            reason = f"{told}, at least {self.min_cluster_size} asked"
+            return NormVerdict(Outcome.TOO_SMALL, reason, parts)
+        reason = f"{norms}; {told} with alpha_cross {parts.alpha_cross:.3g}"
+        return NormVerdict(Outcome.SPLIT, reason, parts)
+
     def _decide(self, evidence: Evidence) -> Decision:
         least = max(2, 2 * self.min_cluster_size)
         if early := heard_enough(evidence, self.heard_share, least):
             return early
-        mean, largest = evidence.mean_norm, evidence.max_norm
-        if mean >= self.eps1:
-            reason = f"the mean update still moves: norm {mean:.3g} >= eps1 {self.eps1:g}"
-            return verdict(evidence, Outcome.MOVING, reason)
-        if largest <= self.eps2:
-            reason = f"no client wants to move: largest norm {largest:.3g} <= eps2 {self.eps2:g}"
-            return verdict(evidence, Outcome.CONTENT, reason)
-        sides = bipartition(evidence.similarity, self.linkage)
-        gamma = largest_safe_gamma(sides.alpha_cross)
-        seen: dict[str, Any] = {
-            "alpha_cross": sides.alpha_cross,
-            "clients": evidence.clients,
-            "similarity": evidence.similarity,
-        }
-        if self.gamma_max >= gamma:
-            reason = (
-                f"the two sides are too alike: alpha_cross {sides.alpha_cross:.3g} allows "
-                f"gamma < {gamma:.3g}, and gamma_max is {self.gamma_max:g}"
-            )
-            return verdict(evidence, Outcome.NOT_APART, reason, **seen)
-        sizes = len(sides.first), len(sides.second)
-        if min(sizes) < self.min_cluster_size:
-            reason = f"sides of {sizes[0]} and {sizes[1]}, at least {self.min_cluster_size} asked"
-            return verdict(evidence, Outcome.TOO_SMALL, reason, **seen)
-        members = tuple(tuple(evidence.clients[i] for i in side) for side in sides[:2])
-        reason = (
-            f"stationary (mean norm {mean:.3g} < {self.eps1:g}) but not for every client "
-            f"(largest norm {largest:.3g} > {self.eps2:g}); "
-            f"sides of {sizes[0]} and {sizes[1]} with alpha_cross {sides.alpha_cross:.3g}"
+        found = self.judge(
+            evidence.mean_norm,
+            evidence.max_norm,
+            evidence.num_members,
+            lambda: evidence.similarity,
         )
-        return verdict(evidence, Outcome.SPLIT, reason, sides=members, **seen)
+        assert found.outcome is not None  # similarities are at hand
+        if found.parts is None:
+            return verdict(evidence, found.outcome, found.reason)
+        sides = tuple(tuple(evidence.clients[i] for i in side) for side in found.parts[:2])
+        return verdict(
+            evidence,
+            found.outcome,
+            found.reason,
+            alpha_cross=found.parts.alpha_cross,
+            clients=evidence.clients,
+            similarity=evidence.similarity,
+            sides=sides if found.outcome is Outcome.SPLIT else (),
+        )

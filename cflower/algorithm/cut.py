@@ -19,7 +19,7 @@ from cflower.algorithm.similarity import Matrix
 Labels = NDArray[np.int32]
 
 MENDINGS = 20
-"""At most: one or two are the rule, and two members could swap for ever."""
+"""Most passes of reassignment: one or two suffice, but two members might swap for ever."""
 ROUNDING = 1e-6
 """A cosine of float32 vectors is not known better than this."""
 
@@ -60,8 +60,8 @@ class Sight(NamedTuple):
 def best_cut(similarity: Matrix) -> Cut:
     """Ward's tree of m >= 3 members, cut at the largest drop between two merges, then mended.
 
-    The tree never takes a merge back; so in the end every member moves to the nearest part,
-    as in k-means, until all are where they should be.
+    Agglomerative merges are never undone. So every member is then moved to its nearest part, as
+    in k-means, until no member moves.
 
     >>> best_cut(np.array([[1.0, 0.8, -0.7], [0.8, 1.0, -0.6], [-0.7, -0.6, 1.0]])).labels
     array([0, 0, 1], dtype=int32)

@@ -5,12 +5,15 @@ A count sketch (Charikar, Chen, Farach-Colton, 2002; feature hashing, Weinberger
 preserved in expectation; the error of a cosine has a standard deviation of at most
 ``sqrt(2 / k)``, whatever the length of the updates: 0.011 for k = 16,384.
 
-The places are drawn for stretches of k entries, each turned by a random shift, so that a sketch
-is a sum of slices. Two entries then meet with probability 1/k, as if drawn each for itself, or
-never if they are of one stretch. The signs are drawn for `AT_ONCE` stretches and serve the next
-ones again, each stretch as it is or turned over: so they stay in the processor's cache. The bound
-needs no more: it asks that two entries meet seldom, and that of two pairs that meet, the signs of
-the one tell nothing of the other's.
+Entry i = q k + r (stretch q, offset r < k) is added to place h(i) with sign s(i):
+
+    h(i) = (r + shift_q) mod k
+    s(i) = flip_q · sign_(q mod AT_ONCE, r)
+
+``shift_q`` is uniform over the k places; ``flip_q`` and the signs are ±1, all independent. So a
+sketch is a sum of shifted slices, and the signs, drawn for `AT_ONCE` stretches only, stay in the
+processor's cache. Two entries fall on one place with probability 1/k if they are of different
+stretches, and never if they are of the same one.
 """
 
 from dataclasses import dataclass

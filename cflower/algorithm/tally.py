@@ -8,7 +8,9 @@ from cflower.algorithm.tree import Vector, Weights
 
 
 class Tally:
-    """Σ w_i Δ_i / Σ w_i of every leaf, summed as replies arrive: one or a thousand, as much memory.
+    """Σ w_i Δ_i / Σ w_i of every leaf, summed as replies arrive.
+
+    The memory that it takes does not depend on the number of replies.
 
     Parameters
     ----------

@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
+from cflower.config import read_overrides
+from cflower.errors import ConfigError
 from cflower.runs.reading import find_run
 
 if TYPE_CHECKING:
-    from cflower.newcomer import Assignment
+    from cflower.newcomer import Assignment, Level
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
@@ -21,10 +23,17 @@ SeedFile = Annotated[
 
 
 def assign(
-    data: Annotated[
-        Path, typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ.")
-    ],
     run: Run = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ; or:"),
+    ] = None,
+    app: Annotated[
+        str, typer.Option(help="Of any other app's run: its ClientApp, package.module:name.")
+    ] = "",
+    node_config: Annotated[
+        str, typer.Option(help='With --app, the newcomer\'s node config: "key=value ...".')
+    ] = "",
     seed_file: SeedFile = "",
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
@@ -40,7 +49,14 @@ def assign(
     console = Console(highlight=False)
     waiting = Console(stderr=as_json)
     with waiting.status("Starting") as status:
-        found = place(folder, data.expanduser(), say=status.update, seed_file=seed_file)
+        found = place(
+            folder,
+            data and data.expanduser(),
+            say=status.update,
+            app=app or None,
+            node_config=read_overrides([node_config], "--node-config"),
+            seed_file=seed_file,
+        )
     if as_json:
         return print(json.dumps(as_record(found), indent=1))
     console.print(way_table(found))
@@ -66,6 +82,13 @@ def export(
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,
     seed_file: SeedFile = "",
+    module: Annotated[
+        str,
+        typer.Option(help="Of any other app's run: package.module:factory of its PyTorch module."),
+    ] = "",
+    input_shape: Annotated[
+        str, typer.Option(help="With --module: shape of one example, such as 1,8,8.")
+    ] = "",
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
     """Write a model of a run as a file, with a model card (Markdown) beside it.
@@ -84,6 +107,8 @@ def export(
             file_format=file_format,
             output=output or "",
             seed_file=seed_file,
+            module=module,
+            input_shape=read_shape(input_shape),
         )
     print(f"Model: {path}")
     print(f"Card: {path}.md")
@@ -91,23 +116,39 @@ def export(
 
 def as_record(found: "Assignment") -> dict[str, Any]:
     """An assignment as JSON has it."""
-    levels = [
-        {
+    path = []
+    for level in found.levels:
+        entry: dict[str, Any] = {
             "cluster": level.cluster,
             "clients": level.members,
-            "accuracy": level.accuracy,
-            "loss": level.loss,
-            "similarities": None if level.step is None else dict(level.step.fork.similarities),
+            **level.metrics,
         }
-        for level in found.levels
-    ]
+        if level.step is not None:
+            fork = level.step.fork
+            entry |= {
+                "similarity": level.step.similarity,
+                "margin": fork.margin,
+                "similarities": dict(fork.similarities),
+            }
+        path.append(entry)
     return {
         "cluster": found.cluster,
-        "resembles_nobody_at": None if found.stranger_at is None else found.stranger_at.cluster,
+        "stranger": found.stranger_at is not None,
+        "stranger_at": None if found.stranger_at is None else found.stranger_at.cluster,
         "num_train": found.num_train,
         "num_held_out": found.num_held_out,
-        "levels": levels,
+        "path": path,
     }
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """The lengths in a text such as "1,8,8"."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(
+            f"Got --input-shape {text!r}, but expected whole numbers such as 1,8,8."
+        ) from None
 
 
 def way_table(found: "Assignment") -> Table:
@@ -115,7 +156,7 @@ def way_table(found: "Assignment") -> Table:
     table = Table(title=f"the way down ({found.num_train} examples to train on)")
     table.add_column("cluster")
     table.add_column("clients", justify="right")
-    table.add_column(f"accuracy on {found.num_held_out} held out", justify="right")
+    table.add_column(f"{found.metric.name} on {found.num_held_out} held out", justify="right")
     table.add_column("similarity to each side")
     table.add_column("margin", justify="right")
     for level in found.levels:
@@ -127,7 +168,7 @@ def way_table(found: "Assignment") -> Table:
                 for child, alpha in fork.similarities.items()
             )
             margin = f"{fork.margin:.3f}"
-        cells = (level.cluster, str(level.members), f"{level.accuracy:.4f}", sides, margin)
+        cells = (level.cluster, str(level.members), figure(level, found), sides, margin)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 
@@ -138,20 +179,27 @@ def sentences(found: "Assignment") -> list[str]:
     step = found.stranger_at
     if step is None:
         return [
-            f"The newcomer belongs to cluster {last.cluster}: its model has an accuracy of "
-            f"{last.accuracy:.4f} on the held-out examples, that of all clients (cluster "
-            f"{first.cluster}) {first.accuracy:.4f}."
+            f"The newcomer belongs to cluster {last.cluster}: its model has {found.metric.name} "
+            f"{figure(last, found)} on the held-out examples, that of all clients (cluster "
+            f"{first.cluster}) {figure(first, found)}."
         ]
     usual = step.usual
     members = "" if usual.members is None else f" than to the {usual.members:+.3f} of its members"
-    best = max(found.levels, key=lambda level: level.accuracy)
+    best = found.best
     return [
         f"The newcomer resembles nobody at cluster {step.cluster}: its best similarity, "
         f"{step.similarity:+.3f} to {step.fork.child}, is nearer to the {usual.others:+.3f} usual "
-        f"for clients of the other sides{members}. No model here was made for data like "
-        f"these; on the way to cluster {found.cluster}, where Algorithm 4 ends, that of cluster "
-        f"{best.cluster} serves them best ({best.accuracy:.4f})."
+        f"for clients of the other sides{members}. No cluster here trained on data like these. "
+        f"On the way to cluster {found.cluster}, where Algorithm 4 ends, the model of cluster "
+        f"{best.cluster} does best on the newcomer's {found.num_held_out} held-out examples "
+        f"({figure(best, found)}): judge by that whether it is of use."
     ]
+
+
+def figure(level: "Level", found: "Assignment") -> str:
+    """A model's leading metric, as far as the newcomer measured it."""
+    value = level.metrics.get(found.metric.name)
+    return "-" if value is None else f"{value:.4f}"
 
 
 def add_to(app: typer.Typer) -> None:

@@ -4,11 +4,10 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import wraps
 from logging import WARNING, getLogger
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -22,11 +21,11 @@ from cflower.errors import CFlowerError, ConfigError
 from cflower.runs.reading import find_run, read_json
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message
+    from flwr.app import Context
     from flwr.serverapp import Grid
 
     from cflower.federation.app_folder import AppFolder
-    from cflower.federation.simulation import ClientFunction
+    from cflower.federation.inline_grid import InlineGrid
 
 OWN = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own, whose config is checked key by key."""
@@ -117,7 +116,7 @@ def begun(given: Mapping[str, Any]) -> dict[str, Any]:
     if not config.resume:
         return {}
     folder = find_run(config.output_path(relative_to=Path.cwd()), config.resume)
-    before: dict[str, Any] = read_json(folder, "config.json")["config"]
+    before: dict[str, Any] = read_json(folder, "config.json").get("config", {})
     return before | {"output-dir": str(folder.absolute().parent)}
 
 
@@ -162,8 +161,13 @@ def simulate_foreign(folder: "AppFolder", config: Mapping[str, Any], clients: in
 
     try:
         server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
-        client = telling(client_app, folder.path)
-        simulate(client, clients, server_app=server_app, run_config=config)
+        simulate(
+            client_app,
+            clients,
+            server_app=server_app,
+            run_config=config,
+            grid_type=telling_grid(folder.path),
+        )
     except CFlowerError:
         raise
     except Exception as error:
@@ -171,24 +175,22 @@ def simulate_foreign(folder: "AppFolder", config: Mapping[str, Any], clients: in
         raise typer.Exit(1) from None
 
 
-def telling(client_app: "ClientFunction", app: Path) -> "ClientFunction":
-    """Print where a client failed in its app's code, once for each place; Flower hides it."""
-    told = set()
+def telling_grid(app: Path) -> "type[InlineGrid]":
+    """A grid that prints where clients failed in their app's code, once for each place."""
+    from cflower.federation.inline_grid import InlineGrid
 
-    @wraps(client_app)  # what it can be asked is seen from its attributes
-    def client(message: "Message", context: "Context") -> "Message":
-        try:
-            return client_app(message, context)
-        except Exception as error:
+    class TellingGrid(InlineGrid):
+        told: ClassVar[set[tuple[str, int | None]]] = set()
+
+        def client_failed(self, client: int, error: Exception) -> None:
             last = traceback.extract_tb(error.__traceback__)[-1]
             place = last.filename, last.lineno
-            if own_part(error, app) is not None and place not in told:
-                told.add(place)
-                print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
+            if own_part(error, app) is not None and place not in self.told:
+                self.told.add(place)
+                print(f"Client {client} failed:", file=sys.stderr)
                 print(as_traceback(error, app), file=sys.stderr, end="")
-            raise
 
-    return client
+    return TellingGrid
 
 
 def own_part(error: BaseException, app: Path) -> TracebackType | None:

@@ -66,7 +66,7 @@ class Table:
     classes : mapping of str to tuple of str
         Names of the classes, of columns that hold positions in them.
     images : frozenset of str
-        Columns of stored image files: structs of ``bytes`` and ``path``.
+        Columns of stored image files: mappings or structs of ``bytes`` and ``path``.
     """
 
     name: str
@@ -154,26 +154,38 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
     if column in table.classes:
         return numbers(stored, column, table.name).astype(np.int64), table.classes[column]
     what = f"{table.name} has %s in its label column {column!r}: %s."
-    nested = stored.ndim > 1 if isinstance(stored, np.ndarray) else pa.types.is_nested(stored.type)
-    if nested:
-        raise DataError(what % ("lists", "expected one class per row"))
-    labels = pa.chunked_array([pa.array(stored)]) if isinstance(stored, np.ndarray) else stored
-    if labels.null_count:
-        raise DataError(
-            what % (f"{labels.null_count} rows without a value", "remove or label them")
-        )
-    distinct = pc.unique(labels)
-    if len(distinct) > MANY_CLASSES and ROWS_PER_CLASS * len(distinct) > len(labels):
+    distinct, places = _distinct(stored, what)
+    if len(distinct) > MANY_CLASSES and ROWS_PER_CLASS * len(distinct) > len(places):
         raise DataError(
             f"{table.name} has {len(distinct):,} different labels in its label column {column!r} "
-            f"for {len(labels):,} rows: these are no classes; name the right one with label-column."
+            f"for {len(places):,} rows: these are no classes; name the right one with label-column."
         )
-    values = sorted(distinct.to_pylist())
-    if any(isinstance(value, float) and not value.is_integer() for value in values):
+    if any(isinstance(value, float) and not value.is_integer() for value in distinct):
         raise DataError(what % ("fractional numbers", "expected classes (text or whole numbers)"))
-    names = [str(int(value)) if isinstance(value, float) else str(value) for value in values]
-    places = pc.index_in(labels, value_set=pa.array(values, type=labels.type))
-    return places.to_numpy().astype(np.int64), tuple(names)
+    names = [str(int(value)) if isinstance(value, float) else str(value) for value in distinct]
+    return places.astype(np.int64), tuple(names)
+
+
+def _distinct(labels: Column, what: str) -> tuple[list[Any], NDArray[Any]]:
+    """The different labels in their order, and which of them each row has."""
+    nested = labels.ndim > 1 if isinstance(labels, np.ndarray) else pa.types.is_nested(labels.type)
+    if nested:
+        raise DataError(what % ("lists", "expected one class per row"))
+    if isinstance(labels, np.ndarray):
+        missing = sum(label is None or label != label for label in labels.tolist())
+    else:
+        missing = labels.null_count
+    if missing:
+        raise DataError(what % (f"{missing} rows without a value", "remove or label them"))
+    if isinstance(labels, np.ndarray):
+        values, positions = np.unique(labels, return_inverse=True)
+        return values.tolist(), positions.reshape(-1)
+    if pa.types.is_dictionary(labels.type):
+        labels = labels.cast(labels.type.value_type)
+    distinct = pc.unique(labels)
+    ordered = distinct.take(pc.array_sort_indices(distinct))
+    places = [_as_numpy(chunk) for chunk in pc.index_in(labels, value_set=ordered).chunks]
+    return ordered.to_pylist(), np.concatenate([np.zeros(0, np.int32), *places])
 
 
 def check_classes(names: tuple[str, ...], source: str) -> None:
@@ -277,7 +289,17 @@ def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
         )
     if pa.types.is_null(values.type):
         return np.full(shape, np.nan, np.float32)
-    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+    return _as_numpy(values).reshape(shape)
+
+
+def _as_numpy(values: pa.Array) -> NDArray[Any]:
+    """Plain values as NumPy has them; where some are missing, as floats."""
+    if pa.types.is_boolean(values.type) and not values.null_count:
+        values = values.cast(pa.uint8())
+    if values.null_count or not len(values):
+        # Imports pandas: half a second, which the usual table does without.
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(values)
 
 
 def _unequal(name: str, source: str) -> DataError:

@@ -26,7 +26,7 @@ def decoded(
     Parameters
     ----------
     inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
-        Numbers, or image files as structs of ``bytes`` and ``path``.
+        Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
     rows : NDArray[np.int64], shape (m,)
         Which.
     source : str
@@ -50,6 +50,8 @@ def decoded(
     """
     if not isinstance(inputs, np.ndarray):
         return _images([inputs[int(row)].as_py() for row in rows], source, image_size)
+    if inputs.dtype == object:
+        return _images(inputs[rows].tolist(), source, image_size)
     found = _channels_first(_scaled(inputs[rows]))
     if not np.isfinite(found).all():
         kind = "missing" if np.isnan(found).any() else "infinite"

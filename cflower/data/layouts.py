@@ -9,9 +9,9 @@
 import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from cflower.data.columns import Table
@@ -26,10 +26,9 @@ HAM10000_SIZE = 32
 HAM10000_NAMES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
 
-def image_files(paths: Sequence[str]) -> pa.ChunkedArray:
+def image_files(paths: Sequence[str]) -> NDArray[Any]:
     """A column of image files, which are opened only when decoded."""
-    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    return pa.chunked_array([pa.array([{"bytes": None, "path": p} for p in paths], kind)])
+    return np.array([{"bytes": None, "path": path} for path in paths], dtype=object)
 
 
 def emnist(root: Path) -> Table:

@@ -1,4 +1,7 @@
-"""Flower's arrays from and to values, without its parsing and copying, which outlast the sums."""
+"""Fast conversion between Flower's arrays and NumPy's.
+
+Flower's own parsing and copying takes longer than the aggregation.
+"""
 
 from collections.abc import Mapping
 from functools import lru_cache

@@ -82,6 +82,8 @@ def functions_of(grid: Grid) -> frozenset[str] | None:
         Each ``<category>.<action>``, such as `ROLL_CALL` and `EVALUATE`.
     """
     app = grid.client_app if isinstance(grid, InlineGrid) else bundled_client_app()
+    if app is not None and not isinstance(app, ClientApp):
+        return frozenset({ROLL_CALL, EVALUATE})  # a plain function is sent everything
     # Flower has no public way to ask a ClientApp this.
     return frozenset(getattr(app, "_registered_funcs", ())) or None
 

@@ -1,4 +1,4 @@
-"""The closing evaluation: how every client is served by each model on its way (section V-C).
+"""The final evaluation: every client's metrics under each model on its path (section V-C).
 
 A client that told ``evaluates-way`` in the roll call gets all these models in one message, because
 choosing among them and averaging their predictions needs them together. Any other gets Flower's

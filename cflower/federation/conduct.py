@@ -88,7 +88,7 @@ class Conduct:
     """The clients' record up to a round: state in, state out."""
 
     problems: Mapping[str, int] = field(default_factory=dict)
-    """How many exchanges brought a bad reply, by client; absences do not count."""
+    """Number of unusable replies of each client; not answering is not counted."""
     in_a_row: Mapping[str, int] = field(default_factory=dict)
     """Bad replies to training since the last usable one."""
     excluded: Mapping[str, str] = field(default_factory=dict)

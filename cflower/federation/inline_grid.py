@@ -99,6 +99,9 @@ class InlineGrid(Grid):
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
+    def client_failed(self, client: int, error: Exception) -> None:
+        """Called with what a client raised, before its error reply is sent; for subclasses."""
+
     def _answer(self, message: Message) -> Message:
         # Flower's strategies send one content to all: what a client wrote into it, the next would
         # read. Between processes Flower copies it.
@@ -111,5 +114,6 @@ class InlineGrid(Grid):
             return reply
         except Exception as error:
             # A client that fails is data, as in every Flower grid: the server decides.
+            self.client_failed(message.metadata.dst_node_id - FIRST_NODE_ID, error)
             reason = f"{type(error)}:<{str(error)!r}>"
             return Message(Error(CLIENT_FAILED, reason), reply_to=message)

@@ -10,7 +10,7 @@ from cflower.algorithm.tree import ParameterTree
 from cflower.federation.replies import Answer
 
 ENOUGH = 3
-"""Other clients' norms that a norm is compared with; replies that come before wait for them."""
+"""Norms of other clients that must be known to judge a reply; until then it is held back."""
 
 
 class NormWatch:

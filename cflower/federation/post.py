@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 
 
 class Post:
-    """The strategy's mail: writes to clients by name, tells replies apart by client.
+    """Sends messages to clients by name and attributes replies to clients.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from cflower.federation.inline_grid import CLIENT_FAILED
 
 TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
 RETRY = 600.0
-"""Seconds after which a node that did not answer is asked again: each time holds up a round."""
+"""Seconds until a node that did not answer is asked again; each retry delays a round."""
 
 
 class Refusal(NamedTuple):
@@ -79,7 +79,8 @@ class RollCall:
         Raises
         ------
         FederationError
-            When there are too few after ``timeout`` seconds, or for good.
+            When there are too few after ``timeout`` seconds, or when more cannot come: all nodes
+            that a simulation has are there.
         """
         deadline, before = time.monotonic() + self.timeout, -1
         while True:

@@ -27,7 +27,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.closing import Closing
 from cflower.federation.conduct import Answers, Conduct
-from cflower.federation.describing import described
+from cflower.federation.describing import described, plain
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.federation.post import Keys, Measured, Post
@@ -281,7 +281,7 @@ class ClusteredFL(Strategy):
         self._own_start = True
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
-        self._begin(grid, initial_arrays, num_rounds)
+        self._begin(grid, initial_arrays, num_rounds, train_config, evaluate_config)
         log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
         log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
         self.summary()
@@ -312,13 +312,13 @@ class ClusteredFL(Strategy):
             if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
                 raise FederationError(problem)
             self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
+            log(INFO, "")
+            log(INFO, "Clusters found:")
+            for line in tree_lines(self.final_report, self.metric):
+                log(INFO, "\t%s", line)
         finally:
             self._observers.end(self.final_report)
             self._own_start = False
-        log(INFO, "")
-        log(INFO, "Clusters found:")
-        for line in tree_lines(self.final_report, self.metric):
-            log(INFO, "\t%s", line)
         return ClusteredResult.of(result, self.final_report, self.models)
 
     def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:
@@ -330,7 +330,14 @@ class ClusteredFL(Strategy):
         self.state, self._finished_rounds = state, server_round
         self.conduct = conduct or Conduct()
 
-    def _begin(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 0) -> None:
+    def _begin(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord | None = None,
+    ) -> None:
         """Wait for the clients and lay out the model, once a run."""
         self.roll_call.gather(grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(initial_arrays, self.untrained)
@@ -339,7 +346,12 @@ class ClusteredFL(Strategy):
             self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
         )
         facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
-        start = RunStart(num_rounds, self.metric, self.settings, self.layout, facts)
+        settings = {
+            **self.settings,
+            "train-config": plain(train_config),
+            "evaluate-config": plain(evaluate_config or {}),
+        }
+        start = RunStart(num_rounds, self.metric, settings, self.layout, facts)
         if checkpoint := self._observers.start(start):
             self._take_up(checkpoint)
         if self._finished_rounds:
@@ -376,7 +388,7 @@ class ClusteredFL(Strategy):
         noise, the difference is added to the clusters' models.
         """
         if self._cfl is None:
-            self._begin(grid, arrays)
+            self._begin(grid, arrays, 0, config)
         if not self._own_start:
             refuse_clipping_on_the_server()
             if self._returned is not None and arrays is not self._returned:

@@ -29,7 +29,10 @@ def check_format(name: str) -> None:
 
     Raises
     ------
-    ConfigError, ExportError
+    ConfigError
+        If there is no such format.
+    ExportError
+        If the format's packages are not installed.
     """
     check_choice("format", name, FORMATS)
     missing = [package for package in NEEDED_FOR_ONNX if find_spec(package) is None]
@@ -123,6 +126,7 @@ def check_same(model: nn.Module, inputs: Tensor, answers: NDArray[Any]) -> None:
     Raises
     ------
     ExportError
+        If their logits differ by more than `TOLERANCE`.
     """
     with torch.no_grad():
         expected = np.asarray(model(inputs))

@@ -19,7 +19,8 @@ class Judged(NamedTuple):
     levels: dict[str, Metrics]
     """Each of them, on all examples."""
     best: Metrics
-    """On each half of the examples, the level that the other half chooses."""
+    """The chosen level, measured by two-fold cross-fitting: each half of the examples is judged by
+    the level that the other half chooses."""
     ensemble: Metrics
     """Their predicted probabilities averaged, on all examples."""
     best_level: str

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from cflower.algorithm.tree import ROOT, in_order
 from cflower.federation.agreement import Kind
+from cflower.runs.reading import read_json
 from cflower.runs.record import RunRecord, counted
 
 LOADING = {
@@ -40,7 +41,14 @@ class ModelFile(NamedTuple):
     sha256: str
 
 
-def model_card(record: RunRecord, cluster: str, kind: Kind, file: ModelFile) -> str:
+ARRAYS = """\
+from safetensors.numpy import load_file
+
+arrays = load_file({file!r})  # under the names that the app gave them: {keys}"""
+"""How the arrays of an app that is not cflower's own are read back."""
+
+
+def model_card(record: RunRecord, cluster: str, kind: Kind | None, file: ModelFile) -> str:
     """Markdown about one cluster's model.
 
     Parameters
@@ -49,31 +57,21 @@ def model_card(record: RunRecord, cluster: str, kind: Kind, file: ModelFile) -> 
         The run it is from.
     cluster : str
         Its name, such as ``0.1``.
-    kind : Kind
-        What the run's examples look like.
+    kind : Kind or None
+        What the run's examples look like; None: only the run's own app knows.
     file : ModelFile
         What the card lies beside.
     """
-    model, line = record.config["model"], record.clusters[cluster]
-    shape, classes = tuple(kind.input_shape), kind.class_names
+    line = record.clusters[cluster]
+    seed = record.settings["seed"]
+    looks, loading = looks_of(record, kind, file)
     facts = {
-        "run": f"{record.name}, {progress_of(record)}, seed {record.config['seed']}",
+        "run": f"{record.name}, {progress_of(record)}, seed {seed}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
         "members": f"{counted(len(line['members']), 'client')}: {', '.join(line['members'])}",
-        "model": f"`{model}` of cflower {record.versions.get('cflower', '?')}",
-        "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch"
-        + ("; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""),
-        "output": f"logits, shape (batch, {len(classes)}): the largest names the class",
-        "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
+        **looks,
         "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
     }
-    loading = LOADING[file.file_format].format(
-        model=model,
-        input_shape=shape,
-        num_classes=len(classes),
-        file=file.name,
-        batch=(1, *shape),
-    )
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items())
     versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     return "\n".join(
@@ -103,6 +101,33 @@ def model_card(record: RunRecord, cluster: str, kind: Kind, file: ModelFile) -> 
             "",
         ]
     )
+
+
+def looks_of(record: RunRecord, kind: Kind | None, file: ModelFile) -> tuple[dict[str, str], str]:
+    """What the model is and takes, as far as the run knows; and how the file is read back."""
+    template = LOADING[file.file_format]
+    if kind is None:
+        keys = [key for key, *_ in read_json(record.path, "config.json")["arrays"]]
+        if file.file_format == "safetensors":
+            template = ARRAYS
+        loading = template.format(file=file.name, keys=", ".join(keys), batch="...")
+        return {"arrays": ", ".join(f"`{key}`" for key in keys)}, loading
+    model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
+    facts = {
+        "model": f"`{model}` of cflower {record.versions.get('cflower', '?')}",
+        "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch"
+        + ("; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""),
+        "output": f"logits, shape (batch, {len(classes)}): the largest names the class",
+        "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
+    }
+    loading = template.format(
+        model=model,
+        input_shape=shape,
+        num_classes=len(classes),
+        file=file.name,
+        batch=(1, *shape),
+    )
+    return facts, loading
 
 
 def progress_of(record: RunRecord) -> str:

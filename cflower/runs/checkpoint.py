@@ -53,7 +53,7 @@ def read_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
     ----------
     folder : Path
     warn : callable
-        Told, in one sentence, about each checkpoint that had to be passed over.
+        Called with one sentence for each checkpoint that cannot be used.
 
     Raises
     ------

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.criteria import NormCriterion, Outcome
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.runs.record import Line, RunRecord, counted, finding
-from cflower.runs.whatif import Thresholds, asked_again, first_splits, margins, matrix_for, room
+from cflower.runs.whatif import first_splits, margins, matrix_for, rejudged, rule_of, split_bounds
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys that can be asked about without training again."""
@@ -32,10 +32,10 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
     """
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
-    used = Thresholds.of(run.criterion)
+    used = rule_of(run.criterion)
     parts = [finding(run.summary)]
     if asked:
-        given = Thresholds.of({**run.criterion, **checked(asked)})
+        given = rule_of({**run.criterion, **checked(asked)})
         named = ", ".join(f"{key} = {value}" for key, value in asked.items())
         parts.append(f"Asked: what if {named}?")
         parts += [what_if(run, name, given) for name in run.by_cluster]
@@ -60,7 +60,7 @@ def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values[key] for key in asked}
 
 
-def story(run: RunRecord, cluster: str, used: Thresholds) -> Iterator[str]:
+def story(run: RunRecord, cluster: str, used: NormCriterion) -> Iterator[str]:
     """The paragraph of one cluster: its verdicts, and how far it was from another one."""
     lines = run.by_cluster[cluster]
     first, last = lines[0]["round"], lines[-1]["round"]
@@ -75,7 +75,7 @@ def story(run: RunRecord, cluster: str, used: Thresholds) -> Iterator[str]:
     if run.criterion["name"] != "norms":
         return  # there were no thresholds, or they moved from round to round
     if split and lines[-1]["alpha_cross"] is not None:
-        yield f"  {room(lines[-1])}"
+        yield f"  {split_bounds(lines[-1])}"
     for margin in margins(run, cluster, used):
         sign = "above" if margin.key == "eps1" else "below"
         known = (
@@ -100,19 +100,19 @@ def told(lines: list[Line]) -> str:
     )
 
 
-def what_if(run: RunRecord, cluster: str, given: Thresholds) -> str:
+def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     """One sentence: when these thresholds would have split a cluster, and when it did."""
     lines = run.by_cluster[cluster]
     recorded = next((ln["round"] for ln in lines if ln["decision"] == Outcome.SPLIT), None)
     was = f"in the run: round {recorded}" if recorded else "in the run: not split"
     found = first_splits(run, cluster, given)
     if not found:
-        last = asked_again(lines[-1], given, matrix_for(run, lines[-1]))
+        last = rejudged(lines[-1], given, matrix_for(run, lines[-1]))
         beyond = f"; what came after round {recorded} is not known" if recorded else ""
         return f"Cluster {cluster}: would not have split ({was}): {last.reason}{beyond}."
     said = [
-        f"{'would' if first.answer.outcome else 'might'} have split in round "
-        f"{first.server_round}: {first.answer.reason}."
+        f"{'would' if first.verdict.outcome else 'might'} have split in round "
+        f"{first.server_round}: {first.verdict.reason}."
         for first in found
     ]
     return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(said)

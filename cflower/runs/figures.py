@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
-"""Stay apart in all common kinds of colour blindness; the report has the same."""
+"""Distinguishable in all common kinds of colour blindness; the report uses them too."""
 COMMON = "common model before the split"
 INNER = "#7b828a"
 STYLE = {

@@ -183,7 +183,7 @@ class Recorder(Observer):
         self._say(f"Run folder: {self.path}")
 
     def _report(self) -> str:
-        # The run is whole without its report, and does not fail with it.
+        # A failed report must not fail the run.
         try:
             return f"Report: {write_report(self.path)}"
         except Exception as error:

@@ -1,6 +1,6 @@
 """Experiment trackers: the figures of ``rounds.jsonl``, under the same names, as they come in.
 
-A figure is called as its way into the line: cluster ``0.1``'s ``mean_norm`` is ``0.1/mean_norm``,
+A metric is named by its path in the record: cluster ``0.1``'s ``mean_norm`` is ``0.1/mean_norm``,
 its mean accuracy ``0.1/metrics/accuracy``, a client's ``clients/partition-3/accuracy``.
 """
 
@@ -65,6 +65,7 @@ def check_tracker(name: str) -> None:
     Raises
     ------
     ConfigError
+        If the tracker's package is not installed.
     """
     if name:
         check_choice("tracker", name, TRACKERS)

@@ -122,3 +122,9 @@ def test_zero_updates_are_never_nan() -> None:
         decision, memory = criterion.decide(evidence(np.zeros((5, 8)), server_round), memory)
     assert decision.outcome is not Outcome.SPLIT
     assert all(np.isfinite(value) for value in decision.figures.values())
+
+
+def test_a_round_in_which_no_update_is_fresh_changes_no_average() -> None:
+    heard = remember({}, evidence(np.eye(4, 6)))
+    nothing = Evidence("0", 2, 4, (), (), np.zeros(0), np.zeros(0), 0.0)
+    np.testing.assert_array_equal(remember(heard, nothing)["averages"], heard["averages"])

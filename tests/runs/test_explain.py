@@ -2,52 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import Evidence, NormCriterion, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.runs.explain import explanation
-from cflower.runs.record import RecordedMatrix, RunRecord
-from cflower.runs.whatif import Thresholds, asked_again, margins
+from cflower.runs.record import RunRecord
+from cflower.runs.whatif import margins, rule_of
 from tests.runs.folders import made_up_run
 
 NAMES = ("a", "b", "c", "d")
-
-
-@given(
-    eps1=st.floats(0.01, 3),
-    eps2=st.floats(0.01, 3),
-    gamma_max=st.floats(0, 0.99),
-    linkage=st.sampled_from(["single", "complete"]),
-    min_cluster_size=st.integers(1, 3),
-    seed=st.integers(0, 50),
-)
-def test_the_answer_is_what_the_criterion_would_have_said(
-    eps1: float, eps2: float, gamma_max: float, linkage: str, min_cluster_size: int, seed: int
-) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(4, 3))
-    weights = np.full(4, 0.25)
-    norms = np.linalg.norm(vectors, axis=1)
-    mean = float(np.linalg.norm(weights @ vectors))
-    evidence = Evidence("0", 1, 4, NAMES, tuple(vectors), norms, weights, mean)
-    keys = {"eps1": eps1, "eps2": eps2, "gamma_max": gamma_max, "linkage": linkage}
-    criterion = NormCriterion(**keys, min_cluster_size=min_cluster_size)
-    decision, _ = criterion.decide(evidence, {})
-    line = {
-        "members": list(NAMES),
-        "mean_norm": mean,
-        "max_norm": float(norms.max()),
-        "decision": "still moving",
-        "reason": "",
-    }
-    matrix = RecordedMatrix(NAMES, evidence.similarity)
-    thresholds = Thresholds(**keys, min_cluster_size=min_cluster_size)
-    assert asked_again(line, thresholds, matrix).outcome is decision.outcome
-    if asked_again(line, thresholds, None).outcome is None:
-        assert decision.outcome in (Outcome.SPLIT, Outcome.NOT_APART, Outcome.TOO_SMALL)
 
 
 def test_what_was_recorded_is_told_cluster_by_cluster(made_up: Path) -> None:
@@ -69,13 +32,13 @@ def test_other_thresholds_are_answered_from_the_matrices(made_up: Path) -> None:
     assert "what came after round 6 is not known" in text
     text = explanation(run, {"eps1": 9.0})
     assert "might have split in round 1" in text
-    assert "the sides were not recorded in this round" in text
+    assert "the similarities of this round were not recorded" in text
     assert "For certain it would have split in round 4" in text
 
 
 def test_margins_are_the_smallest_changes(made_up: Path) -> None:
     run = RunRecord.read(made_up)
-    used = Thresholds.of(run.config)
+    used = rule_of(run.config)
     (first,) = margins(run, "0", used)
     assert (first.key, first.server_round, first.recorded) == ("eps1", 3, False)
     assert first.value == pytest.approx(2 / 3 + 1)

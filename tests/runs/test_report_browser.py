@@ -17,7 +17,7 @@ from cflower.algorithm.bipartition import bipartition
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.watch import ReportServer
-from cflower.runs.whatif import Thresholds, first_splits
+from cflower.runs.whatif import first_splits, rule_of
 from tests.runs.folders import made_up_run
 
 CHROMIUM = shutil.which("chromium")
@@ -157,7 +157,7 @@ def test_the_sliders_answer_as_explain_does(browser: Any, tmp_path: Path) -> Non
             line["alpha_cross"] = float(bipartition(matrix).alpha_cross)
     (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     record, rng = RunRecord.read(run), np.random.default_rng(0)
-    used = Thresholds.of(record.config)
+    used = rule_of(record.config)
     with Visit(browser, write_report(run).as_uri()) as visit:
         for eps1, eps2 in rng.uniform((0, 0.5), (3, 3.5), (25, 2)):
             visit.slide("#eps1", eps1)
@@ -172,7 +172,7 @@ def test_the_sliders_answer_as_explain_does(browser: Any, tmp_path: Path) -> Non
                 assert said.startswith(f"Cluster {cluster}: ")
                 expected = [
                     f"would have split in round {first.server_round}"
-                    if first.answer.outcome
+                    if first.verdict.outcome
                     else f"norms would have allowed a split in round {first.server_round}"
                     for first in first_splits(record, cluster, given)
                 ]

@@ -1,4 +1,4 @@
-"""Clients that want harm, on the digits: separated, and without effect on the others."""
+"""Clients that spoil the training, on the digits: separated, with no effect on the others."""
 
 from typing import Any
 

@@ -162,7 +162,7 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
 
 
 def lines(run: RunRecord, metric: str) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns, its sentences named once."""
+    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number."""
     sentences: dict[str, int] = {}
     columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
     columns |= {key: [] for key in ("mean", "max", "alpha", "score", "heard", "members")}

@@ -1,0 +1,144 @@
+"""One client of any Flower app, asked in this process and by nobody else."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from cflower.algorithm.tree import Cluster, Vector
+from cflower.errors import ConfigError, FederationError
+from cflower.federation.client_names import EVALUATE, functions_of
+from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.federation.replies import BadReplyError, Metrics, read_answer, read_metrics
+from cflower.runs.stored import StoredRun
+
+
+def load_client_app(reference: str) -> ClientApp:
+    """The ClientApp that ``package.module:name`` names, also in the folder that one is in.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    app = load(reference, "a ClientApp")
+    if not isinstance(app, ClientApp):
+        raise ConfigError(f"{reference} is a {type(app).__name__}, but expected a ClientApp.")
+    return app
+
+
+def load(reference: str, expected: str) -> Any:
+    """What ``package.module:name`` names.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported.
+    """
+    module, _, name = reference.partition(":")
+    if not module or not name:
+        raise ConfigError(
+            f"Got {reference!r}, but expected package.module:name, which names {expected}."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:  # a module from outside can fail to be imported in any way
+        raise ConfigError(
+            f"Cannot load {reference} ({type(error).__name__}: {error}): be in the folder that it "
+            "lies in, with what it needs installed."
+        ) from None
+
+
+@dataclass(frozen=True)
+class LocalClient:
+    """A client that gets a run's models in messages like those of the run.
+
+    Parameters
+    ----------
+    run : StoredRun
+        Gives models, run config, the messages' configs and the names of their records.
+    app : ClientApp
+    node_config : mapping
+        Of the node that it would be on, such as ``partition-id``.
+
+    Attributes
+    ----------
+    num_examples : dict of str to float
+        How many examples the client told, by the kind of message.
+    """
+
+    run: StoredRun
+    app: ClientApp
+    node_config: Mapping[str, Any]
+    num_examples: dict[str, float] = field(default_factory=dict)
+
+    def update(self, cluster: Cluster) -> Vector:
+        """Its update of a fork's model in the round of the split, as it was compared.
+
+        Raises
+        ------
+        FederationError
+            If its reply cannot be used.
+        """
+        reply, weighted_by = self._reply(MessageType.TRAIN, cluster), self._key("weighted-by")
+        try:
+            answer = read_answer("", reply, self.run.layout, weighted_by, cluster.model)
+        except BadReplyError as problem:
+            raise refused(MessageType.TRAIN, cluster, problem) from None
+        self.num_examples[MessageType.TRAIN] = answer.measured.num_examples
+        projection = self.run.projection
+        return projection.seen(projection.keep(answer.update.trained))
+
+    def measured(self, cluster: Cluster) -> Metrics:
+        """What it measures of a cluster's model; nothing if its app evaluates nothing.
+
+        Raises
+        ------
+        FederationError
+            If its reply cannot be used.
+        """
+        if EVALUATE not in (functions_of(InlineGrid(self.app, 1, {})) or ()):
+            return {}
+        reply = self._reply(MessageType.EVALUATE, cluster)
+        try:
+            metrics, weight = read_metrics(reply, self._key("weighted-by"))
+        except BadReplyError as problem:
+            raise refused(MessageType.EVALUATE, cluster, problem) from None
+        self.num_examples[MessageType.EVALUATE] = weight
+        return metrics
+
+    def _key(self, kind: str) -> str:
+        return str(self.run.settings[f"{kind}-key"])
+
+    def _reply(self, kind: str, cluster: Cluster) -> Message:
+        """The answer to a message as `ClusteredFL` sends it."""
+        grid = InlineGrid(self._answer, 1, self.run.config)
+        told = {"server-round": cluster.split_round or 0, "cluster": cluster.name}
+        config = ConfigRecord(self.run.settings.get(f"{kind}-config", {}) | told)
+        arrays = self.run.layout.record(cluster.model)
+        records = RecordDict({self._key("arrayrecord"): arrays, self._key("configrecord"): config})
+        (reply,) = grid.send_and_receive([Message(records, FIRST_NODE_ID, kind)])
+        return reply
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        node = dict(self.node_config)
+        return self.app(
+            message,
+            Context(context.run_id, context.node_id, node, context.state, context.run_config),
+        )
+
+
+def refused(kind: str, cluster: Cluster, problem: BadReplyError) -> FederationError:
+    """Why a newcomer cannot be assigned."""
+    return FederationError(
+        f"The newcomer's reply to the {kind} message with the model of cluster {cluster.name} "
+        f"{problem}."
+    )

@@ -1,0 +1,32 @@
+"""The ServerApp: a FedAvg quickstart's, with `ClusteredFL` and a `Recorder` in its place."""
+
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from cflower import ClusteredFL, Recorder
+from pytorchexample.task import Net
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Main entry point for the ServerApp."""
+    config = context.run_config
+
+    # Load the first model
+    arrays = ArrayRecord(Net().state_dict())
+
+    # Initialize the strategy
+    recorder = Recorder(config["output-dir"], config, resume=config["resume"])
+    strategy = ClusteredFL(
+        fraction_evaluate=config["fraction-evaluate"], metric="eval_acc", observers=[recorder]
+    )
+
+    # Start the strategy
+    strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
+        num_rounds=config["num-server-rounds"],
+    )

@@ -1,0 +1,23 @@
+"""The ServerApp."""
+
+from flwr.app import ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from cflower import ClusteredFL, Recorder
+from sklearnexample.task import first_arrays
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and keep the evidence."""
+    config = context.run_config
+    recorder = Recorder(config["output-dir"], config, resume=config["resume"])
+    strategy = ClusteredFL(metric="rmse", observers=[recorder])
+    strategy.start(
+        grid,
+        first_arrays(),
+        num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
+    )

@@ -1,0 +1,89 @@
+"""The ClientApp by itself: what a client says of its data, and what it has to load for that."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from cflower.client_app import app
+from cflower.config import RunConfig
+from cflower.data import own_data
+from cflower.federation.roll_call import FACTS, ROLL_CALL
+
+PROJECT = Path(__file__).parent.parent
+
+
+def roll_call(folder: Path, **keys: Any) -> dict[str, Any]:
+    """What a SuperNode with a folder of its own answers."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    node = {"client-id": "clinic-a", "data-path": str(folder)}
+    config = RunConfig(shift="none", **keys).as_keys()
+    message = Message(RecordDict(), 1005, ROLL_CALL)
+    message.metadata.__dict__["_message_id"] = "the question"
+    reply = app(message, Context(1, 1005, node, RecordDict(), config))
+    return dict(reply.content.config_records[FACTS])
+
+
+def write_rows(folder: Path) -> None:
+    rows = pd.DataFrame({"dose": range(20), "side": ["left"] * 20, "outcome": [0, 1] * 10})
+    rows.to_csv(folder / "rows.csv", index=False)
+
+
+@pytest.mark.parametrize("error", [MemoryError("12 GiB"), ValueError("odd\nlines"), KeyError(3)])
+def test_whatever_its_data_raise_a_client_tells_its_name_and_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*arguments: object) -> Callable[..., Any]:
+        raise error
+
+    write_rows(tmp_path)
+    monkeypatch.setattr(own_data, "load_folder", broken)
+    facts = roll_call(tmp_path, label_column="outcome")
+    assert facts["client-id"] == "clinic-a"
+    assert f"({type(error).__name__}: " in facts["problem"]
+    assert "\n" not in facts["problem"]
+
+
+def test_the_roles_of_columns_hold_for_its_own_folder(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    facts = roll_call(tmp_path, label_column="outcome", input_columns="dose", group_column="side")
+    assert facts["class-names"] == ["0", "1"]
+    assert facts["input-shape"] == [1]
+    # The true group is for the end of the run, not for its beginning.
+    assert not [value for value in facts.values() if value == "left"]
+    wrong = roll_call(tmp_path, label_column="outcom")
+    assert "did you mean 'outcome'? Its columns are dose, side, outcome." in wrong["problem"]
+
+
+READ = """
+import sys
+import cflower.client_app
+from cflower.data.own_data import OwnData, load_own_data
+for folder in sys.argv[1:]:
+    load_own_data(OwnData(folder))
+print(*sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_message_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
+    for form in ("csv", "npz", "parquet"):
+        (tmp_path / form).mkdir()
+    rows = pd.DataFrame({"a": range(20), "label": [0, 1] * 10})
+    rows.to_csv(tmp_path / "csv" / "rows.csv", index=False)
+    rows.to_parquet(tmp_path / "parquet" / "rows.parquet")
+    np.savez(tmp_path / "npz" / "a.npz", x=np.zeros((20, 3)), y=[0, 1] * 10)
+    folders = [str(tmp_path / form) for form in ("csv", "npz", "parquet")]
+    command = [sys.executable, "-c", READ, *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
+    loaded = set(done.stdout.split())
+    assert "cflower.data.folders" in loaded
+    slow = {"datasets", "flwr_datasets", "torchvision", "PIL", "pandas", "sklearn", "scipy.special"}
+    assert loaded & slow == set()

@@ -1,0 +1,89 @@
+"""What the documentation says runs, and its links lead somewhere."""
+
+import json
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cflower import ClusteredFL, Recorder
+from tests.federation.quadratics import Quadratics, initial_arrays
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests/golden/README.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file_and_its_heading(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, fragment = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert fragment in map(anchor, headings), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_package_that_is_named_exists(page: Path) -> None:
+    if page.name == "CHANGELOG.md":  # tells of what was, too
+        return
+    for path in re.findall(r"`((?:cflower|scripts|tests)/[\w/.]+)`", page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+@pytest.fixture
+def own_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What a ServerApp is handed, with home and temporary files of its own."""
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+    clients = Quadratics((0,) * 5 + (1,) * 5)
+    context = SimpleNamespace(run_config={"resume": "", "lr": 0.5})
+    return SimpleNamespace(grid=clients.grid(), context=context, arrays=initial_arrays())
+
+
+def test_the_code_of_own_app_runs_from_top_to_bottom(own_app: SimpleNamespace) -> None:
+    names = vars(own_app)
+    for block in blocks(ROOT / "docs/own-app.md", "python"):
+        if "resume=" in block:
+            own_app.context.run_config["resume"] = names["recorder"].path.name
+        exec(block, names)
+    assert len(names["strategy"].models) > 1
+
+
+def test_the_criterion_of_contributing_splits(own_app: SimpleNamespace) -> None:
+    names = vars(own_app)
+    (example,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    exec(example, names)
+    exec("from cflower import ClusteredFL; strategy = ClusteredFL(EveryTenthRound())", names)
+    names["strategy"].start(own_app.grid, own_app.arrays, num_rounds=10)
+    assert len(names["strategy"].tree.leaves) == 2
+
+
+def test_every_field_of_a_run_folder_is_described(own_app: SimpleNamespace) -> None:
+    recorder = Recorder("~/runs", config={"lr": 0.5})
+    ClusteredFL(observers=[recorder]).start(own_app.grid, own_app.arrays, num_rounds=10)
+    first_line = (recorder.path / "rounds.jsonl").read_text().splitlines()[0]
+    written = {
+        "config.json": json.loads((recorder.path / "config.json").read_text()),
+        "summary.json": recorder.summary,
+        "rounds.jsonl": json.loads(first_line),
+        "tree.json": json.loads((recorder.path / "tree.json").read_text()),
+    }
+    text = (ROOT / "docs/run-folder.md").read_text()
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    for file, content in written.items():
+        assert set(content) <= set(re.findall(r"`(\w+)`", sections[file])), file
+    for path in recorder.path.iterdir():
+        assert f"`{path.name}" in text, f"{path.name} is not described"
