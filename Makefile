@@ -1,4 +1,4 @@
-.PHONY: help check fast lint format docs golden page
+.PHONY: help check fast lint format docs golden page picture
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -27,3 +27,7 @@ golden:  ## write tests/golden anew; then read its git diff
 
 page:  ## the report's HTML, CSS and JavaScript joined into page.json
 	python -m cflower.runs.report.build
+
+picture:  ## docs/report.png: the README's run, and the first window of its report
+	cflower simulate --clients 20 --out outputs -c "shift='label-permutation' num-groups=4"
+	python scripts/screenshot.py "$$(ls -td outputs/2* | head -1)"
