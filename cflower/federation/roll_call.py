@@ -180,6 +180,12 @@ class RollCall:
             if announced or not self.nodes
             else "start more SuperNodes, or lower min-available-nodes"
         )
+        if silent := len(self._silent_since):
+            how = (
+                f"{silent} more are connected and did not answer within {self.timeout:g} s, as "
+                "happens while a busy machine starts a simulation: start the run again, with a "
+                "longer node-timeout where the app has one"
+            )
         return (
             f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
             f"{len(self.nodes)}{refused}: {how}."

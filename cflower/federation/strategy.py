@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -159,7 +159,8 @@ class ClusteredFL(Strategy):
         self.isolated, self.seed = isolated, seed
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
-        self.roll_call = roll_call or RollCall(asks=None)
+        # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
+        self.roll_call = roll_call or RollCall(timeout=300.0, asks=None)
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
         self.conduct = Conduct()
@@ -231,6 +232,20 @@ class ClusteredFL(Strategy):
         if self.isolated:
             return "isolated"
         return "federated" if described(self.criterion)["name"] == "never" else "clustered"
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """Refuse Flower's older workflows, with them SecAgg+: they begin with this call.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older "
+            "workflows: secure aggregation shows the server only sums of updates, and clusters "
+            "are found by comparing single ones. Call ClusteredFL.start; against a curious server "
+            "there are LocalDpMod and cflower.PermutationMod."
+        )
 
     def summary(self) -> None:
         """Log the effective settings."""
