@@ -66,7 +66,8 @@ def best_cut(similarity: Matrix) -> Cut:
     >>> best_cut(np.array([[1.0, 0.8, -0.7], [0.8, 1.0, -0.6], [-0.7, -0.6, 1.0]])).labels
     array([0, 0, 1], dtype=int32)
     """
-    distances = np.sqrt(np.maximum(2.0 - 2.0 * squareform(similarity, checks=False), 0.0))
+    squares = np.diag(similarity)[:, None] + np.diag(similarity) - 2.0 * similarity
+    distances = np.sqrt(np.maximum(squareform(squares, checks=False), 0.0))
     merges = hierarchy(distances, "ward")
     heights = merges[:, 2]
     widest = int(np.argmax(np.diff(heights)))
@@ -89,7 +90,7 @@ def look(similarity: Matrix, labels: Labels) -> Sight:
     # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
     by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
     sums = np.add.reduceat(similarity[by_part], starts, axis=0, dtype=np.float64).T
-    sums[own] -= 1.0
+    sums[own] -= np.diag(similarity)
     others = np.tile(sizes, (len(labels), 1))
     others[own] -= 1
     pairs = np.outer(sizes, sizes) - np.diag(sizes)
@@ -112,7 +113,8 @@ def judge(similarity: Matrix, sight: Sight) -> Cut:
     elsewhere[own] = -np.inf
     next_part = elsewhere.argmax(axis=1)
     margins = nearness[own] - elsewhere.max(axis=1)
-    squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64) - len(labels)
+    squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64)
+    squares -= float((np.diag(similarity) ** 2).sum())
     left = max(0.0, squares - float((pairs * means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2
     scatter = max(np.sqrt(left / freedom), ROUNDING)
@@ -131,3 +133,38 @@ def in_appearance(labels: NDArray[Any]) -> Labels:
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     return rank[inverse]
+
+
+def separation(gram: Matrix, labels: Labels, noise: NDArray[np.float64]) -> float:
+    """How far the two nearest parts are apart, in scatters of their members along that line.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (m, m)
+        Inner products of the members' updates.
+    labels : ndarray, shape (m,)
+    noise : ndarray, shape (m,)
+        What chance adds to each one's squared length.
+    """
+    _, sizes, nearness, pairs, means = look(gram, labels)
+    if len(sizes) < 2:
+        return 0.0
+    alone = sizes == 1
+    within = np.diag(means).copy()
+    first = np.array([np.flatnonzero(labels == part)[0] for part in range(len(sizes))])
+    within[alone] = (np.diag(gram) - noise)[first[alone]]
+    squares = within[:, None] + within - 2 * means
+    np.fill_diagonal(squares, np.inf)
+    least = float(squares.min())
+    if least <= 0:
+        return 0.0
+    # Where a member lies on the line from each other part to its own, and how it scatters there.
+    along = nearness[np.arange(len(labels)), labels][:, None] - nearness
+    belong = np.eye(len(sizes))[labels]
+    centres = belong.T @ along / sizes[:, None]
+    scatter = belong.T @ (along - centres[labels]) ** 2 / squares
+    freedom = (sizes - 1).sum() * (len(sizes) - 1)
+    if freedom == 0:
+        return 0.0
+    np.fill_diagonal(scatter, 0.0)
+    return float(np.sqrt(least / max(scatter.sum() / freedom, ROUNDING**2 * least)))
