@@ -8,14 +8,16 @@ of averages over rounds, in which a client's own sampling noise cancels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, heard_enough, verdict
-from cflower.algorithm.cut import best_cut
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.cut import best_cut, separation
+from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -67,29 +69,45 @@ class AutoCriterion:
         heard_twice = int((memory["counts"] >= 2).sum())
         if early := heard_enough(evidence, self.heard_share, 3, heard_twice, "heard from twice"):
             return early, memory
-        averages, weights = memory["averages"], memory["weights"]
-        lengths = np.linalg.norm(averages, axis=1)
+        weights = memory["weights"]
+        lengths = np.linalg.norm(memory["averages"], axis=1)
         memory["peak"] = max(memory.get("peak", 0.0), float(lengths.max()))
-        similarity = cosine_similarity(averages)
-        cut = best_cut(similarity)
-        same = np.array_equal(memory.get("cut", ()), cut.labels)
+        settled = np.linalg.norm(weights @ memory["averages"]) / (weights @ lengths or 1.0)
+        here = np.flatnonzero(in_touch(memory))
+        if len(here) < 3:
+            reason = f"{len(here)} member(s) still in touch, and a split needs at least 3"
+            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), memory
+        cloud = Cloud.of(memory, here)
+        cut = best_cut(cloud.cosines)
+        clients = tuple(memory["clients"][i] for i in here)
+        labels = cut.labels[cloud.place]
+        same = memory.get("cut") == (clients, labels.tolist())
         memory["streak"] = memory["streak"] + 1 if same else 1
-        memory["cut"] = cut.labels
+        memory["cut"] = clients, labels.tolist()
         figures = {
             "alive": float(lengths.max() / (memory["peak"] or 1.0)),
-            "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
+            "settled": float(settled),
             "companions": cut.companions,
             "apart": cut.apart,
-            "apart_needed": self.small / len(averages) ** 2,
+            "apart_needed": self.small / len(cut.labels) ** 2,
             "errors": cut.standard_errors,
             "errors_needed": float(stdtrit(max(cut.freedom, 1), self.sure)),
             "steady": float(memory["streak"]),
             "steady_needed": float(max(self.patience, memory["counts"].max() / 4)),
+            "together": together(memory["together"][np.ix_(here, here)], labels),
+            "scatters": 0.0, "scatters_needed": 0.0
         }
         outcome, reason = self._judge(figures)
-        clients = memory["clients"]
-        parts = [np.flatnonzero(cut.labels == part) for part in range(cut.labels.max() + 1)]
-        across = cut.labels[:, None] != cut.labels[None, :]
+        if outcome is Outcome.SPLIT:
+            f = figures
+            f["scatters"] = separation(cloud.gram, cut.labels, cloud.noise)
+            rng = generator(evidence.server_round, "clouds", evidence.cluster)
+            f["scatters_needed"] = clouds(cloud.gram, f["scatters"], rng, CLOUDS)
+            if f["scatters"] <= f["scatters_needed"]:
+                outcome, reason = Outcome.NOT_APART, f"no groups {f}"
+        parts = [np.flatnonzero(labels == part) for part in range(labels.max() + 1)]
+        similarity = cloud.cosines[np.ix_(cloud.place, cloud.place)]
+        across = labels[:, None] != labels[None, :]
         decision = verdict(
             evidence,
             outcome,
@@ -123,6 +141,9 @@ class AutoCriterion:
                 f"length, {self.settled:g} or more"
             )
             return Outcome.MOVING, reason
+        if f["together"] < 0.5:
+            reason = f"not together {f['together']:.2f}"
+            return Outcome.NOT_APART, reason
         if f["companions"] < self.companions:
             reason = f"no groups: only {f['companions']:.0%} of the members have company in a part"
             return Outcome.NOT_APART, reason
@@ -132,6 +153,68 @@ class AutoCriterion:
             reason = f"the same parts for {f['steady']:.0f} rounds, {f['steady_needed']:.3g} needed"
             return Outcome.UNSTEADY, reason
         return Outcome.SPLIT, f"settled, and the parts keep apart: {apart}"
+
+
+class Cloud(NamedTuple):
+    """The members' average updates about their centre."""
+
+    gram: Matrix
+    cosines: Matrix
+    noise: NDArray[np.float64]
+    place: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, memory: Memory, here: NDArray[np.intp]) -> "Cloud":
+        averages = memory["averages"][here]
+        _, first, place = np.unique(averages, axis=0, return_index=True, return_inverse=True)
+        if 2 * (np.bincount(place)[place] > 1).sum() > len(here):
+            first, place = np.arange(len(here)), np.arange(len(here))
+        averages = averages[first].astype(np.float64)
+        centred = averages - averages.mean(axis=0)
+        gram = centred @ centred.T
+        scale = np.trace(gram) / len(gram) or 1.0
+        return cls(
+            gram / scale, cosine_similarity(centred if CENTRE else averages), memory["noise"][here][first] / scale, place
+        )
+
+CENTRE=True
+CLOUDS=200
+
+def in_touch(memory: Memory) -> NDArray[np.bool_]:
+    """Which members."""
+    missed = np.median(memory["counts"]) - memory["median"]
+    return np.asarray(missed <= 2 * memory["counts"])
+
+
+def together(counts: NDArray[np.int64], labels) -> float:
+    """Least."""
+    counts = counts - np.diag(np.diag(counts))
+    m = len(labels)
+    mean = counts.sum() / (m * (m - 1))
+    least = np.inf
+    for part in range(labels.max() + 1):
+        inside = labels == part
+        if 0 < inside.sum() < m:
+            least = min(least, float(counts[np.ix_(inside, ~inside)].mean()))
+    return 1.0 if mean == 0 or least == np.inf else least / mean
+
+
+def clouds(gram, scatters: float, rng, count: int) -> float:
+    """Most."""
+    m = len(gram)
+    spread = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)[1:] / (m - 1))
+    most = 0.0
+    for _ in range(count):
+        points = rng.normal(size=(m, m - 1)) * spread
+        points -= points.mean(axis=0)
+        g = points @ points.T
+        cut = best_cut(cosine_similarity(points))
+        if cut.companions < 0.5:
+            continue
+        most = max(most, separation(g, cut.labels, np.zeros(m)))
+        if most >= scatters:
+            break
+    return most
 
 
 def remember(memory: Memory, evidence: Evidence) -> Memory:
@@ -160,4 +243,22 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
         averages[row] += np.float32(step) * (evidence.vectors[i] - averages[row])
         weights[row] = evidence.weights[i]
     figures: dict[str, Any] = {"averages": averages, "counts": counts, "weights": weights}
+    rows = [place[evidence.clients[i]] for i in heard]
+    power, shrink, median = np.zeros(len(clients)), np.ones(len(clients)), np.zeros(len(clients))
+    both = np.zeros((len(clients), len(clients)), np.int32)
+    if len(clients) > len(new):
+        power[old], shrink[old], median[old] = memory["power"], memory["shrink"], memory["median"]
+        both[old, old] = memory["together"]
+    both[np.ix_(rows, rows)] += 1
+    known = [r for r in rows if counts[r] > 1]
+    if known:
+        steps = 4.0 / (counts[known] + 3)
+        innovations = (averages[known] - memory["averages"][known]) / steps[:, None]
+        innovations = innovations - innovations.mean(axis=0)
+        squares = np.einsum("ij,ij->i", innovations, innovations, dtype=np.float64)
+        later = 4.0 / (counts[known] + 2)
+        power[known] += later * (squares - power[known])
+        shrink[known] = (1 - steps) ** 2 * shrink[known] + steps**2
+    median[rows] = np.median(counts)
+    figures |= {"power": power, "shrink": shrink, "noise": power * shrink, "median": median, "together": both}
     return {"streak": 0, **memory, "clients": tuple(clients), **figures}
