@@ -82,9 +82,7 @@ def audited(name: str, seed: int) -> Run:
     return Run(clusters, exact, len(set(pairs)) > groups, last_split, gain)
 
 
-def final(
-    federation: Federation, criterion: Criterion, seed: int
-) -> tuple[CFLState, int | None]:
+def final(federation: Federation, criterion: Criterion, seed: int) -> tuple[CFLState, int | None]:
     """The state after the last round, and the round of the last split."""
     cfl = CFL(criterion, Projection(federation.dim, 0))
     m, begin = len(federation.groups), federation.start

@@ -316,7 +316,10 @@ FAMILIES["mixtures of two"] = "continuum", lambda g: mixture(g, 20)
 for m in (10, 20):
     FAMILIES[f"angles 0-360, {m} clients"] = "continuum", lambda g, m=m: circle(g, m)
 for count, d in ((c, d) for c in (2, 4) for d in (1, 2, 3, 5)):
-    FAMILIES[f"{count}x5 groups, d={d}"] = "planted", lambda g, c=count, d=d: planted(g, (5,) * c, d)
+    FAMILIES[f"{count}x5 groups, d={d}"] = (
+        "planted",
+        lambda g, c=count, d=d: planted(g, (5,) * c, d),
+    )
 for count in (10, 20):
     FAMILIES[f"{count} groups of 2"] = "planted", lambda g, c=count: planted(g, (2,) * c, 50)
 for sizes in ((2, 2), (2, 2, 2), (95, 5), (18, 2), (9, 1), (36, 2, 2), (4, 4, 4)):

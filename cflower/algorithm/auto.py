@@ -8,15 +8,15 @@ of averages over rounds, in which a client's own sampling noise cancels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from cflower.algorithm.cloud import Cloud, distinct, together
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, heard_enough, verdict
-from cflower.algorithm.cut import best_cut, separation
-from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.algorithm.cut import best_cut
 from cflower.seeding import generator
 
 
@@ -25,8 +25,9 @@ class AutoCriterion:
     """Split when the members' average updates fall into parts that keep apart, round by round.
 
     A member's average update since the last split weighs its t-th update by about t³, so it
-    looks back over about the last quarter of the rounds. The cosines of these averages tell the
-    best cut, see `best_cut`. The cluster is split, into all parts at once, when all of these hold:
+    looks back over about the last quarter of the rounds. The cosines of these averages about
+    their unweighted centre tell the best cut, see `best_cut`; copies of a member count once. The
+    cluster is split, into all parts at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
@@ -34,7 +35,13 @@ class AutoCriterion:
     - apart: every member is nearer to its own part than to the next one, in mean cosine, by more
       than ``small / m²``: among few members chance alone leaves wide gaps;
     - sure: and by more standard errors than chance would, Student's t with probability ``sure``;
-    - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds.
+    - together: members of different parts were heard in the same rounds, at least half as often
+      as any two members, or it may be the rounds that differ;
+    - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
+    - scatters: the parts are further apart, measured in the scatter of their members, than those
+      of any of up to 200 clouds without groups that spread as the averages do, see `Cloud`.
+
+    Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
 
     The defaults were found on seeds that no reported figure uses (docs/criteria.md). None depends
     on the scale of the updates, and ``sure`` measures chance on the updates themselves, so there
@@ -69,44 +76,49 @@ class AutoCriterion:
         heard_twice = int((memory["counts"] >= 2).sum())
         if early := heard_enough(evidence, self.heard_share, 3, heard_twice, "heard from twice"):
             return early, memory
-        weights = memory["weights"]
-        lengths = np.linalg.norm(memory["averages"], axis=1)
+        averages, weights = memory["averages"], memory["weights"]
+        lengths = np.linalg.norm(averages, axis=1)
         memory["peak"] = max(memory.get("peak", 0.0), float(lengths.max()))
-        settled = np.linalg.norm(weights @ memory["averages"]) / (weights @ lengths or 1.0)
         here = np.flatnonzero(in_touch(memory))
-        if len(here) < 3:
-            reason = f"{len(here)} member(s) still in touch, and a split needs at least 3"
-            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), memory
-        cloud = Cloud.of(memory, here)
+        single, which = distinct(averages[here])
+        if len(single) < 3:
+            reason = f"{len(single)} different member(s) in touch, and a split needs at least 3"
+            return verdict(evidence, Outcome.TOO_SMALL, reason), memory
+        single = here[single]
+        cloud = Cloud.of(averages[single], memory["noise"][single])
         cut = best_cut(cloud.cosines)
-        clients = tuple(memory["clients"][i] for i in here)
-        labels = cut.labels[cloud.place]
-        same = memory.get("cut") == (clients, labels.tolist())
+        labels = cut.labels[which]
+        everyone = np.full(len(averages), -1)
+        everyone[here] = labels
+        same = np.array_equal(memory.get("cut", ()), everyone)
         memory["streak"] = memory["streak"] + 1 if same else 1
-        memory["cut"] = clients, labels.tolist()
+        memory["cut"] = everyone
         figures = {
             "alive": float(lengths.max() / (memory["peak"] or 1.0)),
-            "settled": float(settled),
+            "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
             "companions": cut.companions,
             "apart": cut.apart,
-            "apart_needed": self.small / len(cut.labels) ** 2,
+            "apart_needed": self.small / len(single) ** 2,
             "errors": cut.standard_errors,
             "errors_needed": float(stdtrit(max(cut.freedom, 1), self.sure)),
+            "together": together(memory["together"][np.ix_(here, here)], labels),
             "steady": float(memory["streak"]),
             "steady_needed": float(max(self.patience, memory["counts"].max() / 4)),
-            "together": together(memory["together"][np.ix_(here, here)], labels),
-            "scatters": 0.0, "scatters_needed": 0.0
         }
         outcome, reason = self._judge(figures)
         if outcome is Outcome.SPLIT:
-            f = figures
-            f["scatters"] = separation(cloud.gram, cut.labels, cloud.noise)
-            rng = generator(evidence.server_round, "clouds", evidence.cluster)
-            f["scatters_needed"] = clouds(cloud.gram, f["scatters"], rng, CLOUDS)
-            if f["scatters"] <= f["scatters_needed"]:
-                outcome, reason = Outcome.NOT_APART, f"no groups {f}"
+            figures["scatters"] = found = cloud.scatters(cut.labels)
+            # The same clouds in every round: or one would in time be found that has fewer.
+            rng = generator(0, "clouds", evidence.cluster)
+            figures["scatters_by_chance"] = chance = cloud.by_chance(found, self.companions, rng)
+            how = f"{found:.1f} scatters apart, and clouds without groups up to {chance:.1f}"
+            if found <= chance:
+                outcome, reason = Outcome.NOT_APART, f"chance makes such parts: {how}"
+            else:
+                reason = f"{reason}; {how}"
+        clients = tuple(memory["clients"][i] for i in here)
+        similarity = cloud.cosines[np.ix_(which, which)]
         parts = [np.flatnonzero(labels == part) for part in range(labels.max() + 1)]
-        similarity = cloud.cosines[np.ix_(cloud.place, cloud.place)]
         across = labels[:, None] != labels[None, :]
         decision = verdict(
             evidence,
@@ -141,11 +153,14 @@ class AutoCriterion:
                 f"length, {self.settled:g} or more"
             )
             return Outcome.MOVING, reason
-        if f["together"] < 0.5:
-            reason = f"not together {f['together']:.2f}"
-            return Outcome.NOT_APART, reason
         if f["companions"] < self.companions:
             reason = f"no groups: only {f['companions']:.0%} of the members have company in a part"
+            return Outcome.NOT_APART, reason
+        if f["together"] < 0.5:
+            reason = (
+                f"the parts were heard in the same rounds {f['together']:.2f} times as often as "
+                "any two members, less than 0.5: it may be the rounds that differ"
+            )
             return Outcome.NOT_APART, reason
         if f["apart"] <= f["apart_needed"] or f["errors"] <= f["errors_needed"]:
             return Outcome.NOT_APART, f"the parts are not far enough apart: {apart}"
@@ -155,110 +170,66 @@ class AutoCriterion:
         return Outcome.SPLIT, f"settled, and the parts keep apart: {apart}"
 
 
-class Cloud(NamedTuple):
-    """The members' average updates about their centre."""
-
-    gram: Matrix
-    cosines: Matrix
-    noise: NDArray[np.float64]
-    place: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, memory: Memory, here: NDArray[np.intp]) -> "Cloud":
-        averages = memory["averages"][here]
-        _, first, place = np.unique(averages, axis=0, return_index=True, return_inverse=True)
-        if 2 * (np.bincount(place)[place] > 1).sum() > len(here):
-            first, place = np.arange(len(here)), np.arange(len(here))
-        averages = averages[first].astype(np.float64)
-        centred = averages - averages.mean(axis=0)
-        gram = centred @ centred.T
-        scale = np.trace(gram) / len(gram) or 1.0
-        return cls(
-            gram / scale, cosine_similarity(centred if CENTRE else averages), memory["noise"][here][first] / scale, place
-        )
-
-CENTRE=True
-CLOUDS=200
-
 def in_touch(memory: Memory) -> NDArray[np.bool_]:
-    """Which members."""
+    """Which members still take part, shape (m,).
+
+    Not who has since been silent while half of the others were heard from more than twice as often
+    as it ever was: little is known of it, or it left. It walks (Algorithm 4) if it comes back.
+    """
     missed = np.median(memory["counts"]) - memory["median"]
     return np.asarray(missed <= 2 * memory["counts"])
-
-
-def together(counts: NDArray[np.int64], labels) -> float:
-    """Least."""
-    counts = counts - np.diag(np.diag(counts))
-    m = len(labels)
-    mean = counts.sum() / (m * (m - 1))
-    least = np.inf
-    for part in range(labels.max() + 1):
-        inside = labels == part
-        if 0 < inside.sum() < m:
-            least = min(least, float(counts[np.ix_(inside, ~inside)].mean()))
-    return 1.0 if mean == 0 or least == np.inf else least / mean
-
-
-def clouds(gram, scatters: float, rng, count: int) -> float:
-    """Most."""
-    m = len(gram)
-    spread = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)[1:] / (m - 1))
-    most = 0.0
-    for _ in range(count):
-        points = rng.normal(size=(m, m - 1)) * spread
-        points -= points.mean(axis=0)
-        g = points @ points.T
-        cut = best_cut(cosine_similarity(points))
-        if cut.companions < 0.5:
-            continue
-        most = max(most, separation(g, cut.labels, np.zeros(m)))
-        if most >= scatters:
-            break
-    return most
 
 
 def remember(memory: Memory, evidence: Evidence) -> Memory:
     """The memory with this round's updates averaged in; the one given is not changed.
 
     Polynomial-decay averaging (Shamir and Zhang, arXiv 1212.1824) with η = 3: the t-th update
-    enters with weight 4 / (t + 3).
+    enters with weight 4 / (t + 3). Beside it: what chance adds to an average's squared length
+    (``noise``), from how far updates lay from their averages, apart from what all had in common;
+    how often two members were heard ``together``; and how often the ``median`` member had been
+    heard from when each last was.
     """
     clients: list[str] = list(memory.get("clients", ()))
     place = {name: i for i, name in enumerate(clients)}
-    heard = [i for i, now in enumerate(evidence.heard_now) if now]
+    heard = np.flatnonzero(evidence.heard_now)
     new = [evidence.clients[i] for i in heard if evidence.clients[i] not in place]
     place |= {name: len(clients) + i for i, name in enumerate(new)}
     clients += new
-    width = len(evidence.vectors[0]) if evidence.vectors else 0
-    averages = np.zeros((len(clients), width), np.float32)
-    counts, weights = np.zeros(len(clients), np.int64), np.zeros(len(clients))
-    if len(clients) > len(new):
-        old = slice(len(clients) - len(new))
-        averages[old], counts[old] = memory["averages"], memory["counts"]
-        weights[old] = memory["weights"]
-    for i in heard:
-        row = place[evidence.clients[i]]
-        counts[row] += 1
-        step = 4.0 / (counts[row] + 3)
-        averages[row] += np.float32(step) * (evidence.vectors[i] - averages[row])
-        weights[row] = evidence.weights[i]
-    figures: dict[str, Any] = {"averages": averages, "counts": counts, "weights": weights}
-    rows = [place[evidence.clients[i]] for i in heard]
-    power, shrink, median = np.zeros(len(clients)), np.ones(len(clients)), np.zeros(len(clients))
-    both = np.zeros((len(clients), len(clients)), np.int32)
-    if len(clients) > len(new):
-        power[old], shrink[old], median[old] = memory["power"], memory["shrink"], memory["median"]
-        both[old, old] = memory["together"]
-    both[np.ix_(rows, rows)] += 1
-    known = [r for r in rows if counts[r] > 1]
-    if known:
-        steps = 4.0 / (counts[known] + 3)
-        innovations = (averages[known] - memory["averages"][known]) / steps[:, None]
-        innovations = innovations - innovations.mean(axis=0)
-        squares = np.einsum("ij,ij->i", innovations, innovations, dtype=np.float64)
-        later = 4.0 / (counts[known] + 2)
-        power[known] += later * (squares - power[known])
-        shrink[known] = (1 - steps) ** 2 * shrink[known] + steps**2
-    median[rows] = np.median(counts)
-    figures |= {"power": power, "shrink": shrink, "noise": power * shrink, "median": median, "together": both}
-    return {"streak": 0, **memory, "clients": tuple(clients), **figures}
+    size, width = len(clients), len(evidence.vectors[0]) if evidence.vectors else 0
+    after: dict[str, NDArray[Any]] = {
+        "averages": np.zeros((size, width), np.float32),
+        "counts": np.zeros(size, np.int64),
+        "weights": np.zeros(size),
+        "power": np.zeros(size),
+        "share": np.zeros(size),
+        "median": np.zeros(size),
+        "together": np.zeros((size, size), np.int64),
+    }
+    if size > len(new):
+        for name, array in after.items():
+            old = memory[name]
+            array[tuple(slice(length) for length in old.shape)] = old
+    rows = np.array([place[evidence.clients[i]] for i in heard], dtype=int)
+    after["together"][np.ix_(rows, rows)] += 1
+    after["weights"][rows] = evidence.weights[heard]
+    after["counts"][rows] += 1
+    steps = 4.0 / (after["counts"][rows] + 3)
+    averages, common, known = after["averages"], np.zeros(width), after["counts"][rows] > 1
+    surprise = np.zeros(len(rows))
+    for row, i in zip(rows, heard, strict=True):
+        if after["counts"][row] > 1:
+            common += (evidence.vectors[i] - averages[row]) / known.sum()
+    for j, (row, i) in enumerate(zip(rows, heard, strict=True)):
+        difference = evidence.vectors[i] - averages[row]
+        surprise[j] = float(((difference - common) ** 2).sum())
+        averages[row] += np.float32(steps[j]) * difference
+    if known.sum() > 1:
+        # Their own mean was taken off; and t updates are t - 1 surprises.
+        surprise *= known.sum() / (known.sum() - 1)
+        learn = 4.0 / (after["counts"][rows] + 2)
+        change = learn * (surprise - after["power"][rows])
+        after["power"][rows[known]] += change[known]
+    after["share"][rows] = (1 - steps) ** 2 * after["share"][rows] + steps**2
+    after["median"][rows] = np.median(after["counts"])
+    noise = {"noise": after["power"] * after["share"]}
+    return {"streak": 0, **memory, "clients": tuple(clients), **after, **noise}

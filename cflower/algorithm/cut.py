@@ -133,38 +133,3 @@ def in_appearance(labels: NDArray[Any]) -> Labels:
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     return rank[inverse]
-
-
-def separation(gram: Matrix, labels: Labels, noise: NDArray[np.float64]) -> float:
-    """How far the two nearest parts are apart, in scatters of their members along that line.
-
-    Parameters
-    ----------
-    gram : ndarray, shape (m, m)
-        Inner products of the members' updates.
-    labels : ndarray, shape (m,)
-    noise : ndarray, shape (m,)
-        What chance adds to each one's squared length.
-    """
-    _, sizes, nearness, pairs, means = look(gram, labels)
-    if len(sizes) < 2:
-        return 0.0
-    alone = sizes == 1
-    within = np.diag(means).copy()
-    first = np.array([np.flatnonzero(labels == part)[0] for part in range(len(sizes))])
-    within[alone] = (np.diag(gram) - noise)[first[alone]]
-    squares = within[:, None] + within - 2 * means
-    np.fill_diagonal(squares, np.inf)
-    least = float(squares.min())
-    if least <= 0:
-        return 0.0
-    # Where a member lies on the line from each other part to its own, and how it scatters there.
-    along = nearness[np.arange(len(labels)), labels][:, None] - nearness
-    belong = np.eye(len(sizes))[labels]
-    centres = belong.T @ along / sizes[:, None]
-    scatter = belong.T @ (along - centres[labels]) ** 2 / squares
-    freedom = (sizes - 1).sum() * (len(sizes) - 1)
-    if freedom == 0:
-        return 0.0
-    np.fill_diagonal(scatter, 0.0)
-    return float(np.sqrt(least / max(scatter.sum() / freedom, ROUNDING**2 * least)))
