@@ -38,7 +38,8 @@ class AutoCriterion:
     - together: members of different parts were heard in the same rounds, at least half as often
       as any two members, or it may be the rounds that differ;
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
-    - scatters: the parts are further apart, measured in the scatter of their members, than those
+    - scatters: the parts are further apart, measured in the scatter of their members, as the
+      averages lie or by angle, than those
       of any of up to 200 clouds without groups that spread as the averages do, see `Cloud`.
 
     Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
@@ -107,12 +108,18 @@ class AutoCriterion:
         }
         outcome, reason = self._judge(figures)
         if outcome is Outcome.SPLIT:
-            figures["scatters"] = found = cloud.scatters(cut.labels)
+            found = cloud.scatters(cut.labels)
             # The same clouds in every round: or one would in time be found that has fewer.
             rng = generator(0, "clouds", evidence.cluster)
-            figures["scatters_by_chance"] = chance = cloud.by_chance(found, self.companions, rng)
-            how = f"{found:.1f} scatters apart, and clouds without groups up to {chance:.1f}"
-            if found <= chance:
+            chance = cloud.by_chance(found, self.companions, rng)
+            names = "scatters", "scatters_by_angle"
+            figures |= zip(names, found.tolist(), strict=True)
+            figures |= {f"{n}_by_chance": float(c) for n, c in zip(names, chance, strict=True)}
+            how = (
+                f"{found[0]:.1f} scatters apart and {found[1]:.1f} by angle, clouds without "
+                f"groups up to {chance[0]:.1f} and {chance[1]:.1f}"
+            )
+            if np.all(found <= chance):
                 outcome, reason = Outcome.NOT_APART, f"chance makes such parts: {how}"
             else:
                 reason = f"{reason}; {how}"

@@ -39,32 +39,34 @@ class Cloud:
         unit = float(np.trace(gram)) / len(gram) or 1.0
         return cls(gram / unit, cosine_similarity(centred), noise / unit)
 
-    def scatters(self, labels: Labels) -> float:
-        """How far the nearest parts are apart, see `scatters`: with lengths, and by angle.
+    def scatters(self, labels: Labels) -> NDArray[np.float64]:
+        """How far the nearest parts are apart, see `scatters`: as they lie, and by angle; shape (2,).
 
-        Their geometric mean: lengths tell points on a line apart, where angles know only left
-        and right; angles tell groups apart whose members' updates are of uneven length.
+        Points on a line are told apart as they lie, where angles know only left and right; groups
+        whose members' updates are of uneven length, by angle.
         """
         squares = np.diag(self.gram)
         angular = self.noise / np.where(squares > 0, squares, 1.0)
-        by_length = scatters(self.gram, labels, self.noise)
-        return float(np.sqrt(by_length * scatters(self.cosines, labels, angular)))
+        by_angle = scatters(self.cosines, labels, angular)
+        return np.array([scatters(self.gram, labels, self.noise), by_angle])
 
-    def by_chance(self, enough: float, companions: float, rng: Generator) -> float:
-        """The most scatters in clouds without groups; no more are drawn once one has ``enough``.
+    def by_chance(
+        self, enough: NDArray[np.float64], companions: float, rng: Generator
+    ) -> NDArray[np.float64]:
+        """The most scatters in clouds without groups; no more are drawn once there is ``enough``.
 
         Their points are Gaussian, with the variances of this cloud along its principal axes;
         200 of them, fewer of more than 100 members, where one is much like another.
         """
-        size, most = len(self.gram), 0.0
+        size, most = len(self.gram), np.zeros(2)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(self.gram)[1:], 0.0) / (size - 1))
         for _ in range(min(200, max(40, 20_000 // size))):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             cut = best_cut(cloud.cosines)
             if cut.companions >= companions:
-                most = max(most, cloud.scatters(cut.labels))
-            if most >= enough:
+                most = np.maximum(most, cloud.scatters(cut.labels))
+            if np.all(most >= enough):
                 break
         return most
 
