@@ -40,7 +40,7 @@ class Cloud:
         return cls(gram / unit, cosine_similarity(centred), noise / unit)
 
     def scatters(self, labels: Labels) -> NDArray[np.float64]:
-        """How far the nearest parts are apart, see `scatters`: as they lie, and by angle; shape (2,).
+        """How far the nearest parts are apart, as they lie and by angle, shape (2,).
 
         Points on a line are told apart as they lie, where angles know only left and right; groups
         whose members' updates are of uneven length, by angle.
