@@ -66,7 +66,8 @@ def best_cut(similarity: Matrix) -> Cut:
     >>> best_cut(np.array([[1.0, 0.8, -0.7], [0.8, 1.0, -0.6], [-0.7, -0.6, 1.0]])).labels
     array([0, 0, 1], dtype=int32)
     """
-    distances = np.sqrt(np.maximum(2.0 - 2.0 * squareform(similarity, checks=False), 0.0))
+    squares = np.diag(similarity)[:, None] + np.diag(similarity) - 2.0 * similarity
+    distances = np.sqrt(np.maximum(squareform(squares, checks=False), 0.0))
     merges = hierarchy(distances, "ward")
     heights = merges[:, 2]
     widest = int(np.argmax(np.diff(heights)))
@@ -89,7 +90,7 @@ def look(similarity: Matrix, labels: Labels) -> Sight:
     # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
     by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
     sums = np.add.reduceat(similarity[by_part], starts, axis=0, dtype=np.float64).T
-    sums[own] -= 1.0
+    sums[own] -= np.diag(similarity)
     others = np.tile(sizes, (len(labels), 1))
     others[own] -= 1
     pairs = np.outer(sizes, sizes) - np.diag(sizes)
@@ -112,7 +113,8 @@ def judge(similarity: Matrix, sight: Sight) -> Cut:
     elsewhere[own] = -np.inf
     next_part = elsewhere.argmax(axis=1)
     margins = nearness[own] - elsewhere.max(axis=1)
-    squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64) - len(labels)
+    squares = np.einsum("ij,ij->", similarity, similarity, dtype=np.float64)
+    squares -= float((np.diag(similarity) ** 2).sum())
     left = max(0.0, squares - float((pairs * means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2
     scatter = max(np.sqrt(left / freedom), ROUNDING)

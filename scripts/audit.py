@@ -1,0 +1,148 @@
+"""How `auto` fares outside pictures: generated clients with models of 1 to 50 weights.
+
+    python scripts/audit.py --families all --seeds 0-19 --out outputs/audit
+
+Every round goes through `CFL.run_round`, without Flower, on one core. A family is one of three
+kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept, and no
+run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
+must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
+against the model of conventional federated learning of as many rounds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from audit_families import FAMILIES, Federation
+from battery import ALL, chosen, numbers
+from command import start, write_table
+from rich.console import Console
+from rich.table import Table
+
+from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.criteria import Criterion, NeverSplit
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.seeding import generator
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one federation."""
+
+    clusters: int
+    """With a client that is judged."""
+    exact: bool
+    false: bool
+    """Two clients of one true group are in different clusters."""
+    last_split: int | None
+    gain: float | None
+    """None where nothing was split."""
+
+
+def audit(
+    families: Annotated[str, typer.Option(help="Names with commas between, or all.")] = ALL,
+    seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
+    out: Annotated[Path, typer.Option(help="Folder of audit.csv.")] = Path("outputs/audit"),
+) -> None:
+    """Measure, print the table and write ``audit.csv``."""
+    names = list(FAMILIES) if families == ALL else chosen("family", families, FAMILIES)
+    lines = []
+    for name in names:
+        runs = [audited(name, seed) for seed in numbers(seeds)]
+        lines.append(line(name, runs))
+        print(*lines[-1].values(), sep=" | ", flush=True)
+    table = Table(*lines[0])
+    for row in lines:
+        table.add_row(*map(str, row.values()))
+    Console(width=130).print(table)
+    out.mkdir(parents=True, exist_ok=True)
+    write_table(lines, out / "audit.csv")
+
+
+def audited(name: str, seed: int) -> Run:
+    """One run of a family, and where it split another without splits beside it."""
+    federation = FAMILIES[name][1](generator(seed, "audit", name))
+    state, last_split = final(federation, AutoCriterion(), seed)
+    judged = [i for i, group in enumerate(federation.groups) if group >= 0]
+    names = [leaf_of(state, i) for i in judged]
+    pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
+    clusters, groups = len(set(names)), len({group for _, group in pairs})
+    gain = None
+    if last_split is not None:
+        common, _ = final(federation, NeverSplit(), seed)
+        gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
+            np.mean([loss(federation, state, i) for i in judged])
+        )
+    exact = len(set(pairs)) == clusters == groups
+    return Run(clusters, exact, len(set(pairs)) > groups, last_split, gain)
+
+
+def final(federation: Federation, criterion: Criterion, seed: int) -> tuple[CFLState, int | None]:
+    """The state after the last round, and the round of the last split."""
+    cfl = CFL(criterion, Projection(federation.dim, 0))
+    m, begin = len(federation.groups), federation.start
+    model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
+    state = CFLState(ParameterTree.plant(model, [f"client-{i}" for i in range(m)]))
+    last_split = None
+    for server_round in range(1, federation.rounds + 1):
+        rng = generator(seed, "round", server_round)
+        replies = list(answers(federation, state, server_round, rng))
+        result = cfl.run_round(state, replies, server_round=server_round)
+        state = result.state
+        if any(decision.sides for decision in result.decisions):
+            last_split = server_round
+    return state, last_split
+
+
+def answers(
+    federation: Federation, state: CFLState, server_round: int, rng: np.random.Generator
+) -> Iterator[Reply]:
+    """The replies of the clients that take part."""
+    m = len(federation.groups)
+    here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
+    sizes = np.ones(m) if federation.sizes is None else federation.sizes
+    for i in np.flatnonzero(here):
+        model = state.tree.trains_on(f"client-{i}").model.trained
+        update = federation.clients.update(i, model, rng)
+        length = float(np.linalg.norm(update))
+        yield Reply(f"client-{i}", Weights(update, np.zeros(0)), length, float(sizes[i]))
+
+
+def leaf_of(state: CFLState, client: int) -> str:
+    """Name of the cluster that a client is in."""
+    name = f"client-{client}"
+    return next(leaf.name for leaf in state.tree.leaves if name in leaf.members)
+
+
+def loss(federation: Federation, state: CFLState, client: int) -> float:
+    """A client's loss on fresh examples under its cluster's model."""
+    model = state.tree.clusters[leaf_of(state, client)].model.trained
+    return federation.clients.loss(client, model)
+
+
+def line(name: str, runs: list[Run]) -> dict[str, Any]:
+    """One family's line of the table."""
+    kind = FAMILIES[name][0]
+    gains = [run.gain for run in runs if run.gain is not None]
+    right = [run.last_split for run in runs if run.last_split is not None and not run.false]
+    return {
+        "family": name,
+        "kind": kind,
+        "runs": len(runs),
+        "split": sum(run.last_split is not None for run in runs),
+        "exact": sum(run.exact for run in runs),
+        "false": sum(run.false for run in runs),
+        "clusters": f"{np.mean([run.clusters for run in runs]):.1f}",
+        "median last right split": f"{np.median(right):.0f}" if right else "",
+        "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",
+        "worst gain": f"{min(gains):.3g}" if gains else "",
+    }
+
+
+if __name__ == "__main__":
+    start(lambda: typer.run(audit))

@@ -1,0 +1,133 @@
+"""Laws of the clouds that `AutoCriterion` compares the parts with, and of what follows for runs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflower.algorithm.auto import AutoCriterion, in_touch, remember
+from cflower.algorithm.cloud import Cloud, distinct, scatters, together
+from cflower.algorithm.criteria import Evidence, Outcome
+from cflower.seeding import generator
+from tests.algorithm.planted import laws
+
+
+def decided(
+    updates: np.ndarray,
+    noise: float = 0.05,
+    rounds: int = 8,
+    present: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    order: list[int] | None = None,
+    seed: int = 0,
+) -> set[frozenset[str]]:
+    """The sides of the first split within these rounds; ``present`` has shape (rounds, m)."""
+    m, memory = len(updates), {}
+    order = list(range(m)) if order is None else order
+    for r in range(rounds):
+        rng = generator(seed, "decided", r)
+        now = (updates + noise * rng.normal(size=updates.shape)).astype(np.float32)
+        here = [i for i in order if present is None or present[r, i]]
+        share = np.ones(m) if weights is None else weights
+        evidence = Evidence(
+            "0",
+            r + 1,
+            m,
+            tuple(f"client-{i}" for i in here),
+            tuple(now[i] for i in here),
+            np.linalg.norm(now[here], axis=1),
+            share[here] / share[here].sum(),
+            0.0,
+        )
+        decision, memory = AutoCriterion().decide(evidence, memory)
+        if decision.outcome is Outcome.SPLIT:
+            f = decision.figures
+            assert (
+                f["scatters"] > f["scatters_by_chance"]
+                or f["scatters_by_angle"] > f["scatters_by_angle_by_chance"]
+            )
+            return {frozenset(side) for side in decision.sides}
+    return set()
+
+
+def two_groups(seed: int = 0, size: int = 4, entries: int = 20) -> np.ndarray:
+    rng = generator(seed, "two groups")
+    centre = rng.normal(size=entries)
+    return np.repeat([centre, -centre], size, axis=0) + 0.1 * rng.normal(size=(2 * size, entries))
+
+
+FOURS = {frozenset(f"client-{i}" for i in side) for side in (range(4), range(4, 8))}
+
+
+def test_permuting_the_clients_changes_nothing() -> None:
+    assert decided(two_groups()) == FOURS
+    assert decided(two_groups(), noise=0.0, order=[5, 2, 7, 0, 1, 4, 6, 3]) == FOURS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_points_on_a_line_are_no_groups(seed: int) -> None:
+    rng = generator(seed, "line")
+    line = np.outer(rng.normal(size=10), rng.normal(size=30))
+    assert decided(line - line.mean(axis=0), noise=0.01, rounds=20, seed=seed) == set()
+
+
+def test_two_clusters_of_points_on_a_line_are_groups() -> None:
+    assert decided(two_groups(entries=1)) == FOURS
+
+
+@pytest.mark.parametrize("times", [10.0, 1000.0])
+def test_a_big_client_does_not_make_the_others_a_group(times: float) -> None:
+    rng, weights = generator(0, "big"), np.r_[times, np.ones(9)]
+    optima = rng.normal(size=(10, 20))
+    updates = optima - weights @ optima / weights.sum()
+    assert decided(updates, weights=weights, rounds=20) == set()
+
+
+def test_copies_of_a_client_are_one_witness() -> None:
+    updates = generator(0, "copies").normal(size=(10, 20))
+    updates[:3] = updates[0]
+    updates -= updates.mean(axis=0)
+    assert decided(updates, noise=0.0, rounds=20) == set()
+    kept, which = distinct(updates)
+    assert (len(kept), which[:4].tolist()) == (8, [0, 0, 0, 1])
+
+
+def test_rounds_of_different_clients_are_no_groups() -> None:
+    present = np.arange(20)[:, None] // 5 % 2 == np.arange(8) // 4
+    assert decided(two_groups(), rounds=20, present=present) == set()
+    assert together(np.kron(np.eye(2, dtype=int), np.ones((4, 4), int)), np.repeat([0, 1], 4)) == 0
+
+
+def test_a_member_that_left_holds_nobody_up() -> None:
+    updates = np.vstack([two_groups(), np.zeros(20)])
+    present = np.ones((20, 9), bool)
+    present[2:, 8] = False
+    assert decided(updates, rounds=20, present=present) == FOURS
+
+
+def test_who_is_heard_in_every_round_is_in_touch() -> None:
+    memory: dict[str, object] = {}
+    for r in range(4):
+        updates = tuple(np.eye(3, dtype=np.float32))
+        evidence = Evidence("0", r, 3, ("a", "b", "c"), updates, np.ones(3), np.ones(3) / 3, 0.5)
+        memory = remember(memory, evidence)
+    assert in_touch(memory).all()
+    assert memory["noise"].tolist() == [0.0] * 3
+
+
+@laws
+@given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
+def test_scatters_have_no_scale(seed: int, scale: float) -> None:
+    points, labels = generator(seed, "scatters").normal(size=(8, 3)), np.repeat([0, 1], 4)
+    plain, scaled = (
+        scatters(f * f * points @ points.T, labels.astype(np.int32), np.zeros(8))
+        for f in (1, scale)
+    )
+    assert scaled == pytest.approx(plain)
+
+
+def test_noise_alone_is_no_distance() -> None:
+    points = two_groups()
+    labels = np.repeat([0, 1], 4).astype(np.int32)
+    assert Cloud.of(points, np.zeros(8)).scatters(labels).min() > 10
+    assert Cloud.of(points, np.full(8, 100.0)).scatters(labels).tolist() == [0, 0]
