@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from cflower.algorithm.auto import AutoCriterion
     from cflower.algorithm.criteria import NeverSplit, NormCriterion
     from cflower.algorithm.optimizers import ServerOptimizer
-    from cflower.exporting import export
     from cflower.federation.client_names import name_clients
     from cflower.federation.observers import Observer
-    from cflower.federation.privacy import PermutationMod
+    from cflower.federation.permutation_mod import PermutationMod
     from cflower.federation.simulation import simulate
     from cflower.federation.strategy import ClusteredFL
-    from cflower.newcomer import assign
     from cflower.runs.recorder import Recorder
     from cflower.runs.trackers import Tracker
+    from cflower.saved.assign import assign
+    from cflower.saved.export import export
 
     __version__: str
 _HOMES = {
@@ -28,12 +28,12 @@ _HOMES = {
     "NeverSplit": "cflower.algorithm.criteria",
     "NormCriterion": "cflower.algorithm.criteria",
     "Observer": "cflower.federation.observers",
-    "PermutationMod": "cflower.federation.privacy",
+    "PermutationMod": "cflower.federation.permutation_mod",
     "Recorder": "cflower.runs.recorder",
     "ServerOptimizer": "cflower.algorithm.optimizers",
     "Tracker": "cflower.runs.trackers",
-    "assign": "cflower.newcomer",
-    "export": "cflower.exporting",
+    "assign": "cflower.saved.assign",
+    "export": "cflower.saved.export",
     "name_clients": "cflower.federation.client_names",
     "simulate": "cflower.federation.simulation",
 }

@@ -8,21 +8,23 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from cflower.algorithm.tree import in_order
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
-from cflower.data.glimpse import glimpse
+from cflower.data.client_data import ClientData, load_client_data
 from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.preview import preview
+from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
 from cflower.federation.arrays import record_of, values_of
 from cflower.federation.client_names import FACTS, answer
-from cflower.federation.closing import BEST, BEST_CLUSTER, ENSEMBLE
+from cflower.federation.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE
 from cflower.federation.permutation import derived_number, shuffled
-from cflower.federation.privacy import PermutationMod, seed_of
+from cflower.federation.permutation_mod import PermutationMod, seed_of
 from cflower.federation.replies import as_record
 from cflower.learning.models import arrays_of, build_model
-from cflower.learning.selection import judge_way
-from cflower.learning.training import TrainingSettings, evaluate, predict, train, with_perplexity
+from cflower.learning.selection import judge_path
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, predict, train, with_perplexity
+from cflower.ordering import in_order
 from cflower.seeding import generator, torch_seed
 
 app = ClientApp(mods=[PermutationMod()])
@@ -54,8 +56,8 @@ def roll_call(message: Message, context: Context) -> Message:
 
 
 def look(data: ClientData, context: Context) -> dict[str, Any]:
-    """A glimpse for the report, in simulation only: a real client's examples never leave it."""
-    return {} if has_own_data(context) else glimpse(data.train)
+    """A preview for the report, in simulation only: a real client's examples never leave it."""
+    return {} if has_own_data(context) else preview(data.train)
 
 
 @app.query("first_model")
@@ -98,7 +100,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 
 @app.evaluate("way")
-def evaluate_way(message: Message, context: Context) -> Message:
+def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's way, which of them is the best for it, and their ensemble."""
     config = config_of(context)
     data = data_of(config, context)
@@ -108,7 +110,7 @@ def evaluate_way(message: Message, context: Context) -> Message:
         for name in in_order(models)
     }
     rng = generator(config.seed, "selection", client_name(context))
-    judged = judge_way(logits, data.validation.labels.ravel(), rng)
+    judged = judge_path(logits, data.validation.labels.ravel(), rng)
     measured = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     weight = {"num-examples": len(data.validation)}
     records: dict[str, Any] = {

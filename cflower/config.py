@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
+from cflower.algorithm.criteria import NormCriterion
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.algorithm.tree import SELECTIONS, Selection
-from cflower.choices import check_fields, choice, key_of, number
-from cflower.data.names import PARTITIONERS, SHIFTS, STANDARDISINGS
+from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
+from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
+from cflower.settings import choice, key_of, number
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -29,8 +31,10 @@ Part = TypeVar("Part", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """One run. Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
+class RunConfig(TrainingSettings, DataSettings):
+    """One run: the settings of every layer, and those of the run itself.
+
+    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
 
     Raises
     ------
@@ -40,45 +44,22 @@ class RunConfig:
 
     method: str = choice("clustered", METHODS)
     num_server_rounds: int = number(30, least=1)
-    seed: int = number(0, least=0)
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(0.0, least=0, most=1)
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
     round_timeout: float = number(3600.0, above=0)
 
-    dataset: str = "digits"
-    dataset_size: int = number(0, least=0)
     class_names: str = ""
-    label_column: str = ""
-    input_columns: str = ""
-    group_column: str = ""
-    standardise: str = choice("none", STANDARDISINGS)
-    partitioner: str = choice("iid", PARTITIONERS)
-    dirichlet_alpha: float = number(1.0, above=0)
-    shards_per_client: int = number(2, least=1)
-    natural_id_column: str = ""
-    shift: str = choice("rotation", SHIFTS)
-    num_groups: int = number(2, least=1)
-    group_sizes: str = ""
-    missing_labels: str = ""
-    validation_fraction: float = number(0.2, above=0, below=1)
-
     model: str = "cnn"
-    local_epochs: int = number(3, least=1)
-    batch_size: int = number(32, least=1)
-    learning_rate: float = number(0.1, above=0)
-    learning_rate_decay: float = number(0.99, above=0, most=1)
-    momentum: float = number(0.9, least=0, below=1)
-    weight_decay: float = number(0.0, least=0)
 
     split_criterion: str = choice("auto", CRITERIA)
-    eps1: float = number(0.9, above=0)
-    eps2: float = number(1.75, above=0)
-    gamma_max: float = number(0.68, least=0, below=1)
-    linkage: Linkage = choice("single", LINKAGES)
-    min_cluster_size: int = number(2, least=1)
-    heard_share: float = number(0.8, above=0, most=1)
+    eps1: float = number(NormCriterion.eps1, above=0)
+    eps2: float = number(NormCriterion.eps2, above=0)
+    gamma_max: float = number(NormCriterion.gamma_max, least=0, below=1)
+    linkage: Linkage = choice(NormCriterion.linkage, LINKAGES)
+    min_cluster_size: int = number(NormCriterion.min_cluster_size, least=1)
+    heard_share: float = number(NormCriterion.heard_share, above=0, most=1)
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
 
@@ -100,23 +81,11 @@ class RunConfig:
     tracker: str = choice("", TRACKERS)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if self.group_sizes and not all(
-            size.strip().isdecimal() and int(size) > 0 for size in self.group_sizes.split(",")
-        ):
-            raise ConfigError(
-                f"Got group-sizes={self.group_sizes!r}, but expected whole numbers above 0 "
-                'separated by commas, such as "6,4,2".'
-            )
+        DataSettings.__post_init__(self)
         if 0 < self.max_norm_ratio < 1:
             raise ConfigError(
                 f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
                 ">= 1: below that, updates of the usual length would be set aside."
-            )
-        if self.partitioner == "natural-id" and not self.natural_id_column:
-            raise ConfigError(
-                'partitioner="natural-id" needs natural-id-column, the column that names the '
-                "client of every example."
             )
         if self.privacy == "permutation" and self.similarity_layers != "*":
             raise ConfigError(
@@ -133,11 +102,6 @@ class RunConfig:
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
                 "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
-            )
-        if self.group_column and self.shift != "none":
-            raise ConfigError(
-                f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
-                "groups of its own: set shift='none' to judge a run by the groups in the data."
             )
         classes = self.classes
         if self.class_names and (

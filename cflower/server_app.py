@@ -13,11 +13,11 @@ from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError
-from cflower.federation.agreement import Kind, prevailing
 from cflower.federation.arrays import record_of
+from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.observers import Observer
-from cflower.federation.privacy import Agreement, ask_first_model
+from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import arrays_of, build_model
@@ -86,7 +86,7 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     clients = roll_call.gather(grid, config.min_available_nodes)
     told = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
-    spec, seeds = prevailing(told), Agreement.among(told, permuted=private)
+    spec, seeds = most_common(told), SeedAgreement.among(told, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
     roll_call.gather(grid, config.min_available_nodes)
     return ask_first_model(grid, roll_call) if private else initial_model(config, spec)
@@ -139,7 +139,7 @@ def criterion_of(config: RunConfig) -> Criterion:
     )
 
 
-def initial_model(config: RunConfig, kind: Kind) -> ArrayRecord:
+def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
     """The first model, sized to the clients' data."""
     shape, num_classes = kind.input_shape, len(kind.class_names)
     return record_of(arrays_of(build_model(config.model, shape, num_classes, config.seed)))

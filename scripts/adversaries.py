@@ -25,12 +25,12 @@ from rich.progress import track
 from rich.table import Table
 
 from cflower import server_app, simulate
-from cflower.algorithm.tree import in_order
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.federation.arrays import record_of
 from cflower.federation.client_names import FACTS, ROLL_CALL
 from cflower.federation.layout import UNTRAINED, is_trained
+from cflower.ordering import in_order
 
 Client = Callable[[Message, Context], Message]
 ATTACKS = ("labels", "reversed")

@@ -87,7 +87,7 @@ def final(federation: Federation, criterion: Criterion, seed: int) -> tuple[CFLS
     cfl = CFL(criterion, Projection(federation.dim, 0))
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
-    state = CFLState(ParameterTree.plant(model, [f"client-{i}" for i in range(m)]))
+    state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
     last_split = None
     for server_round in range(1, federation.rounds + 1):
         rng = generator(seed, "round", server_round)
@@ -107,7 +107,7 @@ def answers(
     here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
     sizes = np.ones(m) if federation.sizes is None else federation.sizes
     for i in np.flatnonzero(here):
-        model = state.tree.trains_on(f"client-{i}").model.trained
+        model = state.tree.training_cluster(f"client-{i}").model.trained
         update = federation.clients.update(i, model, rng)
         length = float(np.linalg.norm(update))
         yield Reply(f"client-{i}", Weights(update, np.zeros(0)), length, float(sizes[i]))

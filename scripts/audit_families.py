@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 Array = NDArray[np.float64]
-Kind = Literal["planted", "nothing to gain", "continuum"]
+DataSpec = Literal["planted", "nothing to gain", "continuum"]
 
 
 class Clients(Protocol):
@@ -261,7 +261,7 @@ def partial(federation: Federation, share: float) -> Federation:
 
 
 Maker = Callable[[Generator], Federation]
-FAMILIES: dict[str, tuple[Kind, Maker]] = {}
+FAMILIES: dict[str, tuple[DataSpec, Maker]] = {}
 for k in (1, 2, 3, 5):
     FAMILIES[f"linreg {k} features"] = "nothing to gain", lambda g, k=k: regression(g, 10, k)
 FAMILIES["linreg 2 features, SGD"] = "nothing to gain", lambda g: regression(g, 10, 2, batch=10)

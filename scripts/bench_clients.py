@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from cflower import simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.learning.models import build_model
 from cflower.server_app import run
 

@@ -128,7 +128,8 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
 
     from cflower import assign, simulate
     from cflower.client_app import app
-    from cflower.data.client_data import DataSettings, load_client_data
+    from cflower.data.client_data import load_client_data
+    from cflower.data.settings import DataSettings
     from cflower.federation.client_names import FACTS
     from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
     from cflower.server_app import run
@@ -196,8 +197,8 @@ def steps_of(found: Any) -> Record:
             {
                 "similarities": step.fork.similarities,
                 "margin": step.fork.margin,
-                "members": step.usual.members,
-                "others": step.usual.others,
+                "members": step.typical.members,
+                "others": step.typical.others,
             }
             for step in steps
         ],

@@ -26,8 +26,8 @@ import typer
 from command import quieten_flower, start
 from reproduction.experiment import Experiment, Results, Setting
 
-from cflower.choices import check_choice
 from cflower.errors import ConfigError
+from cflower.settings import check_choice
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "reproduction"
 

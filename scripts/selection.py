@@ -23,15 +23,16 @@ from rich.table import Table
 from safetensors.torch import load_file
 from torch import nn
 
-from cflower.algorithm.tree import in_order
 from cflower.config import RunConfig
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
 from cflower.data.examples import Examples
+from cflower.data.settings import DataSettings
 from cflower.errors import RunFolderError
 from cflower.learning.models import build_model
-from cflower.learning.selection import judge_way
+from cflower.learning.selection import judge_path
 from cflower.learning.training import predict
-from cflower.runs.reading import read_json
+from cflower.ordering import in_order
+from cflower.runs.run_files import read_json
 from cflower.seeding import generator
 
 COLUMNS = ("root", "leaf", "best", "ensemble", "federated")
@@ -76,7 +77,7 @@ def served(clustered: Path, federated: Path) -> list[Served]:
         way = [".".join(steps[: i + 1]) for i in range(len(steps))]
         logits = {cluster: ours.logits(cluster, examples) for cluster in way}
         rng = generator(config.seed, "selection", name)
-        judged = judge_way(logits, examples.labels, rng)
+        judged = judge_path(logits, examples.labels, rng)
         accuracy = {
             "root": judged.levels[way[0]]["accuracy"],
             "leaf": judged.levels[way[-1]]["accuracy"],

@@ -11,7 +11,7 @@ import pytest
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.federation.conduct import Conduct
+from cflower.federation.failures import FailureRecord
 from cflower.seeding import generator
 from tests.federation.chaos import BAD, HARMLESS, Plan, Scenario, picture
 from tests.federation.quadratics import CRITERION, found
@@ -86,9 +86,9 @@ def test_a_bad_reply_is_as_good_as_none(seed: int) -> None:
     plan = Plan(bad_replies(rng, scenario))
     spoiled, silent = scenario.play(plan), scenario.play(plan.silenced())
     assert picture(spoiled) == picture(silent)
-    assert silent.conduct.problems == {}
+    assert silent.failures.problems == {}
     asked = {f"partition-{client}" for client, _ in plan.faults}
-    assert set(spoiled.conduct.problems) <= asked
+    assert set(spoiled.failures.problems) <= asked
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -116,7 +116,7 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: P
     kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
     killed = scenario.play(plan, tmp_path / "killed", kills)
     assert picture(killed) == picture(whole)
-    assert killed.conduct == whole.conduct
+    assert killed.failures == whole.failures
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
@@ -132,8 +132,8 @@ def test_who_is_always_bad_is_excluded_and_the_others_find_their_groups(seed: in
     alike = scenario.play(Plan({(bad, r): "error" for r in rounds}))
     assert picture(strategy) == picture(alike)
     name = f"partition-{bad}"
-    assert strategy.conduct.problems == {name: 3}
-    assert set(strategy.conduct.excluded) == {name}
+    assert strategy.failures.problems == {name: 3}
+    assert set(strategy.failures.excluded) == {name}
     assert strategy.final_report is not None
     assert name not in strategy.final_report.clients
     planted = [
@@ -145,5 +145,5 @@ def test_who_is_always_bad_is_excluded_and_the_others_find_their_groups(seed: in
 
 
 def test_a_record_survives_its_checkpoint() -> None:
-    conduct = Conduct({"a": 2}, {"a": 1}, {"b": "why"}, 3, 1, 0)
-    assert Conduct(**json.loads(json.dumps(conduct.as_json()))) == conduct
+    failures = FailureRecord({"a": 2}, {"a": 1}, {"b": "why"}, 3, 1, 0)
+    assert FailureRecord(**json.loads(json.dumps(failures.as_json()))) == failures

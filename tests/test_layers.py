@@ -51,12 +51,14 @@ APPS = (
     "client_app",
     "server_app",
     "cli",
-    "newcomer",
-    "exporting",
-    "local_client",
-    "saved_run",
+    "saved",
 )
-ALLOWED_TO_ALGORITHM = ("cflower.algorithm", "cflower.errors", "cflower.seeding")
+ALLOWED_TO_ALGORITHM = (
+    "cflower.algorithm",
+    "cflower.errors",
+    "cflower.ordering",
+    "cflower.seeding",
+)
 
 
 def imports_of(source: str) -> set[str]:

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
-from cflower.learning.training import TrainingSettings, train
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import train
 from tests.command import cflower
 
 MODELS = """
@@ -125,7 +127,7 @@ def test_a_run_with_both_from_the_current_folder(folder: Path) -> None:
 @pytest.mark.parametrize("made", ["arrays", "columns", "frame", "dataset", "parts"])
 def test_every_kind_of_data_gives_the_same_examples(folder: Path, made: str) -> None:
     def client(place: int, name: str) -> ClientData:
-        settings = DataSettings(dataset=f"our_data:{name}", partitioner="dirichlet")
+        settings = DataSettings(shift="none", dataset=f"our_data:{name}", partitioner="dirichlet")
         exclude = {} if name == "arrays" else {"natural_id_column": "garden"}
         inputs = {"frame": "a,b,c,d", "dataset": "a,b,c,d", "parts": "a,b,c,d"}.get(name, "")
         changed = {**vars(settings), "input_columns": inputs, **exclude}
@@ -139,7 +141,9 @@ def test_every_kind_of_data_gives_the_same_examples(folder: Path, made: str) -> 
 
 
 def test_an_index_of_pandas_is_no_input(folder: Path) -> None:
-    settings = DataSettings(dataset="our_data:frame", input_columns="", natural_id_column="garden")
+    settings = DataSettings(
+        shift="none", dataset="our_data:frame", input_columns="", natural_id_column="garden"
+    )
     data = load_client_data(settings, 0, 2)
     assert data.train.input_shape == (5,)  # a, b, c, d and country
 
@@ -152,7 +156,7 @@ def test_shifts_and_partitioners_work_as_on_any_data(folder: Path, shift: str) -
 
 
 def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder: Path) -> None:
-    data = load_client_data(DataSettings(dataset="our_data:arrays"), 0, 2)
+    data = load_client_data(DataSettings(shift="none", dataset="our_data:arrays"), 0, 2)
 
     def trained(seed: int) -> dict[str, bytes]:
         model = build_model("our_models:net", (4,), 3, seed=5)

@@ -12,10 +12,11 @@ from safetensors.numpy import load_file
 from cflower import assign, export, server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.federation.permutation import permuted, turn_back
-from cflower.federation.privacy import ask_first_model
+from cflower.federation.permutation_mod import ask_first_model
 
 SEED = b"0123456789abcdef0123456789abcdef"
 KEYS = {

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from cflower.algorithm.cloud import Cloud, distinct, together
-from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, heard_enough, verdict
-from cflower.algorithm.cut import best_cut
+from cflower.algorithm.clustering import best_clustering
+from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, early_verdict, verdict
 from cflower.seeding import generator
 
 
@@ -26,8 +26,8 @@ class AutoCriterion:
 
     A member's average update since the last split weighs its t-th update by about t³, so it
     looks back over about the last quarter of the rounds. The cosines of these averages about
-    their unweighted centre tell the best cut, see `best_cut`; copies of a member count once. The
-    cluster is split, into all parts at once, when all of these hold:
+    their unweighted centre tell the best cut, see `best_clustering`; copies of a
+    member count once. The cluster is split, into all parts at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
@@ -85,7 +85,7 @@ class AutoCriterion:
         """Update the averages and judge the best cut of them."""
         memory = remember(memory, evidence)
         heard_twice = int((memory["counts"] >= 2).sum())
-        if early := heard_enough(evidence, self.heard_share, 3, heard_twice, "heard from twice"):
+        if early := early_verdict(evidence, self.heard_share, 3, heard_twice, "heard from twice"):
             return early, memory
         averages, weights = memory["averages"], memory["weights"]
         lengths = np.linalg.norm(averages, axis=1)
@@ -97,7 +97,7 @@ class AutoCriterion:
             return verdict(evidence, Outcome.TOO_SMALL, reason), memory
         single = here[single]
         cloud = Cloud.of(averages[single], memory["noise"][single])
-        cut = best_cut(cloud.cosines)
+        cut = best_clustering(cloud.cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
         everyone[here] = labels

@@ -14,19 +14,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tally import Tally
-from cflower.algorithm.tree import (
-    Cluster,
-    Fork,
-    ParameterTree,
-    Vector,
-    Weights,
-    in_order,
-    natural_order,
-)
+from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.ordering import in_order, natural_order
 
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
@@ -71,7 +64,7 @@ class RoundResult(NamedTuple):
     decisions: tuple[Decision, ...]
     """One a leaf that there was at the start of the round."""
     forks: Mapping[str, Fork]
-    """The step of each walking client (Algorithm 4)."""
+    """The step of each unassigned client (Algorithm 4)."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +94,17 @@ class CFL:
         state : CFLState
         replies : iterable of Reply
             At most one a client, in an order that does not depend on chance. Each is the
-            result of training on ``state.tree.trains_on(client)``.
+            result of training on ``state.tree.training_cluster(client)``.
         server_round : int
             Counted from 1.
         excluded : container of str
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
-        tally = Tally({leaf.name: leaf.model for leaf in tree.leaves})
+        tally = WeightedMean({leaf.name: leaf.model for leaf in tree.leaves})
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
-            start = tree.trains_on(reply.client)
+            start = tree.training_cluster(reply.client)
             heard = KnownUpdate(
                 server_round,
                 self.projection.keep(reply.update.trained),
@@ -119,15 +112,17 @@ class CFL:
                 reply.num_examples,
                 origins[start.name],
             )
-            if reply.client in tree.walking:
-                tree, forks[reply.client] = tree.walk(reply.client, self._seen(heard))
+            if reply.client in tree.unassigned:
+                tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
                 tally.add(start.name, reply.update, self._weight(heard))
         decisions = []
         for leaf in tree.leaves:
             settled = [
-                name for name in leaf.members if name not in tree.walking and name not in excluded
+                name
+                for name in leaf.members
+                if name not in tree.unassigned and name not in excluded
             ]
             fresh = {
                 name: known[name]
@@ -140,8 +135,8 @@ class CFL:
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
             unplaced = set(settled) - placed if decision.sides else ()
-            walking = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.walking}
-            tree = tree.update(*clusters, walking=walking)
+            unassigned = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.unassigned}
+            tree = tree.update(*clusters, unassigned=unassigned)
         return RoundResult(CFLState(tree, known), tuple(decisions), forks)
 
     def _advance(

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from cflower.algorithm.cut import ROUNDING, Labels, best_cut, in_appearance, look
+from cflower.algorithm.clustering import (
+    ROUNDING,
+    Labels,
+    best_clustering,
+    in_appearance,
+    part_statistics,
+)
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 
 SURE = 9.0
@@ -70,7 +76,7 @@ class Cloud:
         for _ in range(min(200, max(40, 20_000 // size))):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
-            cut = best_cut(cloud.cosines)
+            cut = best_clustering(cloud.cosines)
             if cut.companions >= companions:
                 most = np.maximum(most, cloud.scatters(cut.labels))
             if np.all(most >= enough):
@@ -95,7 +101,7 @@ def scatters(gram: Matrix, labels: Labels, noise: NDArray[np.float64]) -> float:
     float
         0 with one part, with nobody in company, or if chance may be all that parts two of them.
     """
-    _, sizes, nearness, _, means = look(gram, labels)
+    _, sizes, nearness, _, means = part_statistics(gram, labels)
     if len(sizes) == 1 or sizes.max() == 1:
         return 0.0
     within, alone = np.diag(means).copy(), sizes[labels] == 1

@@ -105,7 +105,7 @@ class Criterion(Protocol):
         """The memory that the children of a split cluster start with."""
 
 
-def heard_enough(
+def early_verdict(
     evidence: Evidence,
     share: float,
     least: int,
@@ -202,16 +202,16 @@ class NormCriterion:
     Notes
     -----
     Norms scale with learning rate, local epochs, data and model size: thresholds found for
-    one setting mean nothing in another.
+    one setting mean nothing in another. The defaults were found for the digits.
     """
 
     name: ClassVar[str] = "norms"
 
-    eps1: float = 0.4
-    eps2: float = 1.6
-    gamma_max: float = 0.5
+    eps1: float = 0.9
+    eps2: float = 1.75
+    gamma_max: float = 0.68
     linkage: Linkage = "single"
-    min_cluster_size: int = 1
+    min_cluster_size: int = 2
     heard_share: float = 0.8
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
@@ -275,7 +275,7 @@ class NormCriterion:
 
     def _decide(self, evidence: Evidence) -> Decision:
         least = max(2, 2 * self.min_cluster_size)
-        if early := heard_enough(evidence, self.heard_share, least):
+        if early := early_verdict(evidence, self.heard_share, least):
             return early
         found = self.judge(
             evidence.mean_norm,

@@ -1,6 +1,5 @@
 """The parameter tree (section V-C, Fig. 4): every cluster there was, its members and model."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from cflower.algorithm.criteria import Memory
 from cflower.algorithm.optimizers import OptimizerState
 from cflower.algorithm.similarity import cosine_similarity
+from cflower.ordering import in_order
 
 Vector = NDArray[np.floating]
 ROOT = "0"
@@ -27,22 +27,6 @@ class Weights(NamedTuple):
     """Shape (d,): what is learned; norms and similarities see only this."""
     carried: Vector
     """Shape (e,): what is averaged along (BatchNorm statistics, counters, integers)."""
-
-
-def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key that puts partition-2 before partition-10.
-
-    >>> sorted(["partition-10", "partition-2"], key=natural_order)
-    ['partition-2', 'partition-10']
-    """
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    order = ((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
-    return (*order, (-1, 0, name))  # the name itself tells 7 from 007
-
-
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in natural order."""
-    return tuple(sorted(names, key=natural_order))
 
 
 @dataclass(frozen=True)
@@ -99,13 +83,13 @@ class Fork(NamedTuple):
 class ParameterTree:
     """All clusters by name. Its leaves always partition the clients.
 
-    ``walking`` holds the clients whose place is not certain: they count as members of a leaf,
+    ``unassigned`` holds the clients whose place is not certain: they count as members of a leaf,
     but the model they get next is that of the inner cluster named here, and the update they
     answer with takes them one level down (Algorithm 4).
     """
 
     clusters: Mapping[str, Cluster]
-    walking: Mapping[str, str] = field(default_factory=dict)
+    unassigned: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Without the arrays."""
@@ -114,7 +98,7 @@ class ParameterTree:
         return f"ParameterTree({told})"
 
     @classmethod
-    def plant(
+    def initial(
         cls, model: Weights, clients: Iterable[str], *, isolated: bool = False
     ) -> "ParameterTree":
         """A root with all clients; ``isolated`` gives each client a leaf of its own below it."""
@@ -150,10 +134,10 @@ class ParameterTree:
     def _leaf_of(self) -> dict[str, Cluster]:
         return {client: leaf for leaf in self.leaves for client in leaf.members}
 
-    def trains_on(self, client: str) -> Cluster:
-        """The cluster whose model the client gets: where it is walking, else its leaf."""
-        if client in self.walking:
-            return self.clusters[self.walking[client]]
+    def training_cluster(self, client: str) -> Cluster:
+        """The cluster whose model the client gets: where it is unassigned, else its leaf."""
+        if client in self.unassigned:
+            return self.clusters[self.unassigned[client]]
         return self.leaf_of(client)
 
     def path(self, name: str) -> tuple[Cluster, ...]:
@@ -164,7 +148,7 @@ class ParameterTree:
         steps = name.split(".")
         return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
 
-    def way(self, client: str) -> tuple[Cluster, ...]:
+    def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters whose models a client can be given: from the most general to its leaf.
 
         Those of isolated clients are their leaves alone: nobody ever trained the root.
@@ -173,18 +157,18 @@ class ParameterTree:
         return (*(cluster for cluster in above if cluster.split_round is not None), leaf)
 
     def update(
-        self, *clusters: Cluster, walking: Mapping[str, str] | None = None
+        self, *clusters: Cluster, unassigned: Mapping[str, str] | None = None
     ) -> "ParameterTree":
         """A tree with these clusters replaced or added."""
         changed = {cluster.name: cluster for cluster in clusters}
         return ParameterTree(
-            {**self.clusters, **changed}, self.walking if walking is None else walking
+            {**self.clusters, **changed}, self.unassigned if unassigned is None else unassigned
         )
 
     def admit(self, client: str, server_round: int, *, isolated: bool = False) -> "ParameterTree":
         """The tree with a newcomer; one who is already a member changes nothing.
 
-        While nothing has been split a newcomer joins the root. Later it starts walking there,
+        While nothing has been split a newcomer joins the root. Later it starts unassigned there,
         and counts as a member of the largest leaf until it arrives.
         """
         if client in self.root.members:
@@ -198,7 +182,7 @@ class ParameterTree:
             leaf = Cluster(name, (client,), root.model, born)
             return self.update(replace(root, children=(*root.children, leaf.name)), leaf)
         largest = max(self.leaves, key=lambda leaf: len(leaf.members))
-        return self._settle(client, largest.name, {**self.walking, client: ROOT})
+        return self._settle(client, largest.name, {**self.unassigned, client: ROOT})
 
     def fork(self, name: str, vector: Vector) -> Fork:
         """Algorithm 4, lines 6 to 12: the branch below ``name`` that ``vector`` resembles most.
@@ -217,18 +201,18 @@ class ParameterTree:
             similarities[child] = float(alike.max())
         return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
 
-    def walk(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:
-        """Take a walking client one level down by its update of the model it was sent."""
-        fork = self.fork(self.walking[client], vector)
-        walking = {who: where for who, where in self.walking.items() if who != client}
+    def assign_step(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:
+        """Take a unassigned client one level down by its update of the model it was sent."""
+        fork = self.fork(self.unassigned[client], vector)
+        unassigned = {who: where for who, where in self.unassigned.items() if who != client}
         child = self.clusters[fork.child]
         if not child.is_leaf:
-            walking[client] = child.name
+            unassigned[client] = child.name
         below = [leaf for leaf in self.leaves if leaf.name.startswith(f"{child.name}.")]
         leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
-        return self._settle(client, leaf.name, walking), fork
+        return self._settle(client, leaf.name, unassigned), fork
 
-    def _settle(self, client: str, leaf: str, walking: Mapping[str, str]) -> "ParameterTree":
+    def _settle(self, client: str, leaf: str, unassigned: Mapping[str, str]) -> "ParameterTree":
         """Make ``client`` a member of exactly the clusters on the path to ``leaf``."""
         path = {cluster.name for cluster in self.path(leaf)}
         changed = []
@@ -237,4 +221,4 @@ class ParameterTree:
             members = in_order([*others, client] if cluster.name in path else others)
             if members != cluster.members:
                 changed.append(replace(cluster, members=members))
-        return self.update(*changed, walking=walking)
+        return self.update(*changed, unassigned=unassigned)

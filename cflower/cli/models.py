@@ -12,10 +12,10 @@ from rich.text import Text
 from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
-from cflower.runs.reading import find_run
+from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:
-    from cflower.newcomer import Assignment, Level
+    from cflower.saved.assign import Assignment, Level
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
@@ -44,7 +44,7 @@ def assign(
     the side that holds the update most like its own.
     """
     folder = find_run(runs.expanduser(), run)
-    from cflower.newcomer import assign as place  # loads PyTorch
+    from cflower.saved.assign import assign as place  # loads PyTorch
 
     console = Console(highlight=False)
     waiting = Console(stderr=as_json)
@@ -59,7 +59,7 @@ def assign(
         )
     if as_json:
         return print(json.dumps(as_record(found), indent=1))
-    console.print(way_table(found))
+    console.print(path_table(found))
     for sentence in sentences(found):
         console.print(sentence, soft_wrap=True, markup=False)
     if found.stranger_at is None:
@@ -96,7 +96,7 @@ def export(
     Nothing that is there is overwritten.
     """
     folder = find_run(runs.expanduser(), run)
-    from cflower.exporting import export as write  # loads PyTorch
+    from cflower.saved.export import export as write  # loads PyTorch
 
     console = Console(highlight=False)
     with console.status("Writing the model, reading it back"):
@@ -151,7 +151,7 @@ def read_shape(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def way_table(found: "Assignment") -> Table:
+def path_table(found: "Assignment") -> Table:
     """The way down: the models on it, and what the newcomer resembled at each fork."""
     table = Table(title=f"the way down ({found.num_train} examples to train on)")
     table.add_column("cluster")
@@ -183,7 +183,7 @@ def sentences(found: "Assignment") -> list[str]:
             f"{figure(last, found)} on the held-out examples, that of all clients (cluster "
             f"{first.cluster}) {figure(first, found)}."
         ]
-    usual = step.usual
+    usual = step.typical
     members = "" if usual.members is None else f" than to the {usual.members:+.3f} of its members"
     best = found.best
     return [

@@ -17,10 +17,10 @@ from cflower.config import read_overrides
 from cflower.errors import ConfigError, RunFolderError
 from cflower.runs.compare import comparison_table, differences, differing, measures_of, named
 from cflower.runs.explain import explanation
-from cflower.runs.figures import write_comparison, write_figures
-from cflower.runs.reading import find_run, read_json, run_folders
+from cflower.runs.plots import write_comparison, write_figures
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
+from cflower.runs.run_files import find_run, read_json, run_folders
 from cflower.runs.tables import run_view, shown
 from cflower.runs.watch import ReportServer
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cflower.choices import key_of
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import CFlowerError, ConfigError
-from cflower.runs.reading import find_run, read_json
+from cflower.runs.run_files import find_run, read_json
+from cflower.settings import key_of
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from cflower.data.columns import FOUND, Column, Roles, Table, listed
-from cflower.data.layouts import image_files
 from cflower.data.npz import read_npz
+from cflower.data.published_formats import image_files
 from cflower.errors import DataError, first_line
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.tree import in_order
 from cflower.data.client_data import ClientData, prepared
 from cflower.data.columns import FOUND, Roles, check_classes, listed
 from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
-from cflower.data.stored import Stored, prevailing
+from cflower.data.stored import Stored, most_common
 from cflower.errors import DataError
+from cflower.ordering import in_order
 from cflower.seeding import generator
 
 
@@ -80,7 +80,7 @@ def load_own_data(own: OwnData) -> ClientData:
             f"class-names are {listed(wanted)}; rename these classes or correct class-names."
         )
     mapping = np.array([places.get(label, -1) for label in theirs], dtype=np.int64)
-    group = prevailing(source.tell(own.roles.group)) if own.roles.group else None
+    group = most_common(source.tell(own.roles.group)) if own.roles.group else None
     rng = generator(own.seed, "hold-out", "own-data")
 
     def chosen(rows: NDArray[Any]) -> Examples:

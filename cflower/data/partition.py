@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.choices import check_choice
 from cflower.data.columns import listed
-from cflower.data.names import PARTITIONERS
+from cflower.data.options import PARTITIONERS
 from cflower.data.stored import Stored
 from cflower.errors import DataError
+from cflower.settings import check_choice
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner

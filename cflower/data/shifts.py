@@ -17,12 +17,12 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.choices import check_choice
 from cflower.data.examples import Examples
-from cflower.data.names import SHIFTS
+from cflower.data.options import SHIFTS
 from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.errors import ConfigError, DataError
 from cflower.seeding import generator
+from cflower.settings import check_choice
 
 
 def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cflower.data.columns import FOUND, Roles, Table
 from cflower.data.folders import load_folder
-from cflower.data.layouts import HAM10000_SIZE, emnist, ham10000
+from cflower.data.published_formats import HAM10000_SIZE, emnist, ham10000
 from cflower.data.stored import Stored
 from cflower.data.text import windows
 from cflower.data.toys import TOYS, toy

@@ -121,10 +121,10 @@ class Stored:
         return self.take(np.zeros(1, np.int64)).examples().input_shape
 
 
-def prevailing(groups: Iterable[Any]) -> str:
+def most_common(groups: Iterable[Any]) -> str:
     """The most frequent group, as text; among equally frequent ones the first by name.
 
-    >>> prevailing(["b", "a", "b", "a", "c"])
+    >>> most_common(["b", "a", "b", "a", "c"])
     'a'
     """
     names, counts = np.unique([str(group) for group in groups], return_counts=True)

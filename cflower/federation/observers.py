@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.cfl_round import CFLState
 from cflower.errors import CFlowerError
-from cflower.federation.conduct import Conduct
+from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
 from cflower.federation.reports import FinalReport, Metric, RoundReport
 
@@ -24,7 +24,7 @@ class Checkpoint(NamedTuple):
 
     server_round: int
     state: CFLState
-    conduct: Conduct = Conduct()
+    failures: FailureRecord = FailureRecord()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class ClientMetrics(NamedTuple):
     num_examples: float
 
 
-class Answer(NamedTuple):
+class TrainReply(NamedTuple):
     """A client's whole reply to training."""
 
     client: str
@@ -39,9 +39,9 @@ class Answer(NamedTuple):
     measured: ClientMetrics
 
 
-def read_answer(
+def read_train_reply(
     client: str, message: Message, layout: Layout, weighted_by: str, origin: Weights
-) -> Answer:
+) -> TrainReply:
     """The update of ``origin``, the model that was sent, and the metrics in a reply to training.
 
     Raises
@@ -52,7 +52,7 @@ def read_answer(
     measured = read_metrics(message, weighted_by)
     arrays = only(ArrayRecord, message.content)
     try:
-        return Answer(client, *layout.update(arrays, origin), measured)
+        return TrainReply(client, *layout.update(arrays, origin), measured)
     except BadArraysError as problem:
         raise BadReplyError(str(problem)) from None
 

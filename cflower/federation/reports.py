@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import SELECTIONS, Selection
-from cflower.federation.conduct import Conduct
+from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
 from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
 
@@ -59,7 +59,7 @@ class RoundReport:
     seconds: float
     layout: Layout
     """The model's arrays in the vectors of ``state``."""
-    conduct: Conduct = field(default_factory=Conduct)
+    failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
 
     def metrics(self, cluster: str | None = None) -> Metrics:
@@ -80,7 +80,7 @@ class ClientResult:
     """|D_i|, the examples it trained on; None if it never did."""
     levels: Mapping[str, ClientMetrics]
     """The models on its way by cluster, from the most general to its leaf; only these two if its
-    app does not know `cflower.federation.closing.WAY`."""
+    app does not know `cflower.federation.final_evaluation.WAY`."""
     best: ClientMetrics | None = None
     """The level that its held-out examples choose, each judged by the choice of others."""
     ensemble: ClientMetrics | None = None
@@ -118,7 +118,7 @@ class FinalReport:
     clients: Mapping[str, ClientResult]
     num_rounds: int
     problems: Mapping[str, str] = field(default_factory=dict)
-    conduct: Conduct = field(default_factory=Conduct)
+    failures: FailureRecord = field(default_factory=FailureRecord)
     selection: Selection = "leaf"
 
     @property

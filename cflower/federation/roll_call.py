@@ -15,11 +15,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.tree import in_order
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS, ROLL_CALL, functions_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.inline_grid import CLIENT_FAILED
+from cflower.ordering import in_order
 
 TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
 RETRY = 600.0

@@ -4,7 +4,8 @@ from collections.abc import Container
 
 import numpy as np
 
-from cflower.algorithm.tree import ParameterTree, in_order
+from cflower.algorithm.tree import ParameterTree
+from cflower.ordering import in_order
 
 
 def sample(
@@ -34,9 +35,9 @@ def sample(
     others: list[str] = []
     for leaf in tree.leaves:
         there = [name for name in leaf.members if name in connected]
-        settled = [name for name in there if name not in tree.walking]
+        settled = [name for name in there if name not in tree.unassigned]
         order = [settled[i] for i in rng.permutation(len(settled))]
         share = max(1, round(fraction * len(order)))
-        chosen += [name for name in there if name in tree.walking] + order[:share]
+        chosen += [name for name in there if name in tree.unassigned] + order[:share]
         others += order[share:]
     return in_order(chosen + others[: max(0, least - len(chosen))])

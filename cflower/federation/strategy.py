@@ -22,15 +22,15 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.tree import ParameterTree, Selection, in_order
+from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
-from cflower.federation.closing import Closing
-from cflower.federation.conduct import Answers, Conduct
 from cflower.federation.describing import described, plain
+from cflower.federation.failures import ExchangeOutcome, FailureRecord
+from cflower.federation.final_evaluation import FinalEvaluation
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
+from cflower.federation.messenger import ClientMessenger, Keys, Measured
 from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
-from cflower.federation.post import Keys, Measured, Post
 from cflower.federation.replies import ClientMetrics, as_record, weighted_mean
 from cflower.federation.reports import FinalReport, Metric, RoundReport
 from cflower.federation.results import ClusteredResult, tree_lines
@@ -38,6 +38,7 @@ from cflower.federation.roll_call import RollCall
 from cflower.federation.sampling import sample
 from cflower.federation.training_round import TrainingRound
 from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
+from cflower.ordering import in_order
 from cflower.seeding import generator
 
 
@@ -75,7 +76,7 @@ class ClusteredFL(Strategy):
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
         A reply whose update is longer than this times the median of its cluster's other known
-        updates is set aside, see `NormWatch`; 0: none is.
+        updates is set aside, see `NormFilter`; 0: none is.
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
@@ -104,7 +105,7 @@ class ClusteredFL(Strategy):
         Tree and known updates after the last round; ``strategy.tree`` for short.
     layout : Layout
         How the models' arrays lie in the algorithm's vectors.
-    conduct : Conduct
+    failures : FailureRecord
         How the clients behaved up to the last round.
     final_report : FinalReport or None
         The closing evaluation, once `start` has returned.
@@ -163,7 +164,7 @@ class ClusteredFL(Strategy):
         self.roll_call = roll_call or RollCall(timeout=300.0, asks=None)
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
-        self.conduct = Conduct()
+        self.failures = FailureRecord()
         self.final_report: FinalReport | None = None
         self._observers = Observers(observers)
         self._cfl: CFL | None = None
@@ -171,7 +172,7 @@ class ClusteredFL(Strategy):
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
-        self._post = Post(self.roll_call, self.keys)
+        self._messenger = ClientMessenger(self.roll_call, self.keys)
 
     def __repr__(self) -> str:
         """Settings and clusters in one line."""
@@ -309,7 +310,7 @@ class ClusteredFL(Strategy):
                 log(INFO, "")
                 log(INFO, "[ROUND %d/%d]", server_round, num_rounds)
                 messages = self.configure_train(server_round, arrays, train_config, grid)
-                replies = self._post.exchange(grid, messages, timeout)
+                replies = self._messenger.exchange(grid, messages, timeout)
                 new, metrics = self.aggregate_train(server_round, replies)
                 if new is not None and metrics is not None:
                     result.arrays = arrays = new
@@ -317,14 +318,14 @@ class ClusteredFL(Strategy):
                     log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
                 if server_round < num_rounds:
                     messages = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                    replies = self._post.exchange(grid, messages, timeout)
+                    replies = self._messenger.exchange(grid, messages, timeout)
                     evaluated = self.aggregate_evaluate(server_round, replies)
                     if evaluated is not None:
                         result.evaluate_metrics_clientapp[server_round] = evaluated
                         log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
                 self._evaluate_centrally(server_round, evaluate_fn, result)
                 self._report(server_round, num_rounds, time.monotonic() - began)
-            if num_rounds and (problem := self.conduct.must_not_end(simulated=self._simulated)):
+            if num_rounds and (problem := self.failures.must_not_end(simulated=self._simulated)):
                 raise FederationError(problem)
             self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
             log(INFO, "")
@@ -336,14 +337,16 @@ class ClusteredFL(Strategy):
             self._own_start = False
         return ClusteredResult.of(result, self.final_report, self.models)
 
-    def resume(self, state: CFLState, server_round: int, conduct: Conduct | None = None) -> None:
+    def resume(
+        self, state: CFLState, server_round: int, failures: FailureRecord | None = None
+    ) -> None:
         """Let `start` go on after ``server_round`` from this state instead of from the beginning.
 
         With the same settings and clients, the rounds that follow are those that would have
         followed without the interruption.
         """
         self.state, self._finished_rounds = state, server_round
-        self.conduct = conduct or Conduct()
+        self.failures = failures or FailureRecord()
 
     def _begin(
         self,
@@ -376,7 +379,7 @@ class ClusteredFL(Strategy):
         except BadArraysError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         self.state = CFLState(
-            ParameterTree.plant(model, self.roll_call.clients, isolated=self.isolated)
+            ParameterTree.initial(model, self.roll_call.clients, isolated=self.isolated)
         )
 
     def _take_up(self, checkpoint: Checkpoint) -> None:
@@ -389,7 +392,7 @@ class ClusteredFL(Strategy):
                 "run: give the clients lasting names with cflower.name_clients(app) in the "
                 "ClientApp."
             )
-        self.resume(checkpoint.state, checkpoint.server_round, checkpoint.conduct)
+        self.resume(checkpoint.state, checkpoint.server_round, checkpoint.failures)
         log(INFO, "Going on after round %d.", checkpoint.server_round)
 
     # ---------------------------------------------------------------- training
@@ -412,22 +415,22 @@ class ClusteredFL(Strategy):
         self._admit(grid, server_round)
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
-        assigned = {client: self.tree.trains_on(client) for client in drawn}
+        assigned = {client: self.tree.training_cluster(client) for client in drawn}
         kind = MessageType.TRAIN
-        return self._post.messages(assigned, self.layout, kind, config, server_round)
+        return self._messenger.messages(assigned, self.layout, kind, config, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
-        this = TrainingRound(self.state, self.layout, self._post, self.max_norm_ratio)
+        this = TrainingRound(self.state, self.layout, self._messenger, self.max_norm_ratio)
         self._round = this
         result = self._cfl.run_round(
             self.state,
             this.usable(replies),
             server_round=server_round,
-            excluded=self.conduct.excluded,
+            excluded=self.failures.excluded,
         )
         this.decisions, self.state = result.decisions, result.state
         self._note(this, server_round)
@@ -445,10 +448,10 @@ class ClusteredFL(Strategy):
 
     def _note(self, this: TrainingRound, server_round: int) -> None:
         """Note how the clients behaved in the round; exclude some, or stop the run."""
-        before = self.conduct.excluded
-        answers = Answers(this.measured.keys(), self._post.take())
-        self.conduct = self.conduct.trained(answers, self.exclude_after, len(self._present))
-        excluded = {c: self.conduct.excluded[c] for c in self.conduct.excluded if c not in before}
+        before = self.failures.excluded
+        answers = ExchangeOutcome(this.measured.keys(), self._messenger.drain_problems())
+        self.failures = self.failures.trained(answers, self.exclude_after, len(self._present))
+        excluded = {c: self.failures.excluded[c] for c in self.failures.excluded if c not in before}
         this.note(answers.problems, excluded)
         log(
             INFO,
@@ -458,7 +461,7 @@ class ClusteredFL(Strategy):
         )
         for client, reason in excluded.items():
             log(WARNING, "Client %s is excluded: %s.", client, reason)
-        stop = self.conduct.must_stop(answers, server_round, simulated=self._simulated)
+        stop = self.failures.must_stop(answers, server_round, simulated=self._simulated)
         if stop:
             raise FederationError(stop)
 
@@ -476,15 +479,15 @@ class ClusteredFL(Strategy):
             log(INFO, "configure_evaluate: Sampled %d nodes (out of %d)", len(drawn), total)
         assigned = {client: self.tree.leaf_of(client) for client in drawn}
         kind = MessageType.EVALUATE
-        return self._post.messages(assigned, self.layout, kind, config, server_round)
+        return self._messenger.messages(assigned, self.layout, kind, config, server_round)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
-        measured = self._post.measured(replies)
-        problems = self._post.take()
-        self.conduct = replace(self.conduct, problems=self.conduct.noted(problems))
+        measured = self._messenger.measured(replies)
+        problems = self._messenger.drain_problems()
+        self.failures = replace(self.failures, problems=self.failures.noted(problems))
         if measured.metrics or problems:
             log(
                 INFO,
@@ -504,14 +507,16 @@ class ClusteredFL(Strategy):
     ) -> FinalReport:
         """The closing evaluation, of everyone who is there."""
         self.roll_call.update(grid)
-        closing = Closing(grid, self._post, self.layout, self.state, config, server_round, timeout)
+        closing = FinalEvaluation(
+            grid, self._messenger, self.layout, self.state, config, server_round, timeout
+        )
         functions, results = functions_of(grid), {}
         if functions is None or EVALUATE in functions:
             results = closing.evaluate(self._present, self.roll_call.facts)
         else:
             log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
         report = FinalReport(
-            self.state, results, server_round, closing.problems, self.conduct, self.selection
+            self.state, results, server_round, closing.problems, self.failures, self.selection
         )
         seen = {key for one in results.values() for key in one.leaf.metrics}
         if results and self.metric.name not in seen:
@@ -556,7 +561,7 @@ class ClusteredFL(Strategy):
     @property
     def _present(self) -> tuple[str, ...]:
         """The clients that can be asked: connected, not excluded."""
-        return tuple(c for c in self.roll_call.clients if c not in self.conduct.excluded)
+        return tuple(c for c in self.roll_call.clients if c not in self.failures.excluded)
 
     @property
     def _simulated(self) -> bool:
@@ -595,6 +600,6 @@ class ClusteredFL(Strategy):
                 this.problems,
                 seconds,
                 self.layout,
-                self.conduct,
+                self.failures,
             )
         )

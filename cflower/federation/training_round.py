@@ -7,16 +7,16 @@ from flwr.app import Message, RecordDict
 
 from cflower.algorithm.cfl_round import CFLState, Reply
 from cflower.algorithm.criteria import Decision
-from cflower.federation.conduct import Problem, fault_of
+from cflower.federation.failures import Problem, fault_of
 from cflower.federation.layout import Layout
-from cflower.federation.norms import NormWatch
-from cflower.federation.post import Measured, Post
+from cflower.federation.messenger import ClientMessenger, Measured
+from cflower.federation.norm_filter import NormFilter
 from cflower.federation.replies import (
-    Answer,
     BadReplyError,
     ClientMetrics,
+    TrainReply,
     as_record,
-    read_answer,
+    read_train_reply,
 )
 
 
@@ -42,7 +42,7 @@ class TrainingRound:
 
     state: CFLState
     layout: Layout
-    post: Post
+    messenger: ClientMessenger
     max_norm_ratio: float = 0.0
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
@@ -52,11 +52,13 @@ class TrainingRound:
 
     def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
-        tree, weighted_by = self.state.tree, self.post.keys.weighted_by
-        watch = NormWatch(tree, self.state.known, self.max_norm_ratio)
-        for client, update, norm, measured in watch.sift(self._read(replies), self.post.set_aside):
+        tree, weighted_by = self.state.tree, self.messenger.keys.weighted_by
+        watch = NormFilter(tree, self.state.known, self.max_norm_ratio)
+        for client, update, norm, measured in watch.sift(
+            self._read(replies), self.messenger.set_aside
+        ):
             self.measured[client] = measured
-            self.trained_on[client] = tree.trains_on(client).name
+            self.trained_on[client] = tree.training_cluster(client).name
             weight = {weighted_by: measured.num_examples}
             self.contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
             yield Reply(client, update, norm, measured.num_examples)
@@ -73,11 +75,11 @@ class TrainingRound:
             old = self.measured.get(client, new)
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
-    def _read(self, replies: Iterable[Message]) -> Iterator[Answer]:
-        for client, message in self.post.by_client(replies):
-            origin = self.state.tree.trains_on(client).model
+    def _read(self, replies: Iterable[Message]) -> Iterator[TrainReply]:
+        for client, message in self.messenger.by_client(replies):
+            origin = self.state.tree.training_cluster(client).model
             try:
-                weighted_by = self.post.keys.weighted_by
-                yield read_answer(client, message, self.layout, weighted_by, origin)
+                weighted_by = self.messenger.keys.weighted_by
+                yield read_train_reply(client, message, self.layout, weighted_by, origin)
             except BadReplyError as problem:
-                self.post.set_aside(client, str(problem), fault_of(message))
+                self.messenger.set_aside(client, str(problem), fault_of(message))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from cflower.choices import check_choice
 from cflower.errors import ExportError
+from cflower.settings import check_choice
 
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 """What a model can be written as, and the usual ending of such a file."""

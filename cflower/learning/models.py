@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cflower.choices import check_choice
 from cflower.errors import ConfigError
 from cflower.own_code import called, names_own_code, own_function
+from cflower.settings import check_choice
 
 
 class Architecture(NamedTuple):

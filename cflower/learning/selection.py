@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     """The level that all examples choose: the one to use from now on."""
 
 
-def judge_way(
+def judge_path(
     logits: Mapping[str, NDArray[np.floating]],
     labels: NDArray[np.integer],
     rng: np.random.Generator,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,60 +15,12 @@ from torch.nn.functional import cross_entropy
 # process, and Flower starts a process for every message to a SuperNode.
 from torch.optim.sgd import sgd
 
-from cflower.choices import check_fields, number
 from cflower.data.examples import Examples
 from cflower.errors import DataError
+from cflower.learning.settings import TrainingSettings
 
 EVALUATION_BATCH = 1000
 """Examples per step of an evaluation: changes memory and speed, not the figures."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How a client trains in one round: plain SGD, as in the paper's section VI.
-
-    Each field is the run-config key of the same name in kebab-case. The defaults are the
-    lab's learning rate and momentum and the paper's 3 local epochs.
-
-    Attributes
-    ----------
-    local_epochs : int
-        Passes over the client's examples, >= 1. More make updates larger: thresholds on
-        their norms scale with it.
-    batch_size : int
-        Examples per step, >= 1.
-    learning_rate : float
-        Step size of the first round, > 0.
-    learning_rate_decay : float
-        Factor per round, in (0, 1]; 1 keeps the learning rate.
-    momentum : float
-        In [0, 1). Starts from zero in every round.
-    weight_decay : float
-        L2 penalty, >= 0.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
-    """
-
-    local_epochs: int = number(3, least=1)
-    batch_size: int = number(32, least=1)
-    learning_rate: float = number(0.1, above=0)
-    learning_rate_decay: float = number(1.0, above=0, most=1)
-    momentum: float = number(0.9, least=0, below=1)
-    weight_decay: float = number(0.0, least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def learning_rate_in(self, server_round: int) -> float:
-        """Learning rate of a round, counted from 1.
-
-        >>> TrainingSettings(learning_rate=0.1, learning_rate_decay=0.5).learning_rate_in(3)
-        0.025
-        """
-        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
 
 
 def train(

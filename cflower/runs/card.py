@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cflower.algorithm.tree import ROOT, in_order
-from cflower.federation.agreement import Kind
-from cflower.runs.reading import read_json
+from cflower.algorithm.tree import ROOT
+from cflower.federation.data_spec import DataSpec
+from cflower.ordering import in_order
 from cflower.runs.record import RunRecord, counted
+from cflower.runs.run_files import read_json
 
 LOADING = {
     "safetensors": """\
@@ -48,7 +49,7 @@ arrays = load_file({file!r})  # under the names that the app gave them: {keys}""
 """How the arrays of an app that is not cflower's own are read back."""
 
 
-def model_card(record: RunRecord, cluster: str, kind: Kind | None, file: ModelFile) -> str:
+def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile) -> str:
     """Markdown about one cluster's model.
 
     Parameters
@@ -57,7 +58,7 @@ def model_card(record: RunRecord, cluster: str, kind: Kind | None, file: ModelFi
         The run it is from.
     cluster : str
         Its name, such as ``0.1``.
-    kind : Kind or None
+    kind : DataSpec or None
         What the run's examples look like; None: only the run's own app knows.
     file : ModelFile
         What the card lies beside.
@@ -103,7 +104,9 @@ def model_card(record: RunRecord, cluster: str, kind: Kind | None, file: ModelFi
     )
 
 
-def looks_of(record: RunRecord, kind: Kind | None, file: ModelFile) -> tuple[dict[str, str], str]:
+def looks_of(
+    record: RunRecord, kind: DataSpec | None, file: ModelFile
+) -> tuple[dict[str, str], str]:
     """What the model is and takes, as far as the run knows; and how the file is read back."""
     template = LOADING[file.file_format]
     if kind is None:

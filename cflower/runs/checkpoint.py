@@ -18,10 +18,10 @@ from safetensors.numpy import load, save
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
-from cflower.federation.conduct import Conduct
+from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-1"
+FORMAT = "cflower-checkpoint-2"
 KEPT = 2
 
 
@@ -90,8 +90,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     tree, known = checkpoint.state.tree, checkpoint.state.known
     structure = {
         "server_round": checkpoint.server_round,
-        "walking": dict(tree.walking),
-        "conduct": checkpoint.conduct.as_json(),
+        "walking": dict(tree.unassigned),
+        "failures": checkpoint.failures.as_json(),
         "clusters": [
             {
                 "name": cluster.name,
@@ -139,8 +139,8 @@ def decode(content: bytes) -> Checkpoint:
         for client, (server_round, vector, norm, num_examples, origin) in structure["known"].items()
     }
     tree = ParameterTree(clusters, structure["walking"])
-    conduct = Conduct(**structure["conduct"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known), conduct)
+    failures = FailureRecord(**structure["failures"])
+    return Checkpoint(structure["server_round"], CFLState(tree, known), failures)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:

@@ -11,10 +11,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.tree import ROOT, in_order
+from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
-from cflower.runs.reading import read_json
+from cflower.ordering import in_order
+from cflower.runs.run_files import read_json
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""

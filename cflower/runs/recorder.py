@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.tree import ParameterTree, Weights, in_order
+from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
-from cflower.federation.agreement import Kind as DataSpec
+from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
 from cflower.federation.observers import Checkpoint, Observer, RunStart
-from cflower.federation.privacy import COMMITMENT
+from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
+from cflower.ordering import in_order
 from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
-from cflower.runs.lines import (
+from cflower.runs.progress import say_by_log
+from cflower.runs.report import write_report
+from cflower.runs.run_files import find_run, read_json
+from cflower.runs.serialization import (
     data_line,
     rand_index,
     round_line,
@@ -30,9 +34,6 @@ from cflower.runs.lines import (
     split_line,
     tree_lines,
 )
-from cflower.runs.progress import say_by_log
-from cflower.runs.reading import find_run, read_json
-from cflower.runs.report import write_report
 from cflower.runs.tables import as_text, headline, model_table, run_view
 
 CHECKPOINTS = "checkpoints"
@@ -165,7 +166,7 @@ class Recorder(Observer):
         self._write_summary(report.server_round, report)
         write_checkpoint(
             self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state, report.conduct),
+            Checkpoint(report.server_round, report.state, report.failures),
             lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
         )
 
@@ -255,7 +256,7 @@ class Recorder(Observer):
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """``summary.json``, also as `summary`."""
-        tree, conduct = report.state.tree, report.conduct
+        tree, failures = report.state.tree, report.failures
         final = report if isinstance(report, FinalReport) else None
         results = final.clients if final else {}
         clients = {name: dict(measured) for name, measured in self._clients.items()}
@@ -280,8 +281,8 @@ class Recorder(Observer):
             "metrics": final.metrics if final else {},
             "groups": groups or None,
             "adjusted_rand_index": rand_index(groups, tree) if groups else None,
-            "problems": {name: conduct.problems[name] for name in in_order(conduct.problems)},
-            "excluded": {name: conduct.excluded[name] for name in in_order(conduct.excluded)},
+            "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
+            "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
         }
         self._write_json("summary.json", self.summary)
 

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cflower.algorithm.tree import ROOT, in_order
+from cflower.algorithm.tree import ROOT
 from cflower.federation.reports import Metric
+from cflower.ordering import in_order
 from cflower.runs.record import metric_of
 
 COLUMNS = {"fl": "common", "leaf": "own", "best": "best", "ensemble": "ensemble"}

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cflower.choices import check_choice
 from cflower.errors import ConfigError
 from cflower.federation.observers import Observer, RunStart
 from cflower.federation.reports import FinalReport, RoundReport
-from cflower.runs.lines import Figures, round_figures
+from cflower.runs.serialization import Figures, round_measures
+from cflower.settings import check_choice
 
 if TYPE_CHECKING:
     from cflower.runs.recorder import Recorder
@@ -104,7 +104,7 @@ class Tracker(Observer):
     def on_round(self, report: RoundReport) -> None:
         """Send one round's figures."""
         if self._backend is not None:
-            self._backend.log(round_figures(report), report.server_round)
+            self._backend.log(round_measures(report), report.server_round)
 
     def on_end(self, report: FinalReport | None) -> None:
         """End the tracker's run."""

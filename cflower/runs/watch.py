@@ -51,7 +51,7 @@ class ReportServer(ThreadingHTTPServer):
 
 
 class ReportHandler(BaseHTTPRequestHandler):
-    """Answers GET of two paths, to requests that name this machine only."""
+    """ExchangeOutcome GET of two paths, to requests that name this machine only."""
 
     server: ReportServer
 

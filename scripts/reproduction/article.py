@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.runs.figures import new_figure, save
+from cflower.runs.plots import new_figure, save
 from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
 
 TEST_EXAMPLES = 10_000

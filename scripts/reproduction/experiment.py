@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cflower.algorithm.criteria import Criterion
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
-from cflower.runs.reading import read_json
 from cflower.runs.record import RunRecord
+from cflower.runs.run_files import read_json
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cflower.runs.figures import COLORS, new_figure, save
+from cflower.runs.plots import COLORS, new_figure, save
 from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cflower.algorithm.bipartition import separation_gap
-from cflower.algorithm.tree import ROOT, in_order
+from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
 from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
-from cflower.runs.figures import COLORS, INNER, new_figure, save
+from cflower.ordering import in_order
+from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
 from reproduction.experiment import Experiment, Results, Setting, simulate
 from reproduction.rounds import Watch, federate

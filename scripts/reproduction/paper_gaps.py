@@ -13,7 +13,7 @@ from cflower.algorithm.bipartition import separation_gap
 from cflower.data.shifts import groups_of
 from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
-from cflower.runs.figures import COLORS, new_figure, save
+from cflower.runs.plots import COLORS, new_figure, save
 from reproduction.experiment import Experiment, Results, Setting
 from reproduction.rounds import Keys, federate
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.bipartition import bipartition, separation_gap
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.runs.figures import new_figure, save
+from cflower.runs.plots import new_figure, save
 from cflower.seeding import generator
 from reproduction.experiment import Experiment, Results, Setting
 

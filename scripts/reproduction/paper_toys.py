@@ -15,7 +15,7 @@ from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
 from cflower.learning.training import evaluate
-from cflower.runs.figures import COLORS, new_figure, save
+from cflower.runs.plots import COLORS, new_figure, save
 from reproduction.experiment import Experiment, Results, Setting
 from reproduction.rounds import Keys, client_data, federate
 

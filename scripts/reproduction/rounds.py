@@ -10,8 +10,9 @@ from cflower import server_app, simulate
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
-from cflower.federation.agreement import Kind
+from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.settings import DataSettings
+from cflower.federation.data_spec import DataSpec
 from cflower.federation.observers import Observer
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.federation.strategy import ClusteredFL
@@ -84,7 +85,7 @@ def federate(
 def initial_model(keys: Keys) -> ArrayRecord:
     """The model that the seed gives, sized to the clients' data."""
     examples = client_data(keys, 0).train
-    kind = Kind(examples.input_shape, examples.class_names)
+    kind = DataSpec(examples.input_shape, examples.class_names)
     return server_app.initial_model(RunConfig.read(keys), kind)
 
 

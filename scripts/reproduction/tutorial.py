@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from cflower.runs.figures import COLORS, new_figure, save
+from cflower.runs.plots import COLORS, new_figure, save
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
 

@@ -63,11 +63,11 @@ class Federation:
 
     def state(self, model: np.ndarray | None = None) -> CFLState:
         trained = np.zeros(self.centers.shape[1]) if model is None else model
-        return CFLState(ParameterTree.plant(Weights(trained, np.zeros(0)), self.clients))
+        return CFLState(ParameterTree.initial(Weights(trained, np.zeros(0)), self.clients))
 
     def reply(self, state: CFLState, client: str, server_round: int) -> Reply:
         """One local step of the client, from the model that the tree gives it."""
-        model = state.tree.trains_on(client).model.trained
+        model = state.tree.training_cluster(client).model.trained
         rng = generator(0, "noise", server_round, client)
         step = self.step * (self.centers[self.groups[client]] - model)
         trained = step + self.noise * rng.normal(size=len(model))
@@ -87,7 +87,7 @@ class Federation:
         for leaf in state.tree.leaves:
             order = [leaf.members[i] for i in rng.permutation(len(leaf.members))]
             chosen += order[: max(1, len(order) // 2)]
-        return [name for name in self.clients if name in chosen or name in state.tree.walking]
+        return [name for name in self.clients if name in chosen or name in state.tree.unassigned]
 
 
 def run(

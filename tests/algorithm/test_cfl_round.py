@@ -114,7 +114,7 @@ def test_half_of_the_clients_a_round_are_enough(sizes):
     for _, result in run(federation, cfl_of(PATIENT), 120, partial=True):
         assert_partitions(result.state.tree, federation.clients)
     assert found(result.state) == federation.planted
-    assert not result.state.tree.walking
+    assert not result.state.tree.unassigned
 
 
 def test_who_is_absent_is_not_taken_for_unlike():
@@ -140,11 +140,11 @@ def test_who_is_silent_at_the_split_keeps_a_cluster_and_later_finds_its_own():
         replies = federation.replies(state, server_round, others)
         state = cfl.run_round(state, replies, server_round=server_round).state
         assert_partitions(state.tree, federation.clients)
-    assert state.tree.walking == {absent: "0"}
+    assert state.tree.unassigned == {absent: "0"}
     reply = federation.reply(state, absent, 30)
     result = cfl.run_round(state, [reply], server_round=30)
     assert found(result.state) == federation.planted
-    assert result.state.tree.walking == {}
+    assert result.state.tree.unassigned == {}
     own = result.state.tree.leaf_of(absent).name
     assert result.forks[absent].child == own
     assert result.forks[absent].similarities[own] > 0.9
@@ -182,7 +182,7 @@ def test_a_round_without_any_reply_changes_no_model_and_no_member():
 
 
 def test_an_isolated_newcomer_trains_from_its_first_round_on():
-    tree = ParameterTree.plant(two.state().tree.root.model, ["client-0"], isolated=True)
+    tree = ParameterTree.initial(two.state().tree.root.model, ["client-0"], isolated=True)
     state = replace(two.state(), tree=tree.admit("client-1", 5, isolated=True))
     result = cfl_of(NeverSplit()).run_round(
         state, [two.reply(state, "client-1", 5)], server_round=5
@@ -378,7 +378,7 @@ def test_one_client_that_does_not_move_gives_no_nan():
 def test_carried_entries_are_averaged_but_not_seen():
     state = two.state()
     model = Weights(np.zeros(20), np.array([10.0, 4.0]))
-    state = replace(state, tree=ParameterTree.plant(model, two.clients))
+    state = replace(state, tree=ParameterTree.initial(model, two.clients))
     plain = cfl_of().run_round(two.state(), two.replies(two.state(), 1), server_round=1)
     replies = [
         reply._replace(update=Weights(reply.update.trained, np.array([1e6 * i - 10, 4.0])))

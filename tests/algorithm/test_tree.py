@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.tree import ParameterTree, Weights, in_order, natural_order
+from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.ordering import in_order, natural_order
 from tests.algorithm.planted import assert_partitions, laws
 
 
@@ -36,7 +37,7 @@ def two_forks():
         **dict.fromkeys("ab", np.array([1.0, 0.0])),
         **dict.fromkeys("cde", np.array([-1.0, 0.0])),
     }
-    tree = split(ParameterTree.plant(weights(0, 0), "abcde"), "0", ["ab", "cde"], 3, edges)
+    tree = split(ParameterTree.initial(weights(0, 0), "abcde"), "0", ["ab", "cde"], 3, edges)
     edges = {"c": np.array([0.0, 1.0]), **dict.fromkeys("de", np.array([0.0, -1.0]))}
     return split(tree, "0.1", ["c", "de"], 5, edges)
 
@@ -50,13 +51,13 @@ def three():
 @given(st.data())
 def test_clusters_always_partition_the_clients(data):
     clients = [f"c{i}" for i in range(data.draw(st.integers(1, 5)))]
-    tree = ParameterTree.plant(weights(0, 0), clients)
+    tree = ParameterTree.initial(weights(0, 0), clients)
     for server_round in range(1, data.draw(st.integers(1, 12))):
         settled = {
-            leaf.name: [c for c in leaf.members if c not in tree.walking] for leaf in tree.leaves
+            leaf.name: [c for c in leaf.members if c not in tree.unassigned] for leaf in tree.leaves
         }
         large = [name for name, members in settled.items() if len(members) > 1]
-        kinds = ["admit", *(["split"] if large else []), *(["walk"] if tree.walking else [])]
+        kinds = ["admit", *(["split"] if large else []), *(["walk"] if tree.unassigned else [])]
         kind = data.draw(st.sampled_from(kinds))
         if kind == "admit":
             clients.append(f"c{len(clients)}")
@@ -65,15 +66,15 @@ def test_clusters_always_partition_the_clients(data):
             name = data.draw(st.sampled_from(large))
             members = settled[name]
             cut = data.draw(st.integers(1, len(members) - 1))
-            walking = [c for c in tree.clusters[name].members if c in tree.walking]
-            tree = split(tree, name, [members[:cut], [*members[cut:], *walking]], server_round)
+            unassigned = [c for c in tree.clusters[name].members if c in tree.unassigned]
+            tree = split(tree, name, [members[:cut], [*members[cut:], *unassigned]], server_round)
         else:
-            client = data.draw(st.sampled_from(in_order(tree.walking)))
+            client = data.draw(st.sampled_from(in_order(tree.unassigned)))
             towards = data.draw(st.sampled_from([-1.0, 1.0]))
-            tree, _ = tree.walk(client, np.array([towards, 0.0]))
+            tree, _ = tree.assign_step(client, np.array([towards, 0.0]))
         assert_partitions(tree, clients)
         assert set(tree.clients) == set(clients)
-        for client, place in tree.walking.items():
+        for client, place in tree.unassigned.items():
             assert not tree.clusters[place].is_leaf
             assert tree.clusters[place] in tree.path(tree.leaf_of(client).name)
 
@@ -98,14 +99,14 @@ def test_natural_order_counts_numbers_and_spells_the_rest():
 
 
 def test_a_new_tree_is_one_cluster_of_all():
-    tree = ParameterTree.plant(weights(1, 2), ["p-10", "p-2"])
+    tree = ParameterTree.initial(weights(1, 2), ["p-10", "p-2"])
     assert tree.root.members == ("p-2", "p-10")
     assert tree.leaves == (tree.root,)
     assert tree.path("0") == (tree.root,)
 
 
 def test_isolated_clients_are_leaves_of_their_own_with_one_model():
-    tree = ParameterTree.plant(weights(1, 2), ["a", "b", "c"], isolated=True)
+    tree = ParameterTree.initial(weights(1, 2), ["a", "b", "c"], isolated=True)
     assert [leaf.members for leaf in tree.leaves] == [("a",), ("b",), ("c",)]
     assert all(leaf.model is tree.root.model for leaf in tree.leaves)
     assert_partitions(tree, "abc")
@@ -119,7 +120,7 @@ def test_the_path_leads_from_the_root_to_the_leaf(three):
 
 
 def test_leaves_come_in_natural_order():
-    tree = ParameterTree.plant(weights(0), [f"c{i}" for i in range(12)], isolated=True)
+    tree = ParameterTree.initial(weights(0), [f"c{i}" for i in range(12)], isolated=True)
     assert [leaf.name for leaf in tree.leaves] == [f"0.{i}" for i in range(12)]
 
 
@@ -133,31 +134,31 @@ def test_a_member_is_not_admitted_twice(three):
 
 
 def test_before_any_split_a_newcomer_joins_the_root():
-    tree = ParameterTree.plant(weights(0, 0), "ab").admit("c", 2)
+    tree = ParameterTree.initial(weights(0, 0), "ab").admit("c", 2)
     assert tree.root.members == ("a", "b", "c")
-    assert not tree.walking
+    assert not tree.unassigned
 
 
 def test_later_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf(three):
     tree = three.admit("z", 6)
-    assert tree.walking == {"z": "0"}
-    assert tree.trains_on("z") is tree.root
+    assert tree.unassigned == {"z": "0"}
+    assert tree.training_cluster("z") is tree.root
     assert tree.leaf_of("z").name == "0.0"
     assert_partitions(tree, "abcdez")
 
 
 def test_algorithm_4_goes_to_the_most_similar_branch_level_by_level(three):
     tree = three.admit("z", 6)
-    tree, fork = tree.walk("z", np.array([-3.0, 1.0]))
+    tree, fork = tree.assign_step("z", np.array([-3.0, 1.0]))
     assert fork.child == "0.1"
     assert fork.similarities["0.0"] == pytest.approx(-3 / np.sqrt(10))
     assert fork.similarities["0.1"] == pytest.approx(3 / np.sqrt(10))
-    assert tree.walking == {"z": "0.1"}
-    assert tree.trains_on("z").name == "0.1"
+    assert tree.unassigned == {"z": "0.1"}
+    assert tree.training_cluster("z").name == "0.1"
     assert_partitions(tree, "abcdez")
-    tree, fork = tree.walk("z", np.array([0.2, 5.0]))
+    tree, fork = tree.assign_step("z", np.array([0.2, 5.0]))
     assert fork.child == "0.1.0"
-    assert tree.walking == {}
+    assert tree.unassigned == {}
     assert tree.leaf_of("z").members == ("c", "z")
     assert_partitions(tree, "abcdez")
 
@@ -170,13 +171,13 @@ def test_a_branch_is_as_similar_as_its_most_similar_client(three):
 
 
 def test_a_zero_update_walks_without_nan(three):
-    tree, fork = three.admit("z", 6).walk("z", np.zeros(2))
+    tree, fork = three.admit("z", 6).assign_step("z", np.zeros(2))
     assert fork.similarities == {"0.0": 0.0, "0.1": 0.0}
     assert_partitions(tree, "abcdez")
 
 
 def test_trees_are_not_changed_in_place(three):
     before = {name: cluster.members for name, cluster in three.clusters.items()}
-    three.admit("z", 6).walk("z", np.array([1.0, 0.0]))
+    three.admit("z", 6).assign_step("z", np.array([1.0, 0.0]))
     assert {name: cluster.members for name, cluster in three.clusters.items()} == before
-    assert three.walking == {}
+    assert three.unassigned == {}

@@ -14,14 +14,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import cflower as package
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ExportError
 from cflower.learning import build_model
 from cflower.learning.files import answers_of
-from cflower.newcomer import newcomers_update
-from cflower.saved_run import SavedRun
+from cflower.saved.assign import newcomers_update
+from cflower.saved.run import SavedRun
 from tests.command import cflower
 from tests.learning.test_files import needs_onnx
 
@@ -314,7 +315,7 @@ def test_nothing_is_overwritten_and_nothing_left_half(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cflower.exporting.model_card", full)
+    monkeypatch.setattr("cflower.saved.export.model_card", full)
     with pytest.raises(ExportError, match="No space left on device"):
         package.export(run, cluster="0", output=tmp_path / "new")
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "other.md"}

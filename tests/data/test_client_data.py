@@ -4,12 +4,14 @@ import sys
 import numpy as np
 import pytest
 
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
 
 DIGEST = """
 from zlib import crc32
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 def digest(partition):
     settings = DataSettings(partitioner="dirichlet", shift="label-noise", seed=5)
     data = load_client_data(settings, partition, 4)
@@ -19,7 +21,7 @@ def digest(partition):
 
 
 def test_clients_share_out_the_digits() -> None:
-    clients = [load_client_data(DataSettings(), place, 10) for place in range(10)]
+    clients = [load_client_data(DataSettings(shift="none"), place, 10) for place in range(10)]
     assert sum(len(c.train) + len(c.validation) for c in clients) == 1797
     assert all(c.group is None for c in clients)
     assert all(c.train.input_shape == (1, 8, 8) for c in clients)
@@ -32,7 +34,7 @@ def test_groups_follow_the_partitions() -> None:
 
 
 def test_a_shift_changes_neither_the_deal_nor_the_hold_out() -> None:
-    plain = load_client_data(DataSettings(), 3, 4)
+    plain = load_client_data(DataSettings(shift="none"), 3, 4)
     turned = load_client_data(DataSettings(shift="rotation"), 3, 4)
     np.testing.assert_array_equal(
         plain.validation.inputs[..., ::-1, ::-1], turned.validation.inputs
@@ -52,8 +54,8 @@ def test_same_in_another_process_and_order_without_flower_or_torch() -> None:
 
 
 def test_kept_and_read_only() -> None:
-    data = load_client_data(DataSettings(), 0, 10)
-    assert load_client_data(DataSettings(), 0, 10) is data
+    data = load_client_data(DataSettings(shift="none"), 0, 10)
+    assert load_client_data(DataSettings(shift="none"), 0, 10) is data
     with pytest.raises(ValueError, match="read-only"):
         data.train.labels[0] = 1
 
@@ -81,4 +83,4 @@ def test_settings_out_of_range(changes: dict[str, object], words: str) -> None:
 
 def test_no_such_partition() -> None:
     with pytest.raises(DataError, match="partition-id = 4 is none of 4"):
-        load_client_data(DataSettings(), 4, 4)
+        load_client_data(DataSettings(shift="none"), 4, 4)

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.data.client_data import ClientData, load_client_data
 from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError
 
 ROWS = 60
@@ -34,7 +35,7 @@ def clinics(tmp_path: Path) -> str:
 
 
 def clients(folder: str, count: int = 3, **settings: object) -> list[ClientData]:
-    chosen = DataSettings(dataset=folder, **settings)  # type: ignore[arg-type]
+    chosen = DataSettings(**({"shift": "none", "dataset": folder} | settings))  # type: ignore[arg-type]
     return [load_client_data(chosen, place, count) for place in range(count)]
 
 
@@ -105,7 +106,7 @@ def test_what_does_not_fit_is_told_in_one_sentence(
     clinics: str, settings: dict[str, object], says: str
 ) -> None:
     with pytest.raises(CFlowerError) as refused:
-        load_client_data(DataSettings(**({"dataset": clinics} | settings)), 0, 3)
+        load_client_data(DataSettings(**({"shift": "none", "dataset": clinics} | settings)), 0, 3)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 

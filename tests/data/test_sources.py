@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.data.sources import image_size, load_source
 from cflower.errors import DataError
 
@@ -81,7 +82,7 @@ def test_parquet_of_pngs_and_whole_number_labels(tmp_path: Path) -> None:
 def test_csv_rows_of_numbers(tmp_path: Path) -> None:
     table = {"a": range(40), "b": np.arange(40) / 2, "who": ["x"] * 40, "class": ["no", "yes"] * 20}
     pd.DataFrame(table).to_csv(tmp_path / "rows.csv", index=False)
-    data = load_client_data(DataSettings(dataset=str(tmp_path)), 0, 2)
+    data = load_client_data(DataSettings(shift="none", dataset=str(tmp_path)), 0, 2)
     assert data.train.inputs.shape == (16, 2)
     np.testing.assert_array_equal(data.train.inputs[:, 0], data.train.inputs[:, 1] * 2)
     np.testing.assert_array_equal(data.train.inputs[:, 0] % 2, data.train.labels)
@@ -101,13 +102,13 @@ def test_classes_are_those_of_the_whole_source(tmp_path: Path) -> None:
     table = {"a": range(60), "label": ["rare"] + ["common", "usual"] * 29 + ["common"]}
     pd.DataFrame(table).to_csv(tmp_path / "rows.csv", index=False)
     for partition in range(3):
-        data = load_client_data(DataSettings(dataset=str(tmp_path)), partition, 3)
+        data = load_client_data(DataSettings(shift="none", dataset=str(tmp_path)), partition, 3)
         assert data.train.class_names == ("common", "rare", "usual")
 
 
 def refused(name: str, *words: str) -> None:
     with pytest.raises(DataError) as caught:
-        load_client_data(DataSettings(dataset=name), 0, 2)
+        load_client_data(DataSettings(shift="none", dataset=name), 0, 2)
     message = str(caught.value)
     for word in words:
         assert word in message
@@ -209,7 +210,9 @@ def test_ham10000_layout(tmp_path: Path) -> None:
     name = f"ham10000:{tmp_path}"
     refused(name, "HAM10000_metadata.csv")
     (tmp_path / "HAM10000_metadata.csv").write_text("\n".join(rows))
-    data = load_client_data(DataSettings(dataset=name, natural_id_column="lesion_id"), 0, 2)
+    data = load_client_data(
+        DataSettings(shift="none", dataset=name, natural_id_column="lesion_id"), 0, 2
+    )
     assert image_size(name) == 32
     assert data.train.inputs.shape == (3, 3, 32, 32)
     assert data.train.num_classes == 7

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cflower.data.client_data import ClientData, DataSettings, load_client_data
+from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
 from cflower.data.text import LENGTH
 from cflower.errors import DataError
@@ -31,7 +32,7 @@ def test_one_line_solves_axes_and_none_solves_xor() -> None:
     normals = np.stack([np.cos(angles), np.sin(angles)])
     best = {}
     for name in ("axes", "xor"):
-        data = load_client_data(DataSettings(dataset=name), 0, 1).train
+        data = load_client_data(DataSettings(shift="none", dataset=name), 0, 1).train
         right = (data.inputs @ normals > 0) == data.labels[:, None]  # shape: (n, 64)
         best[name] = right.mean(axis=0).max()
     assert best["axes"] > 0.95

@@ -94,7 +94,7 @@ class Plan:
     """What goes wrong, by (client, round)."""
 
     faults: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Kind of the reply to training; "silence": none."""
+    """DataSpec of the reply to training; "silence": none."""
     away: Mapping[int, range] = field(default_factory=dict)
     """Rounds in which a client's node is gone; it returns under another node id."""
 
@@ -287,4 +287,4 @@ def picture(strategy: ClusteredFL) -> dict[str, Any]:
         name: (*update._replace(vector=bits(update.vector), origin=bits(update.origin)),)
         for name, update in sorted(strategy.state.known.items())
     }
-    return {"clusters": clusters, "known": known, "walking": dict(strategy.tree.walking)}
+    return {"clusters": clusters, "known": known, "walking": dict(strategy.tree.unassigned)}

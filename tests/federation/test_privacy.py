@@ -12,7 +12,7 @@ from cflower.errors import FederationError
 from cflower.federation.client_names import answer
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.permutation import permuted, turn_back
-from cflower.federation.privacy import Agreement, ask_first_model
+from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
 from cflower.federation.roll_call import RollCall
 from cflower.seeding import generator
 from tests.federation.quadratics import found, strategy_of
@@ -184,11 +184,11 @@ def test_seeds_that_differ_or_cannot_be_read_are_told_in_the_roll_call(seeds, tm
     assert "holds 6 bytes" in refused["partition-3"]
     assert "No such file" in refused["partition-4"]
     told = [roll_call.facts[name] for name in roll_call.clients]
-    problems = Agreement.among(told, permuted=True).problem_with
+    problems = SeedAgreement.among(told, permuted=True).problem_with
     assert [problems(facts) != "" for facts in told] == [False, False, True, True]
     assert "its seed differs" in problems(roll_call.facts["partition-2"])
     assert "it has none" in problems(roll_call.facts["partition-5"])
-    plain = Agreement.among(told, permuted=False).problem_with
+    plain = SeedAgreement.among(told, permuted=False).problem_with
     assert "privacy = 'none'" in plain(roll_call.facts["partition-0"])
     assert plain(roll_call.facts["partition-5"]) == ""
     assert SEED.decode() not in str(roll_call.facts)

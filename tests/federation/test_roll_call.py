@@ -4,8 +4,8 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from cflower.errors import FederationError
-from cflower.federation.agreement import prevailing
 from cflower.federation.client_names import answer
+from cflower.federation.data_spec import most_common
 from cflower.federation.inline_grid import CLIENT_FAILED
 from cflower.federation.roll_call import RollCall
 from tests.federation.scripted_grid import ScriptedGrid
@@ -198,7 +198,7 @@ def test_who_does_not_go_with_the_others_is_refused_now_and_later():
     grid, roll_call = grid_of(facts), RollCall(timeout=0.1)
     grid.live = {0, 1, 2}
     clients = roll_call.gather(grid, 3)
-    roll_call.require(prevailing(roll_call.facts[name] for name in clients).problem_with)
+    roll_call.require(most_common(roll_call.facts[name] for name in clients).problem_with)
     assert roll_call.clients == ("a", "c")
     assert roll_call.refused[1].reason.startswith("its inputs have shape (3, 8, 8), but those of")
     grid.live = {0, 1, 2, 3}

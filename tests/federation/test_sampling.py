@@ -11,14 +11,14 @@ from cflower.federation.sampling import sample
 laws = settings(max_examples=40)
 
 
-def tree_of(*sizes, walking=()):
+def tree_of(*sizes, unassigned=()):
     """A root with leaves of these sizes; client 1-0 is the first of leaf 0.1."""
     members = [tuple(f"{i}-{j}" for j in range(size)) for i, size in enumerate(sizes)]
     everyone = [name for leaf in members for name in leaf]
-    tree = ParameterTree.plant(Weights(np.zeros(1), np.zeros(0)), everyone)
+    tree = ParameterTree.initial(Weights(np.zeros(1), np.zeros(0)), everyone)
     leaves = [replace(tree.root, name=f"0.{i}", members=m) for i, m in enumerate(members)]
     root = replace(tree.root, children=tuple(leaf.name for leaf in leaves))
-    return tree.update(root, *leaves, walking=dict.fromkeys(walking, "0"))
+    return tree.update(root, *leaves, unassigned=dict.fromkeys(unassigned, "0"))
 
 
 def draw(tree, fraction, least=0, connected=None, seed=0):
@@ -48,7 +48,7 @@ def test_all_of_them_in_natural_order():
 
 
 def test_a_fraction_of_zero_draws_nobody():
-    assert draw(tree_of(3, 3, walking=["0-0"]), 0, least=2) == ()
+    assert draw(tree_of(3, 3, unassigned=["0-0"]), 0, least=2) == ()
 
 
 def test_only_connected_clients_are_drawn():
@@ -58,7 +58,7 @@ def test_only_connected_clients_are_drawn():
 
 
 def test_who_walks_always_takes_part():
-    tree = tree_of(10, 10, walking=["0-7", "1-3"])
+    tree = tree_of(10, 10, unassigned=["0-7", "1-3"])
     for seed in range(20):
         chosen = draw(tree, 0.1, seed=seed)
         assert {"0-7", "1-3"} < set(chosen)

@@ -65,7 +65,7 @@ def test_every_client_always_gets_the_model_of_its_own_cluster(fraction):
             if seen.server_round == 30:
                 expected.append(after.root)
         elif seen.server_round > 1:
-            expected = [before[seen.server_round].trains_on(name)]
+            expected = [before[seen.server_round].training_cluster(name)]
         else:
             np.testing.assert_array_equal(seen.vector, np.zeros(16))
             continue
@@ -182,7 +182,7 @@ def test_a_client_that_comes_to_its_senses_finds_its_group():
 
     clients = Quadratics(GROUPS, spoil={2: until_round_12})
     strategy, _, reports = run(clients, num_rounds=14, exclude_after=0)
-    assert reports[10].state.tree.walking == {"partition-2": "0"}
+    assert reports[10].state.tree.unassigned == {"partition-2": "0"}
     assert found(strategy) == clients.planted
 
 
@@ -314,7 +314,7 @@ def test_models_keep_their_precision(dtype):
 def test_the_same_seed_gives_the_same_tree_bit_by_bit(fraction):
     trees = [run(Quadratics(GROUPS), 14, fraction_train=fraction, seed=7)[0].tree for _ in range(2)]
     assert list(trees[0].clusters) == list(trees[1].clusters)
-    assert trees[0].walking == trees[1].walking
+    assert trees[0].unassigned == trees[1].unassigned
     for name, one in trees[0].clusters.items():
         other = trees[1].clusters[name]
         assert one.members == other.members

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 
-from cflower.learning.selection import choose, chosen_by_others, judge_way
+from cflower.learning.selection import choose, chosen_by_others, judge_path
 from cflower.seeding import generator
 
 # Quarters: their sums are exact, so that laws hold to the last bit.
@@ -48,7 +48,7 @@ def test_models_alike_are_told_apart_no_more_often_than_their_error_allows():
 def test_a_single_example_or_model_leaves_nothing_to_choose():
     assert choose(np.array([[5.0], [0.1]])) == 0
     logits = {"0": generator(0, "logits").normal(size=(7, 3))}
-    judged = judge_way(logits, np.arange(7) % 3, generator(0, "halves"))
+    judged = judge_path(logits, np.arange(7) % 3, generator(0, "halves"))
     assert judged.best == judged.levels["0"] == pytest.approx(judged.ensemble)
     assert judged.best_level == "0"
 
@@ -64,7 +64,7 @@ def test_every_level_and_the_mean_of_their_probabilities_are_measured():
     rng = generator(0, "logits")
     logits = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("0", "0.1", "0.1.0")}
     labels = rng.integers(4, size=50)
-    judged = judge_way(logits, labels, rng)
+    judged = judge_path(logits, labels, rng)
     for name, said in logits.items():
         right = softmax(said.astype(float), axis=1)[np.arange(50), labels]
         assert judged.levels[name]["accuracy"] == np.mean(said.argmax(axis=1) == labels)
@@ -78,6 +78,6 @@ def test_the_best_level_is_found_and_judged():
     labels = np.arange(60) % 3
     sure = 4.0 * np.eye(3)[labels]
     logits = {"0": np.zeros((60, 3)), "0.0": sure, "0.0.1": -sure}
-    judged = judge_way(logits, labels, generator(0, "halves"))
+    judged = judge_path(logits, labels, generator(0, "halves"))
     assert judged.best_level == "0.0"
     assert judged.best == judged.levels["0.0"]

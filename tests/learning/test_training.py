@@ -7,18 +7,20 @@ import pytest
 import torch
 from torch import nn
 
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
 from cflower.data.examples import Examples
+from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
 from cflower.learning import TrainingSettings, build_model, confusion_matrix, evaluate, train
 
 TRAINED = """
 import torch
 from zlib import crc32
-from cflower.data.client_data import DataSettings, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.learning import TrainingSettings, build_model, train
 def trained(seed):
-    data = load_client_data(DataSettings(), 1, 10)
+    data = load_client_data(DataSettings(shift="none"), 1, 10)
     model = build_model("cnn", data.train.input_shape, 10, seed=0)
     train(model, data.train, TrainingSettings(), server_round=1, seed=seed)
     return crc32(b"".join(p.detach().numpy().tobytes() for p in model.cpu().parameters()))
@@ -39,7 +41,7 @@ def weights_after(settings: TrainingSettings, num: int, server_round: int = 1) -
 
 @pytest.mark.slow
 def test_the_cnn_learns_the_digits() -> None:
-    data = load_client_data(DataSettings(), 0, 1)
+    data = load_client_data(DataSettings(shift="none"), 0, 1)
     model = build_model("cnn", data.train.input_shape, 10, seed=0)
     before = evaluate(model, data.validation)
     metrics = train(

@@ -8,8 +8,8 @@ import pytest
 
 from cflower.config import RunConfig
 from cflower.errors import ConfigError
-from cflower.runs.lines import figures_of
 from cflower.runs.record import RunRecord
+from cflower.runs.serialization import measures_in
 from cflower.runs.trackers import check_tracker, start_tracker
 
 LINE = {
@@ -28,7 +28,7 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 
 def test_a_figure_is_called_as_its_way_into_the_line() -> None:
-    assert figures_of(LINE) == {
+    assert measures_in(LINE) == {
         "0.1/mean_norm": 0.5,
         "0.1/figures/eps1": 0.4,
         "0.1/metrics/accuracy": 0.9,
@@ -55,14 +55,14 @@ def track(name: str, made_up: Path, folder: Path) -> RunRecord:
         figures = {}
         for line in run.lines:
             if line["round"] == server_round:
-                figures |= figures_of(line)
+                figures |= measures_in(line)
         tracker.log(figures, server_round)
     tracker.close()
     return run
 
 
 def told(run: RunRecord, name: str) -> list[tuple[int, float]]:
-    return [(ln["round"], figures_of(ln)[name]) for ln in run.lines if name in figures_of(ln)]
+    return [(ln["round"], measures_in(ln)[name]) for ln in run.lines if name in measures_in(ln)]
 
 
 NAMES = ("0/mean_norm", "0.1/metrics/accuracy", "clients/client-3/loss")

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.tree import in_order
+from cflower.ordering import in_order
 from cflower.runs.record import RunRecord, counted
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data

@@ -10,13 +10,13 @@ from safetensors.numpy import load_file
 
 from cflower.algorithm.tree import Cluster, ParameterTree, Vector, Weights
 from cflower.errors import RunFolderError
-from cflower.federation.agreement import Kind
 from cflower.federation.arrays import record_of
+from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import BadArraysError, Layout
-from cflower.runs.reading import read_json
+from cflower.runs.run_files import read_json
 
 
-def read_kind(run: Path) -> Kind:
+def read_data_spec(run: Path) -> DataSpec:
     """What the examples of a run look like, from its ``examples.json``.
 
     Raises
@@ -31,7 +31,7 @@ def read_kind(run: Path) -> Kind:
         )
     told = read_json(run, "examples.json")
     try:
-        kind = Kind(tuple(map(int, told["input_shape"])), tuple(map(str, told["class_names"])))
+        kind = DataSpec(tuple(map(int, told["input_shape"])), tuple(map(str, told["class_names"])))
     except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{run / 'examples.json'} is damaged: {error!r}.") from None
     return kind

@@ -18,13 +18,13 @@ from cflower.algorithm.similarity import Matrix
 
 Labels = NDArray[np.int32]
 
-MENDINGS = 20
+MAX_REASSIGNMENTS = 20
 """Most passes of reassignment: one or two suffice, but two members might swap for ever."""
 ROUNDING = 1e-6
 """A cosine of float32 vectors is not known better than this."""
 
 
-class Cut(NamedTuple):
+class Clustering(NamedTuple):
     """A division of a cluster's members into parts, and how good it looks."""
 
     labels: Labels
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
     """Degrees of freedom that the standard error rests on, 0 if there is none."""
 
 
-class Sight(NamedTuple):
+class PartStatistics(NamedTuple):
     """The members seen from each of the parts."""
 
     labels: Labels
@@ -57,13 +57,13 @@ class Sight(NamedTuple):
     """Their mean similarity, shape (parts, parts); 0 within a part of one."""
 
 
-def best_cut(similarity: Matrix) -> Cut:
+def best_clustering(similarity: Matrix) -> Clustering:
     """Ward's tree of m >= 3 members, cut at the largest drop between two merges, then mended.
 
     Agglomerative merges are never undone. So every member is then moved to its nearest part, as
     in k-means, until no member moves.
 
-    >>> best_cut(np.array([[1.0, 0.8, -0.7], [0.8, 1.0, -0.6], [-0.7, -0.6, 1.0]])).labels
+    >>> best_clustering(np.array([[1.0, 0.8, -0.7], [0.8, 1.0, -0.6], [-0.7, -0.6, 1.0]])).labels
     array([0, 0, 1], dtype=int32)
     """
     squares = np.diag(similarity)[:, None] + np.diag(similarity) - 2.0 * similarity
@@ -73,17 +73,17 @@ def best_cut(similarity: Matrix) -> Cut:
     widest = int(np.argmax(np.diff(heights)))
     middle = (heights[widest] + heights[widest + 1]) / 2
     labels = in_appearance(fcluster(merges, middle, criterion="distance"))
-    sight = look(similarity, labels)
-    for _ in range(MENDINGS):
+    sight = part_statistics(similarity, labels)
+    for _ in range(MAX_REASSIGNMENTS):
         labels, alone = sight.labels, sight.sizes[sight.labels] == 1
         nearest = in_appearance(np.where(alone, labels, sight.nearness.argmax(axis=1)))
         if np.array_equal(nearest, labels):
             break
-        sight = look(similarity, nearest)
-    return judge(similarity, sight)
+        sight = part_statistics(similarity, nearest)
+    return score(similarity, sight)
 
 
-def look(similarity: Matrix, labels: Labels) -> Sight:
+def part_statistics(similarity: Matrix, labels: Labels) -> PartStatistics:
     """Means of the similarities between the parts' members, no member with itself."""
     sizes = np.bincount(labels)
     own = np.arange(len(labels)), labels
@@ -98,16 +98,16 @@ def look(similarity: Matrix, labels: Labels) -> Sight:
     within = np.diag(means)
     # A part of one says nothing of its s_pp: let it be that of the part it is compared with.
     within = np.where(sizes == 1, within[labels][:, None], within)
-    return Sight(labels, sizes, sums / np.maximum(others, 1) - within / 2, pairs, means)
+    return PartStatistics(labels, sizes, sums / np.maximum(others, 1) - within / 2, pairs, means)
 
 
-def judge(similarity: Matrix, sight: Sight) -> Cut:
+def score(similarity: Matrix, sight: PartStatistics) -> Clustering:
     """How far and how surely the parts seen are apart."""
     labels, sizes, nearness, pairs, means = sight
     company = sizes[labels] > 1
     companions = float(company.mean())
     if len(sizes) < 2 or not company.any():
-        return Cut(labels, companions, 0.0, 0.0, 0)
+        return Clustering(labels, companions, 0.0, 0.0, 0)
     own = np.arange(len(labels)), labels
     elsewhere = nearness.copy()
     elsewhere[own] = -np.inf
@@ -120,7 +120,7 @@ def judge(similarity: Matrix, sight: Sight) -> Cut:
     scatter = max(np.sqrt(left / freedom), ROUNDING)
     errors = scatter * np.sqrt(1 / np.maximum(sizes[labels] - 1, 1) + 1 / sizes[next_part])
     least = float(margins[company].min()), float((margins / errors)[company].min())
-    return Cut(labels, companions, *least, freedom)
+    return Clustering(labels, companions, *least, freedom)
 
 
 def in_appearance(labels: NDArray[Any]) -> Labels:

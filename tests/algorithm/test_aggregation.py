@@ -1,12 +1,12 @@
 import numpy as np
 
-from cflower.algorithm.tally import Sum, Tally
+from cflower.algorithm.aggregation import StreamingSum, WeightedMean
 from cflower.algorithm.tree import Weights
 from cflower.seeding import generator
 
 
 def test_single_precision_sums_are_done_in_double():
-    tally = Tally({"0": Weights(np.zeros(1, np.float32), np.zeros(0))})
+    tally = WeightedMean({"0": Weights(np.zeros(1, np.float32), np.zeros(0))})
     for value in (1e8, 1.0, -1e8):
         tally.add("0", Weights(np.float32([value]), np.zeros(0)), 1.0)
     mean = tally.mean("0").trained
@@ -16,10 +16,11 @@ def test_single_precision_sums_are_done_in_double():
 
 def test_large_models_are_summed_to_the_same_means():
     rng = generator(0, "large")
-    updates = rng.normal(size=(2 * Sum.AT_ONCE + 3, Sum.SMALL + 1)).astype(np.float32)
+    shape = (2 * StreamingSum.AT_ONCE + 3, StreamingSum.SMALL + 1)
+    updates = rng.normal(size=shape).astype(np.float32)
     weights = rng.integers(1, 9, size=len(updates)).astype(float)
     model = Weights(updates[0], np.zeros(1))
-    tally = Tally({"0.0": model, "0.1": model, "0.2": model})
+    tally = WeightedMean({"0.0": model, "0.1": model, "0.2": model})
     for i, (update, weight) in enumerate(zip(updates, weights, strict=True)):
         tally.add(f"0.{i % 2}", Weights(update, np.array([float(i)])), weight)
     for leaf in (0, 1):

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.choices import check_choice
 from cflower.errors import CFlowerError, ConfigError, ExportError, RunFolderError
 from cflower.learning.files import FORMATS, check_format, write_model
-from cflower.local_client import load
 from cflower.runs.card import ModelFile, model_card
 from cflower.runs.record import RunRecord
-from cflower.runs.stored import StoredRun
-from cflower.saved_run import SavedRun
+from cflower.saved.local_client import load
+from cflower.saved.run import SavedRun
+from cflower.saved.stored import StoredRun
+from cflower.settings import check_choice
 
 
 def export(

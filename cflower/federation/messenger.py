@@ -9,8 +9,8 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.tree import Cluster
-from cflower.federation.conduct import Fault, Problem, fault_of
 from cflower.federation.exchange import Exchange
+from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.roll_call import RollCall
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     contents: dict[str, RecordDict]
 
 
-class Post:
+class ClientMessenger:
     """Sends messages to clients by name and attributes replies to clients.
 
     Parameters
@@ -43,7 +43,7 @@ class Post:
     Attributes
     ----------
     problems : dict of str to Problem
-        Why a client's reply was set aside or did not come, since `take` was last called.
+        Why a client's reply was set aside or did not come, since `drain_problems` was last called.
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
@@ -134,7 +134,7 @@ class Post:
                 self.set_aside(client, str(problem), fault_of(message))
         return measured
 
-    def take(self) -> dict[str, Problem]:
+    def drain_problems(self) -> dict[str, Problem]:
         """The problems so far; then there are none."""
         taken, self.problems = self.problems, {}
         return taken

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.newcomer import Step, Usual, descend, usual_at
+from cflower.algorithm.assignment import Step, TypicalSimilarity, descend, typical_similarity
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import Fork
 from tests.algorithm.planted import laws
@@ -21,10 +21,10 @@ def test_the_way_is_the_one_of_a_newcomer_during_the_run(updates):
     steps = descend(TREE, lambda cluster: by_cluster[cluster.name])
     live = TREE.admit("z", 9)
     for step in steps:
-        assert live.walking == {"z": step.cluster}
-        live, fork = live.walk("z", by_cluster[step.cluster])
+        assert live.unassigned == {"z": step.cluster}
+        live, fork = live.assign_step("z", by_cluster[step.cluster])
         assert fork == step.fork
-    assert live.walking == {}
+    assert live.unassigned == {}
     assert live.leaf_of("z").name == steps[-1].fork.child
 
 
@@ -47,7 +47,7 @@ def test_what_is_usual_is_counted_client_by_client(seed, sizes):
         others = [u for n, u in branches[taken].items() if n != name]
         return max(cosine_similarity([update, u])[0, 1] for u in others)
 
-    usual = usual_at(branches, taken)
+    usual = typical_similarity(branches, taken)
     alone = sizes[-1] == 1
     members = [] if alone else [nearest(n, u) for n, u in branches[taken].items()]
     others = [nearest(n, u) for b, edge in branches.items() if b != taken for n, u in edge.items()]
@@ -58,7 +58,7 @@ def test_what_is_usual_is_counted_client_by_client(seed, sizes):
 def test_who_is_nearer_to_the_others_than_to_the_members_resembles_nobody():
     def familiar(alpha, members):
         fork = Fork("0.1", {"0.0": -1.0, "0.1": alpha})
-        return Step("0", fork, Usual(members, others=0.0)).familiar
+        return Step("0", fork, TypicalSimilarity(members, others=0.0)).familiar
 
     assert familiar(0.5, members=0.75)
     assert not familiar(0.25, members=0.75)

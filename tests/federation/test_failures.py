@@ -5,7 +5,14 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from cflower.errors import FederationError
-from cflower.federation.conduct import PATIENCE, Answers, Conduct, Fault, Problem, fault_of
+from cflower.federation.failures import (
+    PATIENCE,
+    ExchangeOutcome,
+    FailureRecord,
+    Fault,
+    Problem,
+    fault_of,
+)
 from tests.federation.quadratics import Quadratics, Reports, initial_arrays, strategy_of
 
 GROUPS = (0, 1, 0, 1, 0, 1)
@@ -16,23 +23,23 @@ def answers(heard=(), bad=(), absent=(), dead=()):
     problems = dict.fromkeys(bad, BAD)
     problems |= dict.fromkeys(absent, Problem("did not come", Fault.ABSENT))
     problems |= dict.fromkeys(dead, Problem("is an error: ActorDiedError", Fault.WORKER))
-    return Answers(tuple(heard), problems)
+    return ExchangeOutcome(tuple(heard), problems)
 
 
 def record_of(*rounds, exclude_after=3, present=4):
-    conduct = Conduct()
+    failures = FailureRecord()
     for one in rounds:
-        conduct = conduct.trained(one, exclude_after, present)
-    return conduct
+        failures = failures.trained(one, exclude_after, present)
+    return failures
 
 
 # ------------------------------------------------------------------- who is excluded, and when
 
 
 def test_bad_replies_are_counted_and_absences_are_not():
-    conduct = record_of(answers("ab", bad="c", absent="d", dead="e"), answers("abc", bad="d"))
-    assert conduct.problems == {"c": 1, "d": 1}
-    assert conduct.noted({"c": BAD, "x": BAD}) == {"c": 2, "d": 1, "x": 1}
+    failures = record_of(answers("ab", bad="c", absent="d", dead="e"), answers("abc", bad="d"))
+    assert failures.problems == {"c": 1, "d": 1}
+    assert failures.noted({"c": BAD, "x": BAD}) == {"c": 2, "d": 1, "x": 1}
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
@@ -51,10 +58,10 @@ def test_one_good_reply_starts_the_count_anew_and_an_absence_does_not():
 
 
 def test_a_second_reply_is_noted_but_the_client_was_heard():
-    twice = Answers(("a", "c"), {"c": Problem("came twice")})
-    conduct = record_of(*[twice] * 9)
-    assert conduct.problems == {"c": 9}
-    assert conduct.excluded == {}
+    twice = ExchangeOutcome(("a", "c"), {"c": Problem("came twice")})
+    failures = record_of(*[twice] * 9)
+    assert failures.problems == {"c": 9}
+    assert failures.excluded == {}
 
 
 def test_zero_never_excludes():
@@ -64,8 +71,8 @@ def test_zero_never_excludes():
 # ----------------------------------------------------------------------- when a run must stop
 
 
-def stops(conduct, last, server_round=9, simulated=True):
-    return conduct.must_stop(last, server_round, simulated=simulated)
+def stops(failures, last, server_round=9, simulated=True):
+    return failures.must_stop(last, server_round, simulated=simulated)
 
 
 def test_nothing_useful_in_the_first_round_or_in_several_stops():
@@ -116,8 +123,8 @@ def test_a_run_in_which_nothing_was_aggregated_is_no_success():
 
 
 def test_everyone_excluded_is_told():
-    conduct = record_of(answers(bad="ab"), exclude_after=1)
-    assert "Excluded: a, b" in stops(conduct, answers(), 1)
+    failures = record_of(answers(bad="ab"), exclude_after=1)
+    assert "Excluded: a, b" in stops(failures, answers(), 1)
 
 
 # ------------------------------------------------------------------------------ codes, records
@@ -136,8 +143,8 @@ def test_flowers_error_codes_tell_whose_fault_it_is(code, fault):
 
 
 def test_the_record_survives_json():
-    conduct = record_of(answers("ab", bad="c"), answers(bad="abcd"))
-    assert Conduct(**json.loads(json.dumps(conduct.as_json()))) == conduct
+    failures = record_of(answers("ab", bad="c"), answers(bad="abcd"))
+    assert FailureRecord(**json.loads(json.dumps(failures.as_json()))) == failures
 
 
 # --------------------------------------------------------------------------------- whole runs
@@ -162,7 +169,7 @@ def test_a_run_whose_worker_dies_stops_with_that_reason_in_any_round(start):
     strategy = strategy_of()
     with pytest.raises(FederationError, match=rf"round {start}: 5 of 6 .*ActorDiedError"):
         strategy.start(clients.grid(), initial_arrays(), num_rounds=10)
-    assert strategy.conduct.excluded == {}
+    assert strategy.failures.excluded == {}
 
 
 def test_a_worker_that_dies_in_the_closing_evaluation_stops_the_run_too():
@@ -194,7 +201,7 @@ def test_an_excluded_client_is_not_asked_and_holds_up_no_split():
     asked = [seen.server_round for seen in clients.seen if seen.client == 0]
     assert max(asked) == 2
     assert "it is excluded from now on" in reports[1].problems["partition-0"]
-    assert [report.conduct.problems["partition-0"] for report in reports[:4]] == [1, 2, 2, 2]
+    assert [report.failures.problems["partition-0"] for report in reports[:4]] == [1, 2, 2, 2]
     leaves = {leaf.members for leaf in strategy.tree.leaves}
     assert {frozenset(m) - {"partition-0"} for m in leaves} == {
         frozenset({"partition-2"}),

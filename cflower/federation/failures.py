@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import Message
 
-from cflower.algorithm.tree import in_order
+from cflower.ordering import in_order
 
 PATIENCE = 3
 """Rounds in a row without one usable reply after which a run gives up."""
@@ -48,7 +48,7 @@ def fault_of(reply: Message) -> Fault:
     )
 
 
-class Answers(NamedTuple):
+class ExchangeOutcome(NamedTuple):
     """What came of one exchange."""
 
     heard: Collection[str]
@@ -84,7 +84,7 @@ class Answers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Conduct:
+class FailureRecord:
     """The clients' record up to a round: state in, state out."""
 
     problems: Mapping[str, int] = field(default_factory=dict)
@@ -93,11 +93,11 @@ class Conduct:
     """Bad replies to training since the last usable one."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Clients that are asked no more, and why."""
-    fruitful: int = 0
+    rounds_with_replies: int = 0
     """Rounds that brought a usable reply."""
-    barren: int = 0
+    silent_streak: int = 0
     """Rounds in a row, up to now, that brought none."""
-    failing: int = 0
+    failing_streak: int = 0
     """Rounds in a row, up to now, in which most replies failed."""
 
     def noted(self, problems: Mapping[str, Problem]) -> dict[str, int]:
@@ -105,12 +105,14 @@ class Conduct:
         bad = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]
         return {**self.problems, **{name: self.problems.get(name, 0) + 1 for name in bad}}
 
-    def trained(self, answers: Answers, exclude_after: int, num_present: int) -> "Conduct":
+    def trained(
+        self, answers: ExchangeOutcome, exclude_after: int, num_present: int
+    ) -> "FailureRecord":
         """The record after a round's training.
 
         Parameters
         ----------
-        answers : Answers
+        answers : ExchangeOutcome
         exclude_after : int
             Bad replies in a row after which a client is excluded; 0: never.
         num_present : int
@@ -125,30 +127,34 @@ class Conduct:
             for name, n in again.items()
             if 0 < exclude_after <= n
         }
-        fruitful, barren, failing = self.fruitful, self.barren, self.failing
+        rounds_with_replies, silent_streak, failing = (
+            self.rounds_with_replies,
+            self.silent_streak,
+            self.failing_streak,
+        )
         if answers.heard:
-            fruitful, barren = fruitful + 1, 0
+            rounds_with_replies, silent_streak = rounds_with_replies + 1, 0
         if answers.num_asked != 1 or num_present == 1:
-            barren += not answers.heard
+            silent_streak += not answers.heard
             most = 2 * len(answers.failed(Fault.CLIENT, Fault.WORKER)) > answers.num_asked
             failing = failing + 1 if most else 0
-        return Conduct(
+        return FailureRecord(
             self.noted(answers.problems),
             in_a_row | again,
             {**self.excluded, **excluded},
-            fruitful,
-            barren,
+            rounds_with_replies,
+            silent_streak,
             failing,
         )
 
-    def must_stop(self, answers: Answers, server_round: int, *, simulated: bool) -> str:
+    def must_stop(self, answers: ExchangeOutcome, server_round: int, *, simulated: bool) -> str:
         """Why the run cannot go on after this round, in one sentence; empty if it can."""
         where = f"round {server_round}"
         if died := answers.worker_died:
             return f"The run stops in {where}: {died}."
-        if self.barren >= PATIENCE or (self.barren and server_round == 1):
+        if self.silent_streak >= PATIENCE or (self.silent_streak and server_round == 1):
             return f"No usable reply in {where}. {self._told(answers)}"
-        if simulated and self.failing >= PATIENCE:
+        if simulated and self.failing_streak >= PATIENCE:
             return (
                 f"Most replies failed in {PATIENCE} rounds in a row, up to {where}. "
                 f"{self._told(answers)}"
@@ -157,13 +163,13 @@ class Conduct:
 
     def must_not_end(self, *, simulated: bool) -> str:
         """Why a run that went through its rounds is no success; empty if it is."""
-        if not self.fruitful:
-            return f"No round brought a usable reply. {self._told(Answers((), {}))}"
-        if simulated and self.barren:
-            return f"The last {self.barren} round(s) brought no usable reply."
+        if not self.rounds_with_replies:
+            return f"No round brought a usable reply. {self._told(ExchangeOutcome((), {}))}"
+        if simulated and self.silent_streak:
+            return f"The last {self.silent_streak} round(s) brought no usable reply."
         return ""
 
-    def _told(self, answers: Answers) -> str:
+    def _told(self, answers: ExchangeOutcome) -> str:
         """Every reason once, with one client that gave it."""
         reasons: dict[str, str] = {}
         for name, problem in answers.problems.items():
@@ -174,5 +180,5 @@ class Conduct:
         return "; ".join(told) or "Nobody was asked."
 
     def as_json(self) -> dict[str, Any]:
-        """For a checkpoint; ``Conduct(**...)`` of it is the same record."""
+        """For a checkpoint; ``FailureRecord(**...)`` of it is the same record."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -15,12 +15,12 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.cfl_round import CFLState
-from cflower.algorithm.tree import Cluster, in_order
+from cflower.algorithm.tree import Cluster
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS
-from cflower.federation.conduct import Answers, fault_of
+from cflower.federation.failures import ExchangeOutcome, fault_of
 from cflower.federation.layout import Layout
-from cflower.federation.post import Measured, Post
+from cflower.federation.messenger import ClientMessenger, Measured
 from cflower.federation.replies import (
     BadReplyError,
     ClientMetrics,
@@ -29,6 +29,7 @@ from cflower.federation.replies import (
     read_record,
 )
 from cflower.federation.reports import ClientResult, FinalReport
+from cflower.ordering import in_order
 
 WAY = f"{MessageType.EVALUATE}.way"
 """The message with all models on a client's way, under their clusters' names; its answer has a
@@ -41,7 +42,7 @@ Ways = Mapping[str, tuple[Cluster, ...]]
 
 
 @dataclass
-class Closing:
+class FinalEvaluation:
     """The exchanges of a closing evaluation.
 
     Attributes
@@ -51,7 +52,7 @@ class Closing:
     """
 
     grid: Grid
-    post: Post
+    messenger: ClientMessenger
     layout: Layout
     state: CFLState
     config: ConfigRecord
@@ -77,7 +78,7 @@ class Closing:
             If the simulation engine broke down.
         """
         tree = self.state.tree
-        ways = {client: tree.way(client) for client in clients if client in tree.root.members}
+        ways = {client: tree.path_of(client) for client in clients if client in tree.root.members}
         at_once = {c for c in ways if len(ways[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
         results = self._ask_at_once({c: way for c, way in ways.items() if c in at_once})
         results |= self._ask_in_turn({c: way for c, way in ways.items() if c not in at_once})
@@ -94,7 +95,7 @@ class Closing:
                 ", ".join(in_order(unable)),
                 report.selection,
             )
-        weighted_by = self.post.keys.weighted_by
+        weighted_by = self.messenger.keys.weighted_by
         told = {
             client: as_record(own.metrics | {weighted_by: own.num_examples})
             for client, own in report.served.items()
@@ -105,11 +106,11 @@ class Closing:
         """One message each, with all models on the way."""
         models = {client: {c.name: c for c in way} for client, way in ways.items()}
         results = {}
-        for client, message in self.post.by_client(self._replies(models, WAY)):
+        for client, message in self.messenger.by_client(self._replies(models, WAY)):
             try:
                 results[client] = self._read_way(client, message, ways[client])
             except BadReplyError as problem:
-                self.post.set_aside(client, str(problem), fault_of(message))
+                self.messenger.set_aside(client, str(problem), fault_of(message))
         self._judge(results)
         return results
 
@@ -120,7 +121,7 @@ class Closing:
         names = [*(cluster.name for cluster in way), BEST, ENSEMBLE]
         if missing := set(names) - set(content.metric_records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
-        weighted_by = self.post.keys.weighted_by
+        weighted_by = self.messenger.keys.weighted_by
         read = {name: read_record(content.metric_records[name], weighted_by) for name in names}
         facts = dict(content.config_records.get(FACTS, {}))
         best, ensemble = read.pop(BEST), read.pop(ENSEMBLE)
@@ -167,20 +168,20 @@ class Closing:
         )
 
     def _ask(self, assigned: Mapping[str, Cluster]) -> Measured:
-        models = {client: {self.post.keys.arrays: c} for client, c in assigned.items()}
-        measured = self.post.measured(self._replies(models, MessageType.EVALUATE))
+        models = {client: {self.messenger.keys.arrays: c} for client, c in assigned.items()}
+        measured = self.messenger.measured(self._replies(models, MessageType.EVALUATE))
         self._judge(measured.metrics)
         return measured
 
     def _replies(self, models: Mapping[str, Mapping[str, Cluster]], kind: str) -> Iterator[Message]:
-        messages = self.post.messages_with(
+        messages = self.messenger.messages_with(
             models, self.layout, kind, self.config, self.server_round
         )
-        return self.post.exchange(self.grid, messages, self.timeout)
+        return self.messenger.exchange(self.grid, messages, self.timeout)
 
     def _judge(self, heard: Collection[str]) -> None:
         """Note the problems of an exchange; stop if the engine broke down."""
-        answers = Answers(heard, self.post.take())
+        answers = ExchangeOutcome(heard, self.messenger.drain_problems())
         if died := answers.worker_died:
             raise FederationError(f"The run stops in the closing evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in answers.problems.items()}

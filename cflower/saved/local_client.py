@@ -14,8 +14,8 @@ from cflower.algorithm.tree import Cluster, Vector
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-from cflower.federation.replies import BadReplyError, Metrics, read_answer, read_metrics
-from cflower.runs.stored import StoredRun
+from cflower.federation.replies import BadReplyError, Metrics, read_metrics, read_train_reply
+from cflower.saved.stored import StoredRun
 
 
 def load_client_app(reference: str) -> ClientApp:
@@ -90,7 +90,7 @@ class LocalClient:
         """
         reply, weighted_by = self._reply(MessageType.TRAIN, cluster), self._key("weighted-by")
         try:
-            answer = read_answer("", reply, self.run.layout, weighted_by, cluster.model)
+            answer = read_train_reply("", reply, self.run.layout, weighted_by, cluster.model)
         except BadReplyError as problem:
             raise refused(MessageType.TRAIN, cluster, problem) from None
         self.num_examples[MessageType.TRAIN] = answer.measured.num_examples

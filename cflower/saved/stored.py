@@ -13,8 +13,8 @@ from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.layout import Layout
-from cflower.runs.models import read_model, read_tree
-from cflower.runs.reading import read_json
+from cflower.runs.run_files import read_json
+from cflower.runs.saved_tree import read_model, read_tree
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 from flwr.app import MessageType
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.newcomer import Step, descend
+from cflower.algorithm.assignment import Step, descend
 from cflower.algorithm.tree import Cluster, ParameterTree, Vector
-from cflower.data.client_data import ClientData, DataSettings
+from cflower.data.client_data import ClientData
 from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
 from cflower.federation.reports import Metric
-from cflower.learning.training import TrainingSettings, evaluate, train
-from cflower.local_client import LocalClient, load_client_app
-from cflower.runs.stored import StoredRun, check_assignable
-from cflower.saved_run import SavedRun
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, train
+from cflower.saved.local_client import LocalClient, load_client_app
+from cflower.saved.run import SavedRun
+from cflower.saved.stored import StoredRun, check_assignable
 from cflower.seeding import torch_seed
 
 

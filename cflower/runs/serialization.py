@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import Cluster, ParameterTree, in_order
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
+from cflower.ordering import in_order
 
 Figures = dict[str, float]
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
@@ -36,18 +37,18 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     }
 
 
-def round_figures(report: RoundReport) -> dict[str, float]:
+def round_measures(report: RoundReport) -> dict[str, float]:
     """All numbers that one round adds to ``rounds.jsonl``, for a tracker."""
     found: dict[str, float] = {}
     for decision in report.decisions:
-        found |= figures_of(round_line(report, decision))
+        found |= measures_in(round_line(report, decision))
     return found
 
 
-def figures_of(line: Mapping[str, Any]) -> Figures:
+def measures_in(line: Mapping[str, Any]) -> Figures:
     """The numbers of one line of ``rounds.jsonl``, each under its way into the line.
 
-    >>> figures_of({"cluster": "0", "mean_norm": 0.5, "metrics": {"loss": 2}, "clients": {}})
+    >>> measures_in({"cluster": "0", "mean_norm": 0.5, "metrics": {"loss": 2}, "clients": {}})
     {'0/mean_norm': 0.5, '0/metrics/loss': 2.0}
     """
     cluster = line["cluster"]
@@ -97,7 +98,7 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
     names = in_order(tree.clusters)
     return {
         "clusters": {name: line(tree.clusters[name]) for name in names},
-        "walking": dict(tree.walking),
+        "walking": dict(tree.unassigned),
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from cflower.algorithm.tree import Vector, Weights
 
 
-class Tally:
+class WeightedMean:
     """Σ w_i Δ_i / Σ w_i of every leaf, summed as replies arrive.
 
     The memory that it takes does not depend on the number of replies.
@@ -20,14 +20,14 @@ class Tally:
 
     def __init__(self, models: Mapping[str, Weights]) -> None:
         self._models = models
-        self._sums: dict[str, tuple[Sum, Sum]] = {}
+        self._sums: dict[str, tuple[StreamingSum, StreamingSum]] = {}
         self._weights = dict.fromkeys(models, 0.0)
 
     def add(self, leaf: str, update: Weights, weight: float) -> None:
         """Add the update of one member of a leaf."""
         if leaf not in self._sums:
             trained, carried = self._models[leaf]
-            self._sums[leaf] = Sum(trained), Sum(carried)
+            self._sums[leaf] = StreamingSum(trained), StreamingSum(carried)
         for total, part in zip(self._sums[leaf], update, strict=True):
             total.add(part, weight)
         self._weights[leaf] += weight
@@ -44,13 +44,13 @@ class Tally:
         return Weights(trained, carried)
 
 
-class Sum:
+class StreamingSum:
     """A weighted sum of vectors, in float64.
 
     For vectors in single precision of more than `SMALL` entries that would take most of a
     round's time: `AT_ONCE` of them after another are summed in their own precision first.
 
-    >>> total = Sum(np.zeros(2))
+    >>> total = StreamingSum(np.zeros(2))
     >>> total.add(np.array([1.0, 2.0]), 3.0)
     >>> total.add(np.array([1.0, 0.0]), 1.0)
     >>> total.value()

@@ -93,7 +93,7 @@ def seed_of(context: Context) -> bytes | None:
     return read_seed(str(path)) if path else None
 
 
-class Agreement(NamedTuple):
+class SeedAgreement(NamedTuple):
     """What the clients of a run must have told of their seeds."""
 
     permuted: bool
@@ -102,7 +102,7 @@ class Agreement(NamedTuple):
     """Of the seed that most clients have; empty without permutation, or if none has any."""
 
     @classmethod
-    def among(cls, facts: Iterable[Mapping[str, Any]], *, permuted: bool) -> "Agreement":
+    def among(cls, facts: Iterable[Mapping[str, Any]], *, permuted: bool) -> "SeedAgreement":
         """The agreement that most clients are in; among equals the first of them."""
         told = [str(one[COMMITMENT]) for one in facts if permuted and COMMITMENT in one]
         return cls(permuted, Counter(told).most_common(1)[0][0] if told else "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cflower.errors import ConfigError
-from cflower.runs import figures
+from cflower.runs import plots
 from cflower.runs.compare import comparison_table, differences, named
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
@@ -17,21 +17,21 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 @pytest.mark.slow
 def test_accuracy_and_norms_as_png_and_svg(made_up: Path, tmp_path: Path) -> None:
     run = RunRecord.read(made_up)
-    written = figures.write_figures(run, tmp_path / "new" / "folder")
+    written = plots.write_figures(run, tmp_path / "new" / "folder")
     names = ["accuracy.png", "accuracy.svg", "norms.png", "norms.svg"]
     assert [path.name for path in written] == names
     assert written[0].read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in written[1].read_bytes()
     before = [path.read_bytes() for path in written]
-    again = figures.write_figures(run, tmp_path / "new" / "folder")
+    again = plots.write_figures(run, tmp_path / "new" / "folder")
     assert [path.read_bytes() for path in again] == before
 
 
 def test_what_the_pictures_draw(made_up: Path) -> None:
     run = RunRecord.read(made_up)
-    with figures.new_figure(4, 3) as figure:
+    with plots.new_figure(4, 3) as figure:
         axes = figure.subplots()
-        figures.norm_picture(axes, run)
+        plots.norm_picture(axes, run)
         level = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
         assert {0.9, 1.6} <= level
         assert [text.get_text() for text in axes.texts] == ["ε1 = 0.9", "ε2 = 1.6"]
@@ -48,7 +48,7 @@ def test_several_runs_side_by_side(made_up: Path, tmp_path: Path) -> None:
     assert differences(runs) == (
         "The runs differ in:\n  method: 'clustered', 'federated'\n  eps1: 0.9, 0.5"
     )
-    (picture,) = figures.write_comparison(runs, tmp_path / "side-by-side.svg")
+    (picture,) = plots.write_comparison(runs, tmp_path / "side-by-side.svg")
     assert "clustered" in picture.read_text() or picture.stat().st_size > 5000
 
 
@@ -65,4 +65,4 @@ def test_without_matplotlib_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'cflower\[figures\]'"):
-        figures.write_figures(RunRecord.read(made_up), tmp_path)
+        plots.write_figures(RunRecord.read(made_up), tmp_path)

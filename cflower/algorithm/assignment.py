@@ -14,7 +14,7 @@ from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector
 
 
-class Usual(NamedTuple):
+class TypicalSimilarity(NamedTuple):
     """What is usual at a branch: medians over clients of their largest cosine to its updates."""
 
     members: float | None
@@ -26,7 +26,7 @@ class Usual(NamedTuple):
     def bar(self) -> float:
         """A client whose similarity is not above this is nearer to the others than to members.
 
-        >>> Usual(members=0.75, others=-0.25).bar
+        >>> TypicalSimilarity(members=0.75, others=-0.25).bar
         0.25
         """
         return self.others if self.members is None else (self.members + self.others) / 2
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     cluster: str
     """The inner cluster whose model the newcomer trained."""
     fork: Fork
-    usual: Usual
+    typical: TypicalSimilarity
     """At the branch taken."""
 
     @property
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     @property
     def familiar(self) -> bool:
         """Whether the newcomer resembles that branch, rather than nobody."""
-        return self.similarity > self.usual.bar
+        return self.similarity > self.typical.bar
 
 
 def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Step, ...]:
@@ -71,12 +71,14 @@ def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tupl
     while not cluster.is_leaf:
         fork = tree.fork(cluster.name, update_of(cluster))
         branches = {child: tree.clusters[child].edge for child in cluster.children}
-        steps.append(Step(cluster.name, fork, usual_at(branches, fork.child)))
+        steps.append(Step(cluster.name, fork, typical_similarity(branches, fork.child)))
         cluster = tree.clusters[fork.child]
     return tuple(steps)
 
 
-def usual_at(branches: Mapping[str, Mapping[str, Vector]], branch: str) -> Usual:
+def typical_similarity(
+    branches: Mapping[str, Mapping[str, Vector]], branch: str
+) -> TypicalSimilarity:
     """How similar the clients of a fork are to one of its branches.
 
     Parameters
@@ -89,8 +91,8 @@ def usual_at(branches: Mapping[str, Mapping[str, Vector]], branch: str) -> Usual
     Examples
     --------
     >>> east = {"a": np.array([1.0, 0.0]), "b": np.array([1.0, 0.0])}
-    >>> usual_at({"0.0": east, "0.1": {"c": np.array([0.0, 1.0])}}, "0.0")
-    Usual(members=1.0, others=0.0)
+    >>> typical_similarity({"0.0": east, "0.1": {"c": np.array([0.0, 1.0])}}, "0.0")
+    TypicalSimilarity(members=1.0, others=0.0)
     """
     belongs = np.array([name == branch for name, edge in branches.items() for _ in edge])
     updates = np.stack([update for edge in branches.values() for update in edge.values()])
@@ -98,4 +100,4 @@ def usual_at(branches: Mapping[str, Mapping[str, Vector]], branch: str) -> Usual
     np.fill_diagonal(similarity, -np.inf)  # nobody is a neighbour of its own
     nearest = similarity[:, belongs].max(axis=1)  # shape: (m,)
     members = float(np.median(nearest[belongs])) if belongs.sum() > 1 else None
-    return Usual(members, float(np.median(nearest[~belongs])))
+    return TypicalSimilarity(members, float(np.median(nearest[~belongs])))

@@ -39,9 +39,9 @@ def closed(way=answer_way, know=range(8), **settings):
 def test_each_client_gets_the_models_of_its_way_and_no_other():
     clients, strategy, _ = closed()
     tree = strategy.tree
-    assert max(len(tree.way(name)) for name in tree.clients) > 2
+    assert max(len(tree.path_of(name)) for name in tree.clients) > 2
     for name in tree.clients:
-        way = tree.way(name)
+        way = tree.path_of(name)
         assert [cluster.name for cluster in way] == list(SENT[name])
         for cluster in way:
             np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""A glimpse of a client's data for the report: how many of each class, and a few small images."""
+"""A preview of a client's data for the report: how many of each class, and a few small images."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ LARGEST_SIDE = 28
 MOST_CLASSES = 200
 
 
-def glimpse(examples: Examples) -> dict[str, list[int] | bytes]:
+def preview(examples: Examples) -> dict[str, list[int] | bytes]:
     """Label counts, and the first examples of different classes where they are images.
 
     Parameters
@@ -30,7 +30,7 @@ def glimpse(examples: Examples) -> dict[str, list[int] | bytes]:
     Examples
     --------
     >>> two = Examples(np.ones((2, 3), np.float32), np.array([1, 1]), ("a", "b"))
-    >>> glimpse(two)
+    >>> preview(two)
     {'label_counts': [0, 2]}
     """
     told: dict[str, list[int] | bytes] = {}

@@ -11,13 +11,13 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Vector, Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
-from cflower.federation.agreement import Kind
 from cflower.federation.arrays import record_of
+from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
 from cflower.federation.permutation import commitment, permuted, read_seed, turn_back
 from cflower.learning.models import arrays_of, build_model
-from cflower.runs.models import read_kind, read_model, read_tree
-from cflower.runs.reading import read_json
+from cflower.runs.run_files import read_json
+from cflower.runs.saved_tree import read_data_spec, read_model, read_tree
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SavedRun:
 
     path: Path
     config: RunConfig
-    kind: Kind
+    kind: DataSpec
     """Input shape and class names of the run's examples."""
     secret: bytes | None = None
     """What undoes the permutation of its models; None if they lie there as they are."""
@@ -51,7 +51,7 @@ class SavedRun:
         if not isinstance(begun.get("config"), dict):
             raise RunFolderError(f"{path / 'config.json'} is damaged: it has no run config.")
         secret = secret_of(path.name, begun.get("permutation", ""), seed_file)
-        return cls(path, RunConfig.read(begun["config"]), read_kind(path), secret)
+        return cls(path, RunConfig.read(begun["config"]), read_data_spec(path), secret)
 
     @cached_property
     def layout(self) -> Layout:

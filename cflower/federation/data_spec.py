@@ -5,24 +5,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
-class Kind(NamedTuple):
+class DataSpec(NamedTuple):
     """What a client's examples look like, as it told in the roll call."""
 
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Kind":
+    def of(cls, facts: Mapping[str, Any]) -> "DataSpec":
         """The kind in a client's facts."""
         return cls(tuple(facts.get("input-shape", ())), tuple(facts.get("class-names", ())))
 
     def problem_with(self, facts: Mapping[str, Any]) -> str:
         """Why a client with these facts cannot take part; empty if it can.
 
-        >>> Kind((1, 8, 8), ("cat", "dog")).problem_with({"input-shape": [1, 8, 8]})
+        >>> DataSpec((1, 8, 8), ("cat", "dog")).problem_with({"input-shape": [1, 8, 8]})
         'its classes are none, but those of the others are cat, dog; set class-names'
         """
-        theirs = Kind.of(facts)
+        theirs = DataSpec.of(facts)
         if theirs.class_names != self.class_names:
             return (
                 f"its classes are {', '.join(theirs.class_names) or 'none'}, but those of the "
@@ -36,6 +36,6 @@ class Kind(NamedTuple):
         return ""
 
 
-def prevailing(facts: Iterable[Mapping[str, Any]]) -> Kind:
+def most_common(facts: Iterable[Mapping[str, Any]]) -> DataSpec:
     """The kind that most clients have; among equals that of the first."""
-    return Counter(map(Kind.of, facts)).most_common(1)[0][0]
+    return Counter(map(DataSpec.of, facts)).most_common(1)[0][0]

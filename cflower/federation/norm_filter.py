@@ -7,13 +7,13 @@ import numpy as np
 
 from cflower.algorithm.cfl_round import KnownUpdate
 from cflower.algorithm.tree import ParameterTree
-from cflower.federation.replies import Answer
+from cflower.federation.replies import TrainReply
 
 ENOUGH = 3
 """Norms of other clients that must be known to judge a reply; until then it is held back."""
 
 
-class NormWatch:
+class NormFilter:
     """Lets the replies of one round pass whose updates are not out of line.
 
     An update is compared with the median norm of the last known updates of its cluster's other
@@ -39,16 +39,18 @@ class NormWatch:
         }
 
     def sift(
-        self, answers: Iterable[Answer], set_aside: Callable[[str, str], None]
-    ) -> Iterator[Answer]:
+        self, answers: Iterable[TrainReply], set_aside: Callable[[str, str], None]
+    ) -> Iterator[TrainReply]:
         """The answers in line; ``set_aside(client, problem)`` is told about the others."""
-        waiting: dict[str, list[Answer]] = {}
+        waiting: dict[str, list[TrainReply]] = {}
         for answer in answers:
-            start = self._tree.trains_on(answer.client)
+            start = self._tree.training_cluster(answer.client)
             length = answer.norm
             if not np.isfinite(length):
                 set_aside(answer.client, "has an update too long for its norm to be finite")
-            elif not self._ratio or answer.client in self._tree.walking or len(start.members) < 3:
+            elif (
+                not self._ratio or answer.client in self._tree.unassigned or len(start.members) < 3
+            ):
                 yield answer
             else:
                 norms = self._norms[start.name]
@@ -60,8 +62,11 @@ class NormWatch:
             yield from self._in_line(self._norms[name], held, set_aside)
 
     def _in_line(
-        self, norms: dict[str, float], held: Iterable[Answer], set_aside: Callable[[str, str], None]
-    ) -> Iterator[Answer]:
+        self,
+        norms: dict[str, float],
+        held: Iterable[TrainReply],
+        set_aside: Callable[[str, str], None],
+    ) -> Iterator[TrainReply]:
         for answer in held:
             others = [norm for name, norm in norms.items() if name != answer.client]
             usual = median(others) if len(others) > 1 else 0.0

@@ -1,0 +1,1 @@
+"""What needs a finished run: newcomers are assigned, models are exported."""
