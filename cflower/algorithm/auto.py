@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from cflower.algorithm.cloud import Cloud, distinct, together
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, heard_enough, verdict
 from cflower.algorithm.cut import best_cut
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 
 
@@ -25,9 +26,8 @@ class AutoCriterion:
     """Split when the members' average updates fall into parts that keep apart, round by round.
 
     A member's average update since the last split weighs its t-th update by about t³, so it
-    looks back over about the last quarter of the rounds. The cosines of these averages about
-    their unweighted centre tell the best cut, see `best_cut`; copies of a member count once. The
-    cluster is split, into all parts at once, when all of these hold:
+    looks back over about the last quarter of the rounds. The cosines of these averages tell the
+    best cut, see `best_cut`; copies of a member count once. The cluster is split, into all parts at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
@@ -40,7 +40,8 @@ class AutoCriterion:
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
     - scatters: the parts are further apart, measured in the scatter of their members, as the
       averages lie or by angle, than those
-      of any of up to 200 clouds without groups that spread as the averages do, see `Cloud`.
+      of any of up to 200 clouds without groups that spread as the averages do about
+      their unweighted centre, see `Cloud`.
 
     Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
 
@@ -87,7 +88,8 @@ class AutoCriterion:
             return verdict(evidence, Outcome.TOO_SMALL, reason), memory
         single = here[single]
         cloud = Cloud.of(averages[single], memory["noise"][single])
-        cut = best_cut(cloud.cosines)
+        cosines = cosine_similarity(averages[single])
+        cut = best_cut(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
         everyone[here] = labels
@@ -124,7 +126,7 @@ class AutoCriterion:
             else:
                 reason = f"{reason}; {how}"
         clients = tuple(memory["clients"][i] for i in here)
-        similarity = cloud.cosines[np.ix_(which, which)]
+        similarity = cosines[np.ix_(which, which)]
         parts = [np.flatnonzero(labels == part) for part in range(labels.max() + 1)]
         across = labels[:, None] != labels[None, :]
         decision = verdict(
