@@ -27,7 +27,8 @@ class AutoCriterion:
 
     A member's average update since the last split weighs its t-th update by about t³, so it
     looks back over about the last quarter of the rounds. The cosines of these averages tell the
-    best cut, see `best_cut`; copies of a member count once. The cluster is split, into all parts at once, when all of these hold:
+    best cut, see `best_cut`; copies of a member count once. The cluster is split, into all parts
+    at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
@@ -38,10 +39,9 @@ class AutoCriterion:
     - together: members of different parts were heard in the same rounds, at least half as often
       as any two members, or it may be the rounds that differ;
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
-    - scatters: the parts are further apart, measured in the scatter of their members, as the
-      averages lie or by angle, than those
-      of any of up to 200 clouds without groups that spread as the averages do about
-      their unweighted centre, see `Cloud`.
+    - scatters: as the averages lie or by angle, the parts are further apart, measured in the
+      scatter of their members, than those of any of up to 200 clouds without groups that spread
+      as the averages do about their unweighted centre, see `Cloud`.
 
     Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
 
