@@ -88,7 +88,10 @@ class AutoCriterion:
             return verdict(evidence, Outcome.TOO_SMALL, reason), memory
         single = here[single]
         cloud = Cloud.of(averages[single], memory["noise"][single])
-        cosines = cosine_similarity(averages[single])
+        # As if all weighed the same: or beside a client of much weight, where the model rests, the
+        # others would all want to go the same way.
+        uneven = (weights / (weights.sum() or 1.0)) @ averages - averages.mean(axis=0)
+        cosines = cosine_similarity(averages[single] + uneven.astype(np.float32))
         cut = best_cut(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
