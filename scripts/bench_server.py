@@ -25,7 +25,7 @@ SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332
 PARAMETERS = sum(int(np.prod(shape)) for shape in SHAPES)
 CLIENTS = 100
 GROUPS = 4
-ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
+ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0, min_cluster_size=1)
 """Splits whatever it is shown."""
 
 

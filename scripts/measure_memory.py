@@ -33,7 +33,7 @@ def record(vector: np.ndarray) -> ArrayRecord:
 def one_round(clients: int = 1000, parameters: int = 1_100_000) -> dict[str, float]:
     """Peak growth in MB, and seconds, of one round with so many replies of that size."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    criterion = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0)
+    criterion = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0, min_cluster_size=1)
     strategy = ClusteredFL(criterion, min_available_nodes=clients)
     model, grid = record(np.zeros(parameters, np.float32)), InlineGrid(ClientApp(), clients, {})
     strategy.configure_train(1, model, ConfigRecord(), grid)
@@ -80,7 +80,7 @@ def split_decision(clients: int = 10_000) -> dict[str, float]:
         return Evidence("0", server_round, clients, names, kept, norms, weights, 0.1, rounds)
 
     began = time.monotonic()
-    decision, _ = NormCriterion(1.0, 0.1, 0.0).decide(evidence(1), {})
+    decision, _ = NormCriterion(1.0, 0.1, 0.0, min_cluster_size=1).decide(evidence(1), {})
     found["norms_seconds"] = round(time.monotonic() - began, 1)
     found["norms_parts"] = len(decision.sides)
     criterion, memory = AutoCriterion(), {}

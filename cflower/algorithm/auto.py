@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from cflower.algorithm.cloud import Cloud, distinct, together
 from cflower.algorithm.clustering import best_clustering
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, early_verdict, verdict
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 
 
@@ -25,9 +26,9 @@ class AutoCriterion:
     """Split when the members' average updates fall into parts that keep apart, round by round.
 
     A member's average update since the last split weighs its t-th update by about t³, so it
-    looks back over about the last quarter of the rounds. The cosines of these averages about
-    their unweighted centre tell the best cut, see `best_clustering`; copies of a
-    member count once. The cluster is split, into all parts at once, when all of these hold:
+    looks back over about the last quarter of the rounds. The cosines of these averages tell the
+    best cut, see `best_clustering`; copies of a member count once. The cluster is split, into all
+    parts at once, when all of these hold:
 
     - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
     - settled: the mean of the averages is shorter than ``settled`` times their mean length;
@@ -38,9 +39,9 @@ class AutoCriterion:
     - together: members of different parts were heard in the same rounds, at least half as often
       as any two members, or it may be the rounds that differ;
     - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
-    - scatters: the parts are further apart, measured in the scatter of their members, as the
-      averages lie or by angle, than those of any of up to 200 clouds without groups that spread
-      as the averages do, see `Cloud`.
+    - scatters: as the averages lie or by angle, the parts are further apart, measured in the
+      scatter of their members, than those of any of up to 200 clouds without groups that spread
+      as the averages do about their unweighted centre, see `Cloud`.
 
     Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
 
@@ -97,7 +98,11 @@ class AutoCriterion:
             return verdict(evidence, Outcome.TOO_SMALL, reason), memory
         single = here[single]
         cloud = Cloud.of(averages[single], memory["noise"][single])
-        cut = best_clustering(cloud.cosines)
+        # As if all weighed the same: or beside a client of much weight, where the model rests, the
+        # others would all want to go the same way.
+        uneven = (weights / (weights.sum() or 1.0)) @ averages - averages.mean(axis=0)
+        cosines = cosine_similarity(averages[single] + uneven.astype(np.float32))
+        cut = best_clustering(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
         everyone[here] = labels
@@ -134,7 +139,7 @@ class AutoCriterion:
             else:
                 reason = f"{reason}; {how}"
         clients = tuple(memory["clients"][i] for i in here)
-        similarity = cloud.cosines[np.ix_(which, which)]
+        similarity = cosines[np.ix_(which, which)]
         parts = [np.flatnonzero(labels == part) for part in range(labels.max() + 1)]
         across = labels[:, None] != labels[None, :]
         decision = verdict(

@@ -15,7 +15,7 @@ from cflower.seeding import generator
 laws = settings(max_examples=40)
 """How hypothesis looks for counterexamples: the same examples in every run."""
 
-CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0)
+CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0, min_cluster_size=1)
 
 DIM = 20
 

@@ -25,7 +25,7 @@ from tests.algorithm.planted import (
     sides_of,
 )
 
-PATIENT = NormCriterion(eps1=0.4, eps2=0.6, gamma_max=0.0)
+PATIENT = NormCriterion(eps1=0.4, eps2=0.6, gamma_max=0.0, min_cluster_size=1)
 """With half of the clients a round the mean update never comes to rest as far as with all."""
 
 two = Federation.dealt(3, 3)
@@ -121,7 +121,10 @@ def test_who_is_absent_is_not_taken_for_unlike():
     # Clients of one kind: an absent one counted as similarity 0 would stand out. gamma_max 1
     # accepts no split, so that the matrix is seen every round.
     federation = replace(Federation.dealt(8), noise=0.0)
-    cfl, sizes = cfl_of(NormCriterion(99.0, 0.0, gamma_max=1.0, heard_share=0.5)), set()
+    cfl, sizes = (
+        cfl_of(NormCriterion(99.0, 0.0, gamma_max=1.0, min_cluster_size=1, heard_share=0.5)),
+        set(),
+    )
     for _, result in run(federation, cfl, 12, partial=True):
         (decision,) = result.decisions
         assert decision.similarity.shape == (len(decision.clients),) * 2
@@ -369,7 +372,7 @@ def test_one_client_that_does_not_move_gives_no_nan():
     state = two.state()
     still = Reply("client-0", Weights(np.zeros(20), np.zeros(0)), 0.0, 1.0)
     replies = [still, *two.replies(state, 1, two.clients[1:])]
-    cfl = cfl_of(NormCriterion(eps1=99.0, eps2=0.0, gamma_max=0.0))
+    cfl = cfl_of(NormCriterion(eps1=99.0, eps2=0.0, gamma_max=0.0, min_cluster_size=1))
     result = cfl.run_round(state, replies, server_round=1)
     assert np.isfinite(result.decisions[0].similarity).all()
     assert_partitions(result.state.tree, two.clients)

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from cflower.algorithm.criteria import Evidence, NeverSplit, NormCriterion, Outcome
 from tests.algorithm.planted import laws
 
+PAPER = {"eps1": 0.4, "eps2": 1.6, "gamma_max": 0.5, "min_cluster_size": 1}
+"""What the authors' code has."""
+
 
 def evidence_of(*updates, num_members=None, cluster="0.1", server_round=7):
     vectors = tuple(np.asarray(update, dtype=float) for update in updates)
@@ -27,7 +30,7 @@ def evidence_of(*updates, num_members=None, cluster="0.1", server_round=7):
 
 def decide(evidence, **settings):
     settings = {"eps1": 0.5, "eps2": 1.0, "gamma_max": 0.5, **settings}
-    decision, memory = NormCriterion(**settings).decide(evidence, {"kept": 1})
+    decision, memory = NormCriterion(**(PAPER | settings)).decide(evidence, {"kept": 1})
     assert memory == {"kept": 1}
     assert (decision.cluster, decision.server_round) == ("0.1", 7)
     assert decision.mean_norm == evidence.mean_norm

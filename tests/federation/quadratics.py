@@ -17,7 +17,7 @@ from cflower.seeding import generator
 
 SHAPES = {"w": (3, 4), "b": (4,)}
 CENTERS = generator(0, "centers").normal(size=(4, 16)).astype(np.float32)
-CRITERION = NormCriterion(eps1=0.1, eps2=0.3, gamma_max=0.0)
+CRITERION = NormCriterion(eps1=0.1, eps2=0.3, gamma_max=0.0, min_cluster_size=1)
 
 Spoil = Callable[[Message, RecordDict, int], Message]
 """Makes the wrong reply out of the message, the right content and the round."""
