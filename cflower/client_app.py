@@ -101,7 +101,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 @app.evaluate("way")
 def evaluate_path(message: Message, context: Context) -> Message:
-    """All models on this client's way, which of them is the best for it, and their ensemble."""
+    """All models on this client's path, which of them is the best for it, and their ensemble."""
     config = config_of(context)
     data = data_of(config, context)
     models = message.content.array_records

@@ -101,7 +101,7 @@ class CFL:
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
-        tally = WeightedMean({leaf.name: leaf.model for leaf in tree.leaves})
+        means = WeightedMean({leaf.name: leaf.model for leaf in tree.leaves})
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             start = tree.training_cluster(reply.client)
@@ -116,7 +116,7 @@ class CFL:
                 tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                tally.add(start.name, reply.update, self._weight(heard))
+                means.add(start.name, reply.update, self._weight(heard))
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -130,7 +130,7 @@ class CFL:
                 if is_fresh(known.get(name), leaf.born, origins[leaf.name])
             }
             decision, clusters = self._advance(
-                leaf, settled, known, fresh, tally.mean(leaf.name), server_round
+                leaf, settled, known, fresh, means.mean(leaf.name), server_round
             )
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}

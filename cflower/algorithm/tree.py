@@ -38,7 +38,7 @@ class Cluster:
     """
 
     name: str
-    """Its way from the root: ``0``, then ``0.0`` and ``0.1``, then ``0.1.0``."""
+    """Its path from the root: ``0``, then ``0.0`` and ``0.1``, then ``0.1.0``."""
     members: tuple[str, ...]
     model: Weights
     born: int = 0

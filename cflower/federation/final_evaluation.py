@@ -32,12 +32,12 @@ from cflower.federation.reports import ClientResult, FinalReport
 from cflower.ordering import in_order
 
 WAY = f"{MessageType.EVALUATE}.way"
-"""The message with all models on a client's way, under their clusters' names; its answer has a
+"""The message with all models on a client's path, under their clusters' names; its answer has a
 MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
 BEST_CLUSTER = "best-cluster"
 """Key in the `FACTS` of the answer: the cluster whose model is the best."""
-Ways = Mapping[str, tuple[Cluster, ...]]
+Paths = Mapping[str, tuple[Cluster, ...]]
 """Each client's clusters from the most general to its leaf."""
 
 
@@ -63,7 +63,7 @@ class FinalEvaluation:
     def evaluate(
         self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
     ) -> dict[str, ClientResult]:
-        """Every one of these clients under the models on its way.
+        """Every one of these clients under the models on its path.
 
         Parameters
         ----------
@@ -78,11 +78,11 @@ class FinalEvaluation:
             If the simulation engine broke down.
         """
         tree = self.state.tree
-        ways = {client: tree.path_of(client) for client in clients if client in tree.root.members}
-        at_once = {c for c in ways if len(ways[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
-        results = self._ask_at_once({c: way for c, way in ways.items() if c in at_once})
-        results |= self._ask_in_turn({c: way for c, way in ways.items() if c not in at_once})
-        return {client: results[client] for client in ways if client in results}
+        paths = {client: tree.path_of(client) for client in clients if client in tree.root.members}
+        at_once = {c for c in paths if len(paths[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
+        results = self._ask_at_once({c: path for c, path in paths.items() if c in at_once})
+        results |= self._ask_in_turn({c: path for c, path in paths.items() if c not in at_once})
+        return {client: results[client] for client in paths if client in results}
 
     def measured(self, report: FinalReport) -> Measured:
         """What serves the clients, as if each had answered a plain evaluate message with it."""
@@ -102,23 +102,23 @@ class FinalEvaluation:
         }
         return Measured(report.served, {c: RecordDict({"metrics": r}) for c, r in told.items()})
 
-    def _ask_at_once(self, ways: Ways) -> dict[str, ClientResult]:
-        """One message each, with all models on the way."""
-        models = {client: {c.name: c for c in way} for client, way in ways.items()}
+    def _ask_at_once(self, paths: Paths) -> dict[str, ClientResult]:
+        """One message each, with all models on the path."""
+        models = {client: {c.name: c for c in path} for client, path in paths.items()}
         results = {}
         for client, message in self.messenger.by_client(self._replies(models, WAY)):
             try:
-                results[client] = self._read_way(client, message, ways[client])
+                results[client] = self._read_path(client, message, paths[client])
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
         self._judge(results)
         return results
 
-    def _read_way(self, client: str, message: Message, way: tuple[Cluster, ...]) -> ClientResult:
+    def _read_path(self, client: str, message: Message, path: tuple[Cluster, ...]) -> ClientResult:
         if message.has_error():
             raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
         content = message.content
-        names = [*(cluster.name for cluster in way), BEST, ENSEMBLE]
+        names = [*(cluster.name for cluster in path), BEST, ENSEMBLE]
         if missing := set(names) - set(content.metric_records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by = self.messenger.keys.weighted_by
@@ -130,14 +130,14 @@ class FinalEvaluation:
             raise BadReplyError(f"says {BEST_CLUSTER}={best_cluster!r}, not on its way")
         return self._result(client, read, facts, best, ensemble, best_cluster)
 
-    def _ask_in_turn(self, ways: Ways) -> dict[str, ClientResult]:
+    def _ask_in_turn(self, paths: Paths) -> dict[str, ClientResult]:
         """Plain evaluate messages: first with the leaf's model, then with the most general."""
-        leaf = self._ask({client: way[-1] for client, way in ways.items()})
-        longer = {c: way for c, way in ways.items() if len(way) > 1 and c in leaf.metrics}
-        general = self._ask({client: way[0] for client, way in longer.items()})
+        leaf = self._ask({client: path[-1] for client, path in paths.items()})
+        longer = {c: path for c, path in paths.items() if len(path) > 1 and c in leaf.metrics}
+        general = self._ask({client: path[0] for client, path in longer.items()})
         results = {}
         for client, metrics in leaf.metrics.items():
-            first, last = ways[client][0].name, ways[client][-1].name
+            first, last = paths[client][0].name, paths[client][-1].name
             facts = dict(leaf.contents[client].config_records.get(FACTS, {}))
             if client not in longer:
                 only = {last: metrics}

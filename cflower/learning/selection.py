@@ -14,7 +14,7 @@ WORST = 1e6
 
 
 class Judged(NamedTuple):
-    """How the models on a client's way serve it."""
+    """How the models on a client's path serve it."""
 
     levels: dict[str, Metrics]
     """Each of them, on all examples."""
@@ -32,7 +32,7 @@ def judge_path(
     labels: NDArray[np.integer],
     rng: np.random.Generator,
 ) -> Judged:
-    """Judge the models on a client's way, their best and their ensemble.
+    """Judge the models on a client's path, their best and their ensemble.
 
     Parameters
     ----------

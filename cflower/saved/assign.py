@@ -25,7 +25,7 @@ from cflower.seeding import torch_seed
 
 
 class Level(NamedTuple):
-    """A cluster on the newcomer's way from the root to its leaf."""
+    """A cluster on the newcomer's path from the root to its leaf."""
 
     cluster: str
     members: int

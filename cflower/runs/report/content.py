@@ -42,9 +42,25 @@ CONDITIONS: dict[str, Condition] = {
         None,
     ),
     "errors": ("sure", "the same gap, in standard errors of it", ">", None),
+    "together": (
+        "together",
+        "how often members of different parts were heard in the same rounds, as a share of how "
+        "often any two members were",
+        "≥",
+        0.5,
+    ),
     "steady": ("steady", "for how many rounds in a row the same parts were found", "≥", None),
+    "scatters": (
+        "groups",
+        "how far the nearest parts are apart, in scatters of their members; more than in clouds "
+        "without groups",
+        ">",
+        None,
+    ),
+    "scatters_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
 }
-"""Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed``)."""
+"""Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed`` or
+``<key>_by_chance``)."""
 
 
 def page_content(run: RunRecord) -> dict[str, Any]:

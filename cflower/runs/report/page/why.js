@@ -19,7 +19,7 @@ function needs(i) {
     add('largest norm', max[i], '>', told.eps2 ?? run.norms.eps2);
     add('safe γ', safeGamma(alpha[i]), '>', run.norms.gamma);
   }
-  for (const { key, label, sign, limit } of run.conditions) add(label, told[key], sign, limit ?? told[`${key}_needed`]);
+  for (const { key, label, sign, limit } of run.conditions) add(label, told[key], sign, limit ?? told[`${key}_needed`] ?? told[`${key}_by_chance`]);
   return list;
 }
 
