@@ -40,6 +40,8 @@ def own_function(key: str, value: str) -> Callable[..., Any]:
     ConfigError
         If the module cannot be imported, has no such name, or it cannot be called.
     """
+    if not names_own_code(value):
+        raise ConfigError(f"Got {key} = {value!r}, but expected package.module:name.")
     module_name, _, name = value.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: nothing installed is hidden by a file that is there

@@ -14,9 +14,9 @@ from safetensors.numpy import save
 
 from cflower.errors import CFlowerError, ConfigError, ExportError, RunFolderError
 from cflower.learning.files import FORMATS, check_format, write_model
+from cflower.own_code import own_function
 from cflower.runs.card import ModelFile, model_card
 from cflower.runs.record import RunRecord
-from cflower.saved.local_client import load
 from cflower.saved.run import SavedRun
 from cflower.saved.stored import StoredRun
 from cflower.settings import check_choice
@@ -156,7 +156,7 @@ def module_of(
             "package.module:factory and --input-shape, or choose safetensors."
         )
     try:
-        module = load(reference, "a function that returns the app's PyTorch module")()
+        module = own_function("--module", reference)()
         module.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
         module.eval()(torch.zeros(2, *input_shape))
     except CFlowerError:

@@ -1,10 +1,7 @@
 """One client of any Flower app, asked in this process and by nobody else."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
@@ -15,6 +12,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.federation.replies import BadReplyError, Metrics, read_metrics, read_train_reply
+from cflower.own_code import own_function
 from cflower.saved.stored import StoredRun
 
 
@@ -26,35 +24,10 @@ def load_client_app(reference: str) -> ClientApp:
     ConfigError
         If there is none.
     """
-    app = load(reference, "a ClientApp")
+    app = own_function("--app", reference)
     if not isinstance(app, ClientApp):
         raise ConfigError(f"{reference} is a {type(app).__name__}, but expected a ClientApp.")
     return app
-
-
-def load(reference: str, expected: str) -> Any:
-    """What ``package.module:name`` names.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported.
-    """
-    module, _, name = reference.partition(":")
-    if not module or not name:
-        raise ConfigError(
-            f"Got {reference!r}, but expected package.module:name, which names {expected}."
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return getattr(import_module(module), name)
-    except Exception as error:  # a module from outside can fail to be imported in any way
-        raise ConfigError(
-            f"Cannot load {reference} ({type(error).__name__}: {error}): be in the folder that it "
-            "lies in, with what it needs installed."
-        ) from None
 
 
 @dataclass(frozen=True)
