@@ -113,10 +113,11 @@ def test_assign_for_programs_tells_the_same(
     assert status == 0
     told, found = json.loads(out), package.assign(run, folder)
     assert told["cluster"] == found.cluster
-    assert told["resembles_nobody_at"] is None
-    assert [level["accuracy"] for level in told["levels"]] == [lev.accuracy for lev in found.levels]
-    assert list(told["levels"][0]["similarities"]) == ["0.0", "0.1"]
-    assert told["levels"][-1]["similarities"] is None
+    assert told["stranger"] is False
+    assert [step["accuracy"] for step in told["path"]] == [lev.accuracy for lev in found.levels]
+    assert list(told["path"][0]["similarities"]) == ["0.0", "0.1"]
+    assert told["path"][0]["margin"] == found.levels[0].step.fork.margin
+    assert "similarity" not in told["path"][-1]
 
 
 def test_assign_says_when_the_newcomer_resembles_nobody(
