@@ -88,9 +88,7 @@ OUR_KEYS = (
 @pytest.mark.slow
 def test_a_module_of_ones_own_lies_beside_the_app(flwr: dict[str, str], tmp_path: Path) -> None:
     app = tmp_path / "app"
-    shutil.copytree(PROJECT / "cflower", app / "cflower")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(PROJECT / name, app)
+    shutil.copytree(PROJECT, app, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache"))
     (app / "ours.py").write_text(OURS)
     output = tmp_path / "flwr"
     nodes = "num-supernodes=4 client-resources-num-cpus=1"

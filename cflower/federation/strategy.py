@@ -393,7 +393,6 @@ class ClusteredFL(Strategy):
                 "ClientApp."
             )
         self.resume(checkpoint.state, checkpoint.server_round, checkpoint.failures)
-        log(INFO, "Going on after round %d.", checkpoint.server_round)
 
     # ---------------------------------------------------------------- training
 

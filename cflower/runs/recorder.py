@@ -218,6 +218,7 @@ class Recorder(Observer):
             self._say("The run was interrupted before its first checkpoint: from the beginning.")
             return None
         checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
+        self._say(f"Going on after round {checkpoint.server_round}.")
         for text in (self.path / "rounds.jsonl").read_text().splitlines():
             line = json.loads(text)
             if line["round"] > checkpoint.server_round:
