@@ -6,13 +6,13 @@ out first, by looking at the app itself, which the ServerApp's bundle (FAB) carr
 
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.supercore.object_ref import load_app
 
 from cflower.federation.inline_grid import InlineGrid
 
@@ -99,9 +99,10 @@ def bundled_client_app() -> ClientApp | None:
             reference = project["tool"]["flwr"]["app"]["components"]["clientapp"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        module, _, name = str(reference).partition(":")
         try:
-            app = getattr(import_module(module), name)
+            # Flower's own way, under its lock: the simulation engine loads the same module from
+            # another thread, and would find it half imported.
+            app = load_app(str(reference), ImportError, folder or ".")
         except Exception:  # a server may lack what a client needs, such as its framework
             return None
         return app if isinstance(app, ClientApp) else None
