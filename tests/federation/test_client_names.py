@@ -1,5 +1,6 @@
 """Which functions a ClientApp has is seen without asking it."""
 
+import time
 from pathlib import Path
 from threading import Thread
 
@@ -9,7 +10,7 @@ from flwr.supercore.object_ref import load_app
 
 from cflower.federation.client_names import bundled_client_app
 
-SLOW = "import time\ntime.sleep(0.3)\nfrom flwr.clientapp import ClientApp\napp = ClientApp()\n"
+SLOW = "import time\ntime.sleep(0.5)\nfrom flwr.clientapp import ClientApp\napp = ClientApp()\n"
 
 
 def test_an_app_that_another_thread_is_importing_is_found_whole_by_both(
@@ -26,6 +27,7 @@ def test_an_app_that_another_thread_is_importing_is_found_whole_by_both(
     ]
     for thread in threads:
         thread.start()
+        time.sleep(0.1)  # the second comes while the first is importing
     for thread in threads:
         thread.join()
     assert len(found) == 2
