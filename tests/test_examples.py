@@ -61,6 +61,7 @@ def check(folder: Path, expected: Expected) -> None:
     assert {"num-server-rounds", "learning-rate"} <= set(config["config"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of frameworks that are not ours
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_groups_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
