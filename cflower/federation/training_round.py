@@ -32,8 +32,6 @@ class TrainingRound:
         What each client heard from measured: in training, and in the evaluation if there is one.
     trained_on : dict of str to str
         The cluster whose model each of them trained.
-    contents : list of RecordDict
-        Each one's metrics as Flower's aggregation functions expect them.
     problems : dict of str to str
         Why a client's reply was set aside, or that it did not answer.
     decisions : tuple of Decision
@@ -46,21 +44,27 @@ class TrainingRound:
     max_norm_ratio: float = 0.0
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
-    contents: list[RecordDict] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
+    @property
+    def contents(self) -> list[RecordDict]:
+        """What each client measured, as Flower's aggregation functions expect it."""
+        weighted_by = self.messenger.keys.weighted_by
+        return [
+            RecordDict({"metrics": as_record(metrics | {weighted_by: num_examples})})
+            for metrics, num_examples in self.measured.values()
+        ]
+
     def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
-        tree, weighted_by = self.state.tree, self.messenger.keys.weighted_by
+        tree = self.state.tree
         watch = NormFilter(tree, self.state.known, self.max_norm_ratio)
         for client, update, norm, measured in watch.sift(
             self._read(replies), self.messenger.set_aside
         ):
             self.measured[client] = measured
             self.trained_on[client] = tree.training_cluster(client).name
-            weight = {weighted_by: measured.num_examples}
-            self.contents.append(RecordDict({"metrics": as_record(measured.metrics | weight)}))
             yield Reply(client, update, norm, measured.num_examples)
 
     def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
