@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from audit_families import FAMILIES, Federation
 from battery import ALL, chosen, numbers
 from command import start, write_table
+from federations.generated import FAMILIES, Federation
 from rich.console import Console
 from rich.table import Table
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from battery_families import (
+from command import quieten_flower, start, write_table
+from federations.planted import (
     CRITERIA,
     FAMILIES,
     MODELS,
@@ -36,8 +37,7 @@ from battery_families import (
     run_config,
     truth_of,
 )
-from battery_report import Record, Results, draw, print_table, sentence, table_lines
-from command import quieten_flower, start, write_table
+from federations.report import Record, Results, draw, print_table, sentence, table_lines
 from rich.console import Console
 
 from cflower.config import read_overrides

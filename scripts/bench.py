@@ -16,20 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import bench_clients
-import bench_flwr
-import bench_server
 import typer
-from bench_measure import Figure
+from benchmarks import clients, flower, server
+from benchmarks.measure import Figure
 from rich.console import Console
 from rich.table import Table
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
-    "similarity": bench_server.similarity,
-    "bipartition": bench_server.bipartitions,
-    "aggregation": bench_server.aggregation,
-    "simulation": bench_clients.simulation,
-    "flwr": bench_flwr.under_flower,
+    "similarity": server.similarity,
+    "bipartition": server.bipartitions,
+    "aggregation": server.aggregation,
+    "simulation": clients.simulation,
+    "flwr": flower.under_flower,
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.json"
 
@@ -87,7 +85,7 @@ def machine() -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak-of"]:
-        print(json.dumps(bench_server.peak_of(sys.argv[2])))
+        print(json.dumps(server.peak_of(sys.argv[2])))
     else:
         app = typer.Typer(pretty_exceptions_enable=False)
         app.command()(bench)

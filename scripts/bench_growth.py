@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from bench_server import strategy_for
+from benchmarks.server import strategy_for
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 

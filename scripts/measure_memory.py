@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from bench_measure import now_mb, peak_mb
+from benchmarks.measure import now_mb, peak_mb
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity

@@ -74,7 +74,7 @@ time.sleep(600)
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
     """The figures of a run whose one split made these sides, such as ``"0-4"``."""
-    from battery_families import judge, run_config
+    from federations.planted import judge, run_config
 
     config = run_config("digits", "", family, "norms", 0, {})
     members = {}
@@ -120,7 +120,7 @@ def test_adversaries_accuracy_is_that_of_honest_clients() -> None:
 
 
 def test_every_family_and_criterion_is_a_run_config() -> None:
-    from battery_families import CRITERIA, FAMILIES, run_config, truth_of
+    from federations.planted import CRITERIA, FAMILIES, run_config, truth_of
 
     for family, spec in FAMILIES.items():
         for criterion in CRITERIA:
@@ -130,7 +130,7 @@ def test_every_family_and_criterion_is_a_run_config() -> None:
 
 
 def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path: Path) -> None:
-    from battery_families import Job, run_config
+    from federations.planted import Job, run_config
 
     def job(**more: Any) -> Job:
         config = run_config("digits", "", "rotation-2", "norms", 0, more)

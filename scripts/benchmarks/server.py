@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from bench_measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from command import quieten_flower
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -14,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
+from benchmarks.measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion

@@ -5,9 +5,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from battery_families import BASELINES, CRITERIA, FAMILIES, FLAT, MODELS
 from rich.console import Console
 from rich.table import Table
+
+from federations.planted import BASELINES, CRITERIA, FAMILIES, FLAT, MODELS
 
 Record = dict[str, Any]
 """One run: what it was and how right it was."""

@@ -20,10 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from bench_clients import BareLoop
-from bench_measure import Figure
+from benchmarks.clients import BareLoop
+from benchmarks.measure import Figure
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 CORES = os.cpu_count() or 1
 ROUNDS = 6
 REPETITIONS = 2

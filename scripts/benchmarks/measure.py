@@ -103,7 +103,7 @@ def in_a_process(*arguments: str) -> dict[str, float]:
     A peak of memory is of a process's whole life, so each is taken in one of its own.
     """
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("bench.py")), *arguments],
+        [sys.executable, str(Path(__file__).parents[1] / "bench.py"), *arguments],
         capture_output=True,
         text=True,
         check=True,

@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from bench_measure import Figure, Times, compared
 from command import quieten_flower
 from torch.nn.functional import cross_entropy
 
+from benchmarks.measure import Figure, Times, compared
 from cflower import simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
