@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def made_up_run(
     finished: bool = True,
     data: bool = True,
     problems: bool = True,
+    baselines: Mapping[str, float] | None = None,
     **keys: Any,
 ) -> Path:
     """Two groups that are told apart: the root is split once, its children stay.
@@ -37,6 +39,8 @@ def made_up_run(
         Of a client, with its number.
     refused : int
         Rounds before the split in which the sides were not apart enough.
+    baselines : mapping of str to float, optional
+        What each client has under the baselines that were measured.
     **keys
         Run-config fields.
     """
@@ -69,7 +73,13 @@ def made_up_run(
     tree = {"0": node(names, ["0.0", "0.1"], 0, split, [])}
     tree |= {child: node(side, [], split, None, side) for child, side in sides.items()}
     write(path / "tree.json", {"clusters": tree, "walking": {}})
-    write(path / "summary.json", summary(path.name, lines, sides, split, rounds, finished))
+    told = summary(path.name, lines, sides, split, rounds, finished)
+    if baselines is not None:
+        told["baselines"] = {
+            key: {"accuracy": value, "rounds": rounds, "clients": dict.fromkeys(names, value)}
+            for key, value in baselines.items()
+        }
+    write(path / "summary.json", told)
     if data:
         image = {
             "sample_images": b64encode(bytes(range(64)) * 2).decode(),
@@ -147,7 +157,8 @@ def summary(
 ) -> dict[str, Any]:
     """``summary.json``."""
     clients = {
-        name: {"cluster": cluster, "accuracy": 0.9 + 0.001 * (i % 50), "num_examples": 10.0 + i}
+        name: {"cluster": cluster, "accuracy": 0.9 + 0.001 * (i % 50)}
+        | {"num_examples": 10.0 + i, "held_out": 20.0}
         | ({"fl_accuracy": 0.7 + 0.3 * (i % 7 == 3)} if finished else {})
         for cluster, members in sides.items()
         for i, name in enumerate(members)

@@ -82,13 +82,16 @@ function scorePicture(width) {
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }
   }
-  const common = state.client === null ? run.run.common : run.clients[state.client].common;
-  if (known(common)) {
-    const whose = `common model before the split (round ${run.run.firstSplit})${state.client === null ? '' : `, ${clientName(state.client)}`}`;
-    const text = `${width < 500 ? `before the split (round ${run.run.firstSplit})` : listed([whose.length > 70 ? `${whose.slice(0, 70)}…` : whose])}: ${score(common)}`;
-    drawing.append(svg('line', { x1: x(run.run.firstSplit), x2: end, y1: y(common), y2: y(common), stroke: 'var(--ink)',
-      'stroke-width': 1.5, 'stroke-dasharray': '2 4' }),
-    svg('text', { x: end - 4, y: y(common) + 16 > bottom ? y(common) - 8 : y(common) + 16, 'text-anchor': 'end', class: 'strong halo' }, text));
+  const [key, words] = other();
+  const level = state.client !== null ? run.clients[state.client][key]
+    : key === 'common' ? run.run.common : run.run.baselines.find((baseline) => baseline.key === key).value;
+  if (known(level)) {
+    const from = key === 'common' ? run.run.firstSplit : 1;
+    const whose = `${key === 'common' && width >= 500 ? 'common model ' : ''}${words}${state.client === null ? '' : `, ${clientName(state.client)}`}`;
+    const text = `${whose.length > 70 ? `${whose.slice(0, 70)}…` : whose}: ${score(level)}`;
+    drawing.append(svg('line', { x1: x(from), x2: end, y1: y(level), y2: y(level), stroke: 'var(--ink)', 'stroke-width': 1.5,
+      'stroke-dasharray': '2 4' }),
+    svg('text', { x: end - 4, y: y(level) + 16 > bottom ? y(level) - 8 : y(level) + 16, 'text-anchor': 'end', class: 'strong halo' }, text));
   }
   if (state.client !== null) {
     drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
