@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -43,7 +44,7 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     """One column a run; the best mean has a star."""
-    table = Table(title="runs side by side (on held-out examples, * = best)")
+    table = Table(title="runs side by side (on held-out examples, * = best)", box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for name in runs:
         table.add_column(Text(name), justify="right", overflow="fold")
@@ -54,8 +55,8 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     for column, mean in zip(columns, means, strict=True):
         column[f"mean {metric.name}"] += "*" if mean is not None and mean == best else " "
     for row in columns[0]:
-        if all(column[row] == "-" for column in columns):
-            continue
+        if all(column[row] in ("-", name) for name, column in zip(runs, columns, strict=True)):
+            continue  # not known of any, or what stands at the top
         table.add_row(row, *(Text(column[row]) for column in columns))
     return table
 

@@ -36,7 +36,7 @@ def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]
     (row,) = [line for line in printed.splitlines() if line.split()[:1] == ["partition-3"]]
     summary = json.loads((run / "summary.json").read_text())["clients"]["partition-3"]
     for column in ("fl", "leaf"):
-        assert f"{summary[f'{column}_accuracy']:.4f}" in row
+        assert f"{summary[f'{column}_accuracy']:.1%}" in row
     assert f"Run folder: {run}\nNext: cflower report {run} --open (or" in printed
 
 
