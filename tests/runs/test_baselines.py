@@ -92,7 +92,7 @@ def test_it_stands_in_sentence_lines_and_report(tmp_path: Path) -> None:
     assert "conventional FL for all rounds: 70.0%" in finding(record.summary)
     lines = baseline_lines(record.summary)
     assert lines[0] == "own model: 91.0%"
-    assert lines[1].startswith("conventional FL for all rounds: 70.0%. Own model: 362 against 280 ")
+    assert lines[1].startswith("conventional FL for all rounds: 70.0%. Own model: 364 against 280 ")
     assert lines[1].endswith(": worth it")
     assert lines[2].startswith("each client alone for all rounds: 89.0%. ")
     federated, isolated = page_content(record)["run"]["baselines"]
