@@ -40,6 +40,7 @@ RunsDir = Annotated[
     Path, typer.Option("--runs", help="Where the run folders are.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
+UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
 DEFAULT_RUNS = Path("~/cflower-runs")
 
 
@@ -176,7 +177,7 @@ def compare(
         return print(json.dumps(told, indent=1))
     console = Console(highlight=False)
     console.print(comparison_table(records))
-    for text in [*pair_lines(records), differences(list(records.values()))]:
+    for text in [*(pair_lines(records) or [UNPAIRED]), differences(list(records.values()))]:
         console.print(text, markup=False)
     with writing(figure, "--figure"):
         for path in write_comparison(records, figure.expanduser()):
