@@ -9,7 +9,14 @@ function gainOf(client) {
   return known(client.own) && known(client[key]) ? client.own - client[key] : null;
 }
 
-const difference = () => `difference${metric().percent ? ' (points)' : ''}${other()[0] === 'federated' ? ' to conventional FL' : ''}`;
+// The mean of a figure, by held-out examples.
+function meanOf(clients, key) {
+  const told = clients.filter((client) => known(client[key]));
+  const weight = (client) => client.examples ?? 1;
+  return told.length ? told.reduce((sum, client) => sum + weight(client) * client[key], 0) / told.reduce((sum, client) => sum + weight(client), 0) : null;
+}
+
+const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
 
 function drawClients() {
   if (!run.clients.length) return fill('clients', note('No client has answered yet.'));
@@ -34,7 +41,7 @@ function clusterTable() {
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);
-    const of = (key) => average(mine.map((client) => client[key]).filter(known));
+    const of = (name) => meanOf(mine, name);
     const gains = mine.map(gainOf).filter(known).map(better);
     const worst = mine.filter((client) => known(client.own)).sort((a, b) => better(a.own - b.own))[0];
     const groups = new Map();

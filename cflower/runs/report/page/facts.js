@@ -13,7 +13,7 @@ function drawFacts() {
   const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
   fill('compared', rows.map(([words, value, against]) => html('div', {}, html('dt', {}, words),
     html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : 'not measured'),
-against ? html('dd', { class: 'against' }, `Own model: ${against.figures}: `, html('b', {}, against.verdict)) : null)));
+against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured
     ? `Mean ${name} on held-out examples. The common model stopped learning in round ${about.firstSplit}: this difference is not the gain over conventional federated learning, which would have gone on.`
