@@ -20,7 +20,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
-from cflower.algorithm.criteria import Criterion
+from cflower.algorithm.criteria import Criterion, Decision
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
@@ -37,6 +37,7 @@ from cflower.federation.results import ClusteredResult, tree_lines
 from cflower.federation.roll_call import RollCall
 from cflower.federation.sampling import sample
 from cflower.federation.training_round import TrainingRound
+from cflower.federation.trials import ask, due
 from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
 from cflower.ordering import in_order
 from cflower.seeding import generator
@@ -82,6 +83,13 @@ class ClusteredFL(Strategy):
         stays a member of its cluster, but no longer counts when that decides on a split.
     isolated : bool
         Every client is a cluster of its own from the start.
+    trial_rounds : int, optional
+        Rounds after a split in which it is on trial: the common model goes on learning beside its
+        parts, then the clients judge, see `cflower.algorithm.trial`. 0: splits are final. If not
+        given, the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
+    inner_interval : int
+        In every so many-th round clients also train the model of a cluster above their own; 0:
+        those of split clusters stay as they are.
     selection : {"leaf", "best", "ensemble"}
         Which of the models on its way the closing evaluation's mean metrics take each client
         to be served by; all are in `final_report`, see `ClientResult`.
@@ -139,6 +147,8 @@ class ClusteredFL(Strategy):
         max_norm_ratio: float = 0.0,
         exclude_after: int = 5,
         isolated: bool = False,
+        trial_rounds: int | None = None,
+        inner_interval: int = 0,
         selection: Selection = "leaf",
         seed: int = 0,
         metric: str = "accuracy",
@@ -158,6 +168,9 @@ class ClusteredFL(Strategy):
         self.untrained = tuple(untrained)
         self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
         self.isolated, self.seed = isolated, seed
+        if trial_rounds is None:
+            trial_rounds = getattr(self.criterion, "trial_rounds", 0)
+        self.trial_rounds, self.inner_interval = trial_rounds, inner_interval
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
         # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
@@ -187,7 +200,7 @@ class ClusteredFL(Strategy):
     def models(self) -> dict[str, ArrayRecord]:
         """The model of every cluster, the split ones too, in the app's own keys."""
         return {
-            name: self.layout.record(self.tree.clusters[name].model)
+            name: self.layout.record(self.tree.clusters[name].grown.model)
             for name in in_order(self.tree.clusters)
         }
 
@@ -219,6 +232,8 @@ class ClusteredFL(Strategy):
             "untrained": list(self.untrained),
             "max-norm-ratio": self.max_norm_ratio,
             "exclude-after": self.exclude_after,
+            "trial-rounds": self.trial_rounds,
+            "inner-interval": self.inner_interval,
             "selection": self.selection,
             "seed": self.seed,
             "metric": self.metric.name,
@@ -323,6 +338,7 @@ class ClusteredFL(Strategy):
                     if evaluated is not None:
                         result.evaluate_metrics_clientapp[server_round] = evaluated
                         log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
+                self._judge_trials(grid, server_round, evaluate_config, timeout)
                 self._evaluate_centrally(server_round, evaluate_fn, result)
                 self._report(server_round, num_rounds, time.monotonic() - began)
             if num_rounds and (problem := self.failures.must_not_end(simulated=self._simulated)):
@@ -360,8 +376,22 @@ class ClusteredFL(Strategy):
         self.roll_call.gather(grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(initial_arrays, self.untrained)
         projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
+        # What Flower's wrappers account for is one model a client and round.
+        trial_rounds, inner_interval = (
+            (self.trial_rounds, self.inner_interval) if self._own_start else (0, 0)
+        )
+        functions = functions_of(grid)
+        if trial_rounds and functions is not None and EVALUATE not in functions:
+            trial_rounds = 0
+            log(INFO, "The ClientApp evaluates nothing: no split is on trial.")
         self._cfl = CFL(
-            self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
+            self.criterion,
+            projection,
+            self.optimizer,
+            self.weighting,
+            self.layout.as_sent,
+            trial_rounds,
+            inner_interval,
         )
         facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
         settings = {
@@ -415,8 +445,16 @@ class ClusteredFL(Strategy):
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
         assigned = {client: self.tree.training_cluster(client) for client in drawn}
-        kind = MessageType.TRAIN
-        return self._messenger.messages(assigned, self.layout, kind, config, server_round)
+        assert self._cfl is not None
+        general = {c: self._cfl.also_trains(self.tree, c, server_round) for c in drawn}
+        also = {client: cluster.grown for client, cluster in general.items() if cluster}
+        return [
+            message
+            for models in (assigned, also)
+            for message in self._messenger.messages(
+                models, self.layout, MessageType.TRAIN, config, server_round
+            )
+        ]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -431,10 +469,10 @@ class ClusteredFL(Strategy):
             server_round=server_round,
             excluded=self.failures.excluded,
         )
-        this.decisions, self.state = result.decisions, result.state
+        this.result, this.decisions, self.state = result, result.decisions, result.state
         self._note(this, server_round)
         for decision in this.decisions:
-            log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
+            log(INFO, "\tcluster %s, %s: %s", *said(decision))
         for client, fork in result.forks.items():
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
         if not this.measured:
@@ -442,7 +480,7 @@ class ClusteredFL(Strategy):
         metrics = as_record(weighted_mean(this.measured.values()))
         if self.train_metrics_aggr_fn is not None:
             metrics = self.train_metrics_aggr_fn(this.contents, self.keys.weighted_by)
-        self._returned = self.layout.record(self.tree.root.model)
+        self._returned = self.layout.record(self.tree.root.grown.model)
         return self._returned, metrics
 
     def _note(self, this: TrainingRound, server_round: int) -> None:
@@ -500,6 +538,40 @@ class ClusteredFL(Strategy):
         if not self._own_start:
             self._report(server_round, 0, 0.0)
         return self._mean_metrics(measured)
+
+    def _judge_trials(
+        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
+    ) -> None:
+        """Let the clients of splits whose trial ends now decide about them."""
+        names = due(self.tree, server_round)
+        if not names:
+            return
+        assert self._cfl is not None and self._round is not None and self._round.result is not None
+        compared = ask(
+            grid,
+            self._messenger,
+            self.layout,
+            self.tree,
+            names,
+            self._present,
+            config,
+            server_round,
+            timeout,
+            self.metric.name,
+        )
+        problems = self._messenger.drain_problems()
+        self.failures = replace(self.failures, problems=self.failures.noted(problems))
+        self._round.note(problems)
+        result = self._cfl.judged(
+            self._round.result,
+            compared,
+            metric=self.metric.name,
+            higher_is_better=self.metric.higher_is_better,
+        )
+        self._round.decisions, self.state = result.decisions, result.state
+        for decision in result.decisions:
+            if decision.cluster in compared:
+                log(INFO, "	cluster %s, %s: %s", *said(decision))
 
     def _close(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
@@ -600,5 +672,12 @@ class ClusteredFL(Strategy):
                 seconds,
                 self.layout,
                 self.failures,
+                this.result.state.tree if this.result else None,
+                this.general,
             )
         )
+
+
+def said(decision: Decision) -> tuple[str, str, str]:
+    """What the log has of a decision."""
+    return decision.cluster, decision.outcome, decision.reason

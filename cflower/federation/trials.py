@@ -1,0 +1,74 @@
+"""The clients judge a split on trial: both models on their held-out examples, in plain messages."""
+
+from collections.abc import Collection, Mapping
+
+from flwr.app import ConfigRecord, MessageType
+from flwr.serverapp import Grid
+
+from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.trial import Comparison
+from cflower.federation.failures import fault_of
+from cflower.federation.layout import Layout
+from cflower.federation.messenger import ClientMessenger
+from cflower.federation.replies import BadReplyError, read_metrics
+
+
+def due(tree: ParameterTree, server_round: int) -> list[str]:
+    """The clusters whose split is to be judged at the end of this round."""
+    return [
+        name
+        for name, cluster in tree.clusters.items()
+        if cluster.on_trial and cluster.trial is not None and cluster.trial.until <= server_round
+    ]
+
+
+def ask(
+    grid: Grid,
+    messenger: ClientMessenger,
+    layout: Layout,
+    tree: ParameterTree,
+    names: Collection[str],
+    present: Collection[str],
+    config: ConfigRecord,
+    server_round: int,
+    timeout: float,
+    metric: str,
+) -> Mapping[str, list[Comparison]]:
+    """What the clients of these split clusters measure under their own and the common model.
+
+    One exchange of evaluate messages, two for each client that is there and in its place.
+
+    Returns
+    -------
+    mapping of str to list of Comparison
+        By split cluster; without the clients that did not tell ``metric`` under both models.
+    """
+    common = {
+        client: tree.clusters[name].grown
+        for name in names
+        for client in tree.clusters[name].members
+        if client in present and client not in tree.unassigned
+    }
+    own = {client: tree.leaf_of(client) for client in common}
+    kind = MessageType.EVALUATE
+    messages = [
+        message
+        for assigned in (own, common)
+        for message in messenger.messages(assigned, layout, kind, config, server_round)
+    ]
+    told: dict[tuple[str, str], tuple[float, float]] = {}
+    for client, message in messenger.by_client(messenger.exchange(grid, messages, timeout)):
+        try:
+            measured = read_metrics(message, messenger.keys.weighted_by)
+            value = measured.metrics.get(metric)
+            if isinstance(value, int | float):
+                told[client, messenger.model_of(message)] = value, measured.num_examples
+        except BadReplyError as problem:
+            messenger.set_aside(client, str(problem), fault_of(message))
+    compared: dict[str, list[Comparison]] = {name: [] for name in names}
+    for client, cluster in common.items():
+        child = own[client].name
+        if (client, child) in told and (client, cluster.name) in told:
+            (mine, examples), (theirs, _) = told[client, child], told[client, cluster.name]
+            compared[cluster.name].append(Comparison(child, mine, theirs, examples))
+    return compared
