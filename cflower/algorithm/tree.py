@@ -194,6 +194,11 @@ class ParameterTree:
             {**self.clusters, **changed}, self.unassigned if unassigned is None else unassigned
         )
 
+    def trials_due(self, server_round: int) -> tuple[str, ...]:
+        """The clusters whose split is to be judged at the end of a round."""
+        open_trials = {n: c.trial for n, c in self.clusters.items() if c.trial and c.on_trial}
+        return in_order(n for n, trial in open_trials.items() if trial.until <= server_round)
+
     def rejoined(self, name: str, server_round: int, trial: Trial) -> "ParameterTree":
         """A cluster's split taken back: it is a leaf again, and goes on with the common model.
 

@@ -13,15 +13,6 @@ from cflower.federation.messenger import ClientMessenger
 from cflower.federation.replies import BadReplyError, read_metrics
 
 
-def due(tree: ParameterTree, server_round: int) -> list[str]:
-    """The clusters whose split is to be judged at the end of this round."""
-    return [
-        name
-        for name, cluster in tree.clusters.items()
-        if cluster.on_trial and cluster.trial is not None and cluster.trial.until <= server_round
-    ]
-
-
 def ask(
     grid: Grid,
     messenger: ClientMessenger,
