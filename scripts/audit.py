@@ -28,7 +28,7 @@ from cflower.algorithm.cfl_round import CFL, CFLState, Reply
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Weights
-from cflower.algorithm.trial import Comparison
+from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator
 
 
@@ -105,7 +105,7 @@ def final(
         result = cfl.run_round(state, replies, server_round=server_round)
         due = result.state.tree.trials_due(server_round)
         compared = {name: comparisons(federation, result.state, name) for name in due}
-        result = cfl.judged(result, compared, metric="loss", higher_is_better=False)
+        result = cfl.judged(result, compared, [Measure("loss", higher_is_better=False)])
         state = result.state
         undone += sum(decision.outcome is Outcome.UNDONE for decision in result.decisions)
     return state, undone
@@ -119,7 +119,7 @@ def comparisons(federation: Federation, state: CFLState, name: str) -> list[Comp
             i, leaf = int(client.rpartition("-")[2]), state.tree.leaf_of(client)
             own, examples = federation.clients.held_out(i, leaf.model.trained)
             common, _ = federation.clients.held_out(i, cluster.grown.model.trained)
-            found.append(Comparison(leaf.name, own, common, examples))
+            found.append(Comparison(leaf.name, {"loss": own}, {"loss": common}, examples))
     return found
 
 

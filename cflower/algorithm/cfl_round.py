@@ -20,7 +20,7 @@ from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, v
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector, Weights
-from cflower.algorithm.trial import Comparison, Standing, Trial, judge, not_again
+from cflower.algorithm.trial import Comparison, Measure, Standing, Trial, judge, not_again
 from cflower.ordering import in_order, natural_order
 
 Weighting = Literal["examples", "uniform"]
@@ -189,9 +189,7 @@ class CFL:
         self,
         result: RoundResult,
         compared: Mapping[str, Sequence[Comparison]],
-        *,
-        metric: str = "accuracy",
-        higher_is_better: bool = True,
+        measures: Sequence[Measure],
     ) -> RoundResult:
         """The round after its clients have judged splits: these are confirmed or taken back.
 
@@ -201,16 +199,15 @@ class CFL:
             Of `run_round`.
         compared : mapping of str to sequence of Comparison
             What the clients of each split cluster found.
-        metric, higher_is_better
-            See `judge`.
+        measures : sequence of Measure
+            The metrics to go by, the leading one first.
         """
         tree, decisions = result.state.tree, list(result.decisions)
         for i, decision in enumerate(decisions):
             cluster = tree.clusters.get(decision.cluster)
             if decision.cluster not in compared or cluster is None or cluster.trial is None:
                 continue
-            found = compared[decision.cluster]
-            finding = judge(found, metric=metric, higher_is_better=higher_is_better)
+            finding = judge(compared[decision.cluster], measures)
             trial = cluster.trial._replace(
                 until=decision.server_round,
                 standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,

@@ -23,7 +23,7 @@ from cflower.federation.replies import ClientMetrics, as_record, weighted_mean
 from cflower.federation.reports import FinalReport
 from cflower.federation.results import ClusteredResult, tree_lines
 from cflower.federation.rounds import Rounds, said
-from cflower.federation.trials import ask
+from cflower.federation.trials import ask, measures_of
 from cflower.ordering import in_order
 
 
@@ -231,17 +231,12 @@ class ClusteredFL(Rounds):
             config,
             server_round,
             timeout,
-            self.metric.name,
         )
         problems = self._messenger.drain_problems()
         self.failures = replace(self.failures, problems=self.failures.noted(problems))
         self._round.note(problems)
-        result = self._cfl.judged(
-            self._round.result,
-            compared,
-            metric=self.metric.name,
-            higher_is_better=self.metric.higher_is_better,
-        )
+        measures = measures_of(compared, self.metric)
+        result = self._cfl.judged(self._round.result, compared, measures)
         self._round.decisions, self.state = result.decisions, result.state
         for decision in result.decisions:
             if decision.cluster in compared:
