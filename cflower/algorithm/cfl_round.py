@@ -303,9 +303,9 @@ class CFL:
         parent = tree.parent(leaf.name)
         if parent is not None and parent.on_trial:
             reason = f"would split, but {parent.name}, which it comes from, is still on trial"
-            return replace(decision, outcome=Outcome.ON_TRIAL, reason=reason, sides=())
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
         if why := not_again(leaf.undone, decision.sides, decision.server_round):
-            return replace(decision, outcome=Outcome.NOT_AGAIN, reason=why, sides=())
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=why, sides=())
         return decision
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:

@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     ON_TRIAL = "on trial"
     CONFIRMED = "split confirmed"
     UNDONE = "split taken back"
-    NOT_AGAIN = "not again yet"
+    PUT_OFF = "split put off"
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Finding(NamedTuple):
     figures: Mapping[str, float]
 
 
-def tested(compared: Sequence[Comparison], measure: Measure) -> PairedTest | None:
+def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | None:
     """The paired test of the children's models against the common one; None if nobody can say.
 
     Each client's gain is weighted by its held-out examples. How far chance carries the mean gain
@@ -155,7 +155,7 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     measures : sequence of Measure
         The leading metric first.
     """
-    tests = [test for measure in measures if (test := tested(compared, measure))]
+    tests = [test for measure in measures if (test := paired(compared, measure))]
     if not tests:
         names = " or ".join(measure.name for measure in measures)
         return Finding(True, f"it stands unjudged: no client told its {names} under both", {})
