@@ -22,7 +22,7 @@ from cflower.federation.observers import Checkpoint, Observer, RunStart
 from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
-from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
 from cflower.runs.record import read_lines
 from cflower.runs.report import write_report
@@ -129,6 +129,10 @@ class Recorder(Observer):
             resume was started with another config.
         """
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._checkpoints = Checkpoints(
+            self.path / CHECKPOINTS,
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
         begun = {
             "config": self.config,
             "settings": dict(run.settings),
@@ -167,11 +171,7 @@ class Recorder(Observer):
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self._write_tree(report.state.tree, report.layout)
         self._write_summary(report.server_round, report)
-        write_checkpoint(
-            self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state, report.failures),
-            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
-        )
+        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
@@ -221,7 +221,7 @@ class Recorder(Observer):
             self._say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
-        checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
+        checkpoint = self._checkpoints.newest(self._say)
         self._say(f"Going on after round {checkpoint.server_round}.")
         kept = [
             line
