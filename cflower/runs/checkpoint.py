@@ -120,7 +120,8 @@ class Checkpoints:
         name = f"{checkpoint.server_round:06d}"
         pack = Pack(name, self._worth_keeping())
         structure = json.dumps(structure_of(checkpoint, pack.put))
-        content = save(pack.new, metadata={"format": FORMAT, "structure": structure})
+        # One entry: safetensors writes several in any order.
+        content = save(pack.new, metadata={"structure": structure})
         self._write(f"{name}.safetensors", content)
         # The checksum comes last: without it the file does not count.
         self._write(f"{name}.sha256", hashlib.sha256(content).hexdigest().encode())
@@ -193,6 +194,7 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
     """A checkpoint as JSON, its arrays put away."""
     tree, known = checkpoint.state.tree, checkpoint.state.known
     return {
+        "format": FORMAT,
         "server_round": checkpoint.server_round,
         "walking": dict(tree.unassigned),
         "failures": checkpoint.failures.as_json(),
@@ -222,10 +224,9 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
 
 def decode(content: bytes, arrays: PackReader) -> Checkpoint:
     """The checkpoint in the bytes of a file."""
-    metadata = metadata_of(content)
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-    structure = json.loads(metadata["structure"])
+    structure = json.loads(metadata_of(content)["structure"])
+    if structure.get("format") != FORMAT:
+        raise ValueError(f"its format is {structure.get('format')!r}, not {FORMAT!r}")
     clusters = {
         c["name"]: Cluster(
             c["name"],
