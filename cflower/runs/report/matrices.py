@@ -24,7 +24,9 @@ def matrices(run: RunRecord, position: Mapping[str, int]) -> dict[str, Any]:
     dict
         ``shown``, by round, and ``left_out``, how many were recorded but are not shown.
     """
-    recorded = [line for line in run.lines if run.has_matrix(line)]
+    recorded = [
+        line for line in run.lines if line["cluster"] in run.clusters and run.has_matrix(line)
+    ]
     chosen = fitting(recorded)
     return {
         "shown": [entry for line in chosen if (entry := matrix_entry(run, line, position))],
