@@ -7,6 +7,7 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import randbelow
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from cflower.federation.observers import Checkpoint, Observer, RunStart
 from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
+from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
-from cflower.runs.record import read_lines
+from cflower.runs.record import baseline_lines, finding, read_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
@@ -35,7 +37,7 @@ from cflower.runs.serialization import (
     served_line,
     tree_lines,
 )
-from cflower.runs.tables import as_text, headline, model_table, run_view
+from cflower.runs.tables import as_text, model_tables, run_view
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
@@ -48,6 +50,7 @@ MAY_CHANGE = (
     "tracker",
     "seed-file",
     "selection",
+    "baselines",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
@@ -81,6 +84,8 @@ class Recorder(Observer):
         The run folder; made when the run starts.
     summary : dict
         The content of ``summary.json`` as it was last written.
+    baselines : dict or None
+        What `add_baseline` was given, as ``summary.json`` has it. None: nothing will come.
 
     Raises
     ------
@@ -113,8 +118,9 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         self.config, self.summary = dict(config or {}), dict[str, Any]()
+        self.baselines: dict[str, dict[str, Any]] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
-        self._say, self._terminal = say or say_by_log, say is not None
+        self.say, self._terminal = say or say_by_log, say is not None
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
@@ -154,7 +160,7 @@ class Recorder(Observer):
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
             ) from None
-        self._say(f"Run folder: {self.path}")
+        self.say(f"Run folder: {self.path}")
         return checkpoint
 
     def on_round(self, report: RoundReport) -> None:
@@ -179,12 +185,36 @@ class Recorder(Observer):
             return
         self._write_summary(report.num_rounds, report)
         if self._terminal:
-            self._say(as_text(run_view(self.summary, read_json(self.path, "tree.json"))))
+            view = run_view(self.summary, read_json(self.path, "tree.json"))
+            self.say(as_text(view, get_terminal_size((100, 24)).columns))
         else:
-            self._say(headline(self.summary))
-            self._say(as_text(model_table(self.summary)))
-        self._say(self._report())
-        self._say(f"Run folder: {self.path}")
+            self.say(finding(self.summary))
+            self.say(as_text(model_tables(self.summary)))
+        self.say(self._report())
+        self.say(f"Run folder: {self.path}")
+
+    def add_baseline(self, name: Baseline, report: FinalReport) -> None:
+        """Compare the finished run with another strategy's, of the same clients and rounds.
+
+        Writes ``summary.json`` and the report anew, and tells what the comparison says.
+
+        Parameters
+        ----------
+        name : {"federated", "isolated"}
+            Conventional federated learning, or each client alone.
+        report : FinalReport
+            The other strategy's ``final_report``.
+        """
+        line = baseline_line(report, self._metric)
+        self.baselines = (self.baselines or {}) | {name: line}
+        self.summary["baselines"] = self.baselines
+        if found := against(self.summary, line["clients"], self._metric):
+            line |= found.as_json()
+        self._write_json("summary.json", self.summary)
+        self._report()
+        lines = baseline_lines(self.summary)
+        for text in lines if len(lines) == 2 else lines[-1:]:
+            self.say(text)
 
     def _report(self) -> str:
         # A failed report must not fail the run.
@@ -218,11 +248,11 @@ class Recorder(Observer):
                 "the clients have now. Give them the seed file of the first time."
             )
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
-            self._say("The run was interrupted before its first checkpoint: from the beginning.")
+            self.say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
-        checkpoint = self._checkpoints.newest(self._say)
-        self._say(f"Going on after round {checkpoint.server_round}.")
+        checkpoint = self._checkpoints.newest(self.say)
+        self.say(f"Going on after round {checkpoint.server_round}.")
         kept = [
             line
             for line in read_lines(self.path / "rounds.jsonl")
@@ -295,6 +325,7 @@ class Recorder(Observer):
             "metrics": final.metrics if final else {},
             "groups": groups or None,
             "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+            "baselines": self.baselines,
             "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
             "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
         }

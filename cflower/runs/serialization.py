@@ -139,6 +139,7 @@ def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[
     return {
         **result.served(report.selection).metrics,
         "num_examples": result.num_examples,
+        "held_out": result.leaf.num_examples,
         **columns,
         "best_cluster": result.best_cluster,
         "levels": {name: level.metrics.get(metric) for name, level in result.levels.items()},
