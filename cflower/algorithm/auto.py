@@ -15,10 +15,23 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from cflower.algorithm.cloud import Cloud, distinct, together
-from cflower.algorithm.clustering import best_clustering
+from cflower.algorithm.clustering import best_clustering, in_appearance
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, early_verdict, verdict
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.similarity import (
+    LARGE,
+    Blocks,
+    Gram,
+    Points,
+    Similarities,
+    blocks,
+    cosine_similarity,
+    row_lengths,
+    weighted_sum,
+)
 from cflower.seeding import generator
+
+ENOUGH = 50
+"""Members heard from twice that may tell the parts of any cluster; all others walk."""
 
 
 @dataclass(frozen=True)
@@ -86,43 +99,49 @@ class AutoCriterion:
         """Update the averages and judge the best cut of them."""
         memory = remember(memory, evidence)
         heard_twice = int((memory["counts"] >= 2).sum())
-        if early := early_verdict(evidence, self.heard_share, 3, heard_twice, "heard from twice"):
+        share = min(self.heard_share, ENOUGH / max(1, evidence.num_members))
+        if early := early_verdict(evidence, share, 3, heard_twice, "heard from twice"):
             return early, memory
         averages, weights = memory["averages"], memory["weights"]
-        lengths = np.linalg.norm(averages, axis=1)
+        lengths = row_lengths(averages)
         memory["peak"] = max(memory.get("peak", 0.0), float(lengths.max()))
         here = np.flatnonzero(in_touch(memory))
-        single, which = distinct(averages[here])
+        single, which = distinct(averages, here)
         if len(single) < 3:
             reason = f"{len(single)} different member(s) in touch, and a split needs at least 3"
             return verdict(evidence, Outcome.TOO_SMALL, reason), memory
-        single = here[single]
-        cloud = Cloud.of(averages[single], memory["noise"][single])
         # As if all weighed the same: or beside a client of much weight, where the model rests, the
         # others would all want to go the same way.
-        uneven = (weights / (weights.sum() or 1.0)) @ averages - averages.mean(axis=0)
-        cosines = cosine_similarity(averages[single] + uneven.astype(np.float32))
+        even = np.full(len(averages), 1 / len(averages))
+        mean = weighted_sum(weights / (weights.sum() or 1.0), averages)
+        uneven = (mean - weighted_sum(even, averages)).astype(np.float32)
+        cosines: Similarities = (
+            Points.cosines(averages, single, uneven)
+            if len(single) > LARGE
+            else Gram(cosine_similarity(averages[single] + uneven))
+        )
         cut = best_clustering(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
         everyone[here] = labels
-        same = np.array_equal(memory.get("cut", ()), everyone)
+        same = same_parts(memory.get("cut", everyone[:0]), everyone)
         memory["streak"] = memory["streak"] + 1 if same else 1
         memory["cut"] = everyone
         figures = {
             "alive": float(lengths.max() / (memory["peak"] or 1.0)),
-            "settled": float(np.linalg.norm(weights @ averages) / (weights @ lengths or 1.0)),
+            "settled": float(np.linalg.norm(mean) * weights.sum() / (weights @ lengths or 1.0)),
             "companions": cut.companions,
             "apart": cut.apart,
             "apart_needed": self.small / len(single) ** 2,
             "errors": cut.standard_errors,
             "errors_needed": float(stdtrit(max(cut.freedom, 1), self.sure)),
-            "together": together(memory["together"][np.ix_(here, here)], labels),
+            "together": together(memory["heard"][here], labels),
             "steady": float(memory["streak"]),
             "steady_needed": float(max(self.patience, memory["counts"].max() / 4)),
         }
         outcome, reason = self._judge(figures)
         if outcome is Outcome.SPLIT:
+            cloud = Cloud.of(averages, memory["noise"][single], single)
             found = cloud.scatters(cut.labels)
             # The same clouds in every round: or one would in time be found that has fewer.
             rng = generator(0, "clouds", evidence.cluster)
@@ -138,19 +157,20 @@ class AutoCriterion:
                 outcome, reason = Outcome.NOT_APART, f"chance makes such parts: {how}"
             else:
                 reason = f"{reason}; {how}"
-        clients = tuple(memory["clients"][i] for i in here)
-        similarity = cosines[np.ix_(which, which)]
-        parts = [np.flatnonzero(labels == part) for part in range(labels.max() + 1)]
-        across = labels[:, None] != labels[None, :]
+        similarity = cosines.matrix[np.ix_(which, which)] if isinstance(cosines, Gram) else None
+        alpha_cross = None
+        if similarity is not None and (across := labels[:, None] != labels[None, :]).any():
+            alpha_cross = float(similarity[across].max())
+        clients = np.array(memory["clients"])[here]
         decision = verdict(
             evidence,
             outcome,
             reason,
-            alpha_cross=float(similarity[across].max()) if across.any() else None,
-            clients=clients,
+            alpha_cross=alpha_cross,
+            clients=tuple(clients.tolist()),
             similarity=similarity,
             figures=figures,
-            sides=tuple(tuple(clients[i] for i in part) for part in parts)
+            sides=tuple(tuple(clients[labels == part].tolist()) for part in range(max(labels) + 1))
             if outcome is Outcome.SPLIT
             else (),
         )
@@ -193,13 +213,26 @@ class AutoCriterion:
 
 
 def in_touch(memory: Memory) -> NDArray[np.bool_]:
-    """Which members still take part, shape (m,).
+    """Which members are known well enough and still take part, shape (m,).
 
-    Not who has since been silent while half of the others were heard from more than twice as often
-    as it ever was: little is known of it, or it left. It walks (Algorithm 4) if it comes back.
+    Not who was heard from once, or half as often as half of the others. Nor who has since been
+    silent while half of the others were heard from more than twice as often as it ever was: it
+    left. They walk (Algorithm 4) when they are next heard from.
     """
-    missed = np.median(memory["counts"]) - memory["median"]
-    return np.asarray(missed <= 2 * memory["counts"])
+    counts, median = memory["counts"], np.median(memory["counts"])
+    known = counts >= max(2, median / 2)
+    return np.asarray(known & (median - memory["median"] <= 2 * counts))
+
+
+def same_parts(before: NDArray[Any], now: NDArray[Any]) -> bool:
+    """Whether two cuts agree on all whom both know; who came later stands at the end.
+
+    >>> same_parts(np.array([0, 1, -1, 0]), np.array([1, 0, 0, 1, 1]))
+    True
+    """
+    both = (before >= 0) & (now[: len(before)] >= 0)
+    one, other = in_appearance(before[both]), in_appearance(now[: len(before)][both])
+    return before.max(initial=-1) == now.max() and np.array_equal(one, other)
 
 
 def remember(memory: Memory, evidence: Evidence) -> Memory:
@@ -208,8 +241,8 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     Polynomial-decay averaging (Shamir and Zhang, arXiv 1212.1824) with η = 3: the t-th update
     enters with weight 4 / (t + 3). Beside it: what chance adds to an average's squared length
     (``noise``), from how far updates lay from their averages, apart from what all had in common;
-    how often two members were heard ``together``; and how often the ``median`` member had been
-    heard from when each last was.
+    in which rounds each member was ``heard``, a bit each; and how often the ``median`` member had
+    been heard from when each last was.
     """
     clients: list[str] = list(memory.get("clients", ()))
     place = {name: i for i, name in enumerate(clients)}
@@ -220,6 +253,7 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     size, before = len(clients), memory.get("averages", np.zeros((0, 0)))
     # No update is fresh when all models have just moved far, such as by a wrapper's noise.
     width = len(evidence.vectors[0]) if evidence.vectors else before.shape[1]
+    rounds = memory.get("rounds", 0)
     after: dict[str, NDArray[Any]] = {
         "averages": np.zeros((size, width), np.float32),
         "counts": np.zeros(size, np.int64),
@@ -227,33 +261,44 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
         "power": np.zeros(size),
         "share": np.zeros(size),
         "median": np.zeros(size),
-        "together": np.zeros((size, size), np.uint16),
+        "heard": np.zeros((size, rounds // 8 + 1), np.uint8),
     }
     if size > len(new):
         for name, array in after.items():
             old = memory[name]
             array[tuple(slice(length) for length in old.shape)] = old
     rows = np.array([place[evidence.clients[i]] for i in heard], dtype=int)
-    after["together"][np.ix_(rows, rows)] += 1
+    after["heard"][rows, rounds // 8] |= 1 << rounds % 8
     after["weights"][rows] = evidence.weights[heard]
     after["counts"][rows] += 1
-    steps = 4.0 / (after["counts"][rows] + 3)
-    averages, common, known = after["averages"], np.zeros(width), after["counts"][rows] > 1
-    surprise = np.zeros(len(rows))
-    for row, i in zip(rows, heard, strict=True):
-        if after["counts"][row] > 1:
-            common += (evidence.vectors[i] - averages[row]) / known.sum()
-    for j, (row, i) in enumerate(zip(rows, heard, strict=True)):
-        difference = evidence.vectors[i] - averages[row]
-        surprise[j] = float(((difference - common) ** 2).sum())
-        averages[row] += np.float32(steps[j]) * difference
+    counts, averages = after["counts"][rows], after["averages"]
+    steps, known = 4.0 / (counts + 3), counts > 1
+    common, surprise = np.zeros(width), np.zeros(len(rows))
+
+    def differences() -> Blocks:
+        for part in blocks(len(rows), width):
+            vectors = np.stack([evidence.vectors[i] for i in heard[part]])
+            yield part, vectors - averages[rows[part]]
+
+    for part, difference in differences():
+        common += known[part].astype(difference.dtype) @ difference / max(1, known.sum())
+    for part, difference in differences():
+        averages[rows[part]] += np.float32(steps[part, None]) * difference
+        difference -= common.astype(difference.dtype)
+        surprise[part] = np.einsum("ij,ij->i", difference, difference, dtype=float)
     if known.sum() > 1:
         # Their own mean was taken off; and t updates are t - 1 surprises.
         surprise *= known.sum() / (known.sum() - 1)
-        learn = 4.0 / (after["counts"][rows] + 2)
+        learn = 4.0 / (counts + 2)
         change = learn * (surprise - after["power"][rows])
         after["power"][rows[known]] += change[known]
     after["share"][rows] = (1 - steps) ** 2 * after["share"][rows] + steps**2
     after["median"][rows] = np.median(after["counts"])
-    noise = {"noise": after["power"] * after["share"]}
-    return {"streak": 0, **memory, "clients": tuple(clients), **after, **noise}
+    return {
+        "streak": 0,
+        **memory,
+        **after,
+        "clients": tuple(clients),
+        "rounds": rounds + 1,
+        "noise": after["power"] * after["share"],
+    }

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cflower.algorithm.auto import AutoCriterion, in_touch, remember
 from cflower.algorithm.cloud import Cloud, distinct, scatters, together
 from cflower.algorithm.criteria import Evidence, Outcome
+from cflower.algorithm.similarity import Gram
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -88,14 +89,14 @@ def test_copies_of_a_client_are_one_witness() -> None:
     updates[:3] = updates[0]
     updates -= updates.mean(axis=0)
     assert decided(updates, noise=0.0, rounds=20) == set()
-    kept, which = distinct(updates)
+    kept, which = distinct(updates, np.arange(10))
     assert (len(kept), which[:4].tolist()) == (8, [0, 0, 0, 1])
 
 
 def test_rounds_of_different_clients_are_no_groups() -> None:
     present = np.arange(20)[:, None] // 5 % 2 == np.arange(8) // 4
     assert decided(two_groups(), rounds=20, present=present) == set()
-    assert together(np.kron(np.eye(2, dtype=int), np.ones((4, 4), int)), np.repeat([0, 1], 4)) == 0
+    assert together(np.repeat([[1], [2]], 4, axis=0).astype(np.uint8), np.repeat([0, 1], 4)) == 0
 
 
 def test_a_member_that_left_holds_nobody_up() -> None:
@@ -120,7 +121,7 @@ def test_who_is_heard_in_every_round_is_in_touch() -> None:
 def test_scatters_have_no_scale(seed: int, scale: float) -> None:
     points, labels = generator(seed, "scatters").normal(size=(8, 3)), np.repeat([0, 1], 4)
     plain, scaled = (
-        scatters(f * f * points @ points.T, labels.astype(np.int32), np.zeros(8))
+        scatters(Gram(f * f * points @ points.T), labels.astype(np.int32), np.zeros(8))
         for f in (1, scale)
     )
     assert scaled == pytest.approx(plain)
