@@ -13,9 +13,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from cflower.algorithm.clustering import ROUNDING, Labels, Parts, best_clustering, in_appearance
+from cflower.algorithm.clustering import Labels, Parts, best_clustering, in_appearance
 from cflower.algorithm.similarity import (
     LARGE,
+    ROUNDING,
     Gram,
     Points,
     Similarities,

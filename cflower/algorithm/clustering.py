@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster
 from scipy.cluster.hierarchy import linkage as hierarchy
 from scipy.spatial.distance import squareform
 
-from cflower.algorithm.similarity import LARGE, Blocks, Gram, Matrix, Similarities
+from cflower.algorithm.similarity import LARGE, ROUNDING, Blocks, Gram, Matrix, Similarities
 from cflower.seeding import generator
 
 Labels = NDArray[np.int32]
@@ -27,8 +27,6 @@ MAX_ROUNDS_OF_ALL = 5
 """The same for a large cluster, whose parts a sample has found: where they are apart, two do."""
 MOST_PARTS = 200
 """That a large cluster is cut into at once: of a sample, smaller ones would have few members."""
-ROUNDING = 1e-6
-"""A cosine of float32 vectors is not known better than this."""
 
 
 class Clustering(NamedTuple):

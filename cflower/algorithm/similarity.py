@@ -18,6 +18,8 @@ Blocks = Iterator[tuple[slice, NDArray[Any]]]
 
 LARGE = 2_000
 """Of more members than this no matrix of all pairs is made (docs/performance.md)."""
+ROUNDING = 1e-6
+"""A cosine of float32 vectors is not known better than this."""
 BLOCK_ENTRIES = 2**22
 """Entries of the vectors that are looked at together."""
 
@@ -143,7 +145,7 @@ class Points:
             yield part, self._vectors(part)
 
     def _vectors(self, which: slice | NDArray[np.integer]) -> NDArray[np.float32]:
-        vectors = self.rows[self.members[which]].astype(np.float32, copy=False)
+        vectors: NDArray[np.float32] = self.rows[self.members[which]].astype(np.float32, copy=False)
         vectors += self.shift.astype(np.float32)
         vectors *= self.scale[which, None].astype(np.float32)
         return vectors
@@ -182,6 +184,27 @@ class Points:
         """See `Similarities`."""
         vectors = self._vectors(some)
         return np.asarray(vectors @ vectors.T)
+
+    def strongest(
+        self, of: NDArray[np.intp], among: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.intp], NDArray[Any]]:
+        """The member, of those ``among``, that each of ``of`` is most similar to, and how much.
+
+        Nobody is a neighbour of its own.
+        """
+        partner, strength = np.zeros(len(of), np.intp), np.full(len(of), -np.inf)
+        for other in blocks(int(among.sum()), self.rows.shape[1]):
+            others = np.flatnonzero(among)[other]
+            against = self._vectors(others).T
+            for part in blocks(len(of), self.rows.shape[1]):
+                found = self._vectors(of[part]) @ against
+                found[of[part][:, None] == others] = -np.inf
+                place = found.argmax(axis=1)
+                reached = found[np.arange(len(place)), place]
+                better = reached > strength[part]
+                strength[part][better] = reached[better]
+                partner[part][better] = others[place[better]]
+        return partner, strength
 
 
 def blocks(size: int, width: int) -> Iterator[slice]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.clustering import best_clustering
-from cflower.algorithm.similarity import Gram
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.similarity import Gram
 from cflower.ordering import natural_order
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
