@@ -173,7 +173,7 @@ def score(similarity: Similarities, parts: Parts) -> Clustering:
     left = max(0.0, similarity.squares() - float((pairs * parts.means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2
     scatter = max(np.sqrt(left / freedom), ROUNDING)
-    return Clustering(labels, companions, apart, surely / scatter, freedom)
+    return Clustering(labels, companions, apart, float(surely / scatter), freedom)
 
 
 def in_appearance(labels: NDArray[Any]) -> Labels:
