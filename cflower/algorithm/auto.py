@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from cflower.algorithm.cloud import Cloud, distinct, together
+from cflower.algorithm.cloud import Cloud, distinct, joint_rounds
 from cflower.algorithm.clustering import best_clustering, in_appearance
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, early_verdict, verdict
 from cflower.algorithm.similarity import (
@@ -32,6 +32,8 @@ from cflower.seeding import generator
 
 ENOUGH = 50
 """Members heard from twice that may tell the parts of any cluster; all others walk."""
+MIN_JOINT_ROUNDS = 0.5
+"""How often parts must have been heard in the same rounds, compared with any two members."""
 
 
 @dataclass(frozen=True)
@@ -43,41 +45,44 @@ class AutoCriterion:
     best cut, see `best_clustering`; copies of a member count once. The cluster is split, into all
     parts at once, when all of these hold:
 
-    - alive: the longest is longer than ``alive`` times the longest this branch of the tree saw;
-    - settled: the mean of the averages is shorter than ``settled`` times their mean length;
-    - companions: at least that share of the members has company in its part;
-    - apart: every member is nearer to its own part than to the next one, in mean cosine, by more
-      than ``small / m²``: among few members chance alone leaves wide gaps;
-    - sure: and by more standard errors than chance would, Student's t with probability ``sure``;
-    - together: members of different parts were heard in the same rounds, at least half as often
-      as any two members, or it may be the rounds that differ;
-    - steady: the same cut came out for ``patience`` rounds, and for a quarter of all rounds;
-    - scatters: as the averages lie or by angle, the parts are further apart, measured in the
-      scatter of their members, than those of any of up to 200 clouds without groups that spread
-      as the averages do about their unweighted centre, see `Cloud`.
+    - the longest is longer than ``min_norm_ratio`` times the longest this branch of the tree saw;
+    - the mean of the averages is shorter than ``max_mean_ratio`` times their mean length;
+    - at least ``min_grouped_share`` of the members have company in their part;
+    - every member is nearer to its own part than to the next one, in mean cosine, by more than
+      ``min_margin / m²``: among few members chance alone leaves wide gaps;
+    - and by more standard errors than chance would, Student's t with ``confidence_level``;
+    - members of different parts were heard in the same rounds, at least half as often as any two
+      members, or it may be the rounds that differ;
+    - the same cut came out for ``min_stable_rounds``, and for a quarter of all rounds;
+    - as the averages lie or by angle, the parts are further apart, measured in the scatter of
+      their members, than those of any of up to 200 clouds without groups that spread as the
+      averages do about their unweighted centre, see `Cloud`.
 
-    Who has long not been heard from, see `in_touch`, holds nobody up: it is on no side.
+    Who was hardly or has long not been heard from, see `in_touch`, holds nobody up: it is on no
+    side, and walks (Algorithm 4) when it is next heard from. Few well-known members of a large
+    cluster are enough: the test itself says how sure they are.
 
     The defaults were found on seeds that no reported figure uses (docs/criteria.md). None depends
-    on the scale of the updates, and ``sure`` measures chance on the updates themselves, so there
+    on the scale of the updates, and chance is measured on the updates themselves, so there
     is nothing to tune for other data.
 
     Parameters
     ----------
-    settled : float in (0, 1]
+    max_mean_ratio : float in (0, 1]
         Largest ratio of the mean update's length to the mean length of the updates.
-    alive : float in [0, 1)
+    min_norm_ratio : float in [0, 1)
         Smallest ratio of the longest update to the longest that this branch of the tree saw.
-    companions : float in [0, 1]
+    min_grouped_share : float in [0, 1]
         Smallest share of members that are not alone in their part.
-    small : float >= 0
+    min_margin : float >= 0
         In mean cosine times m²: the margin that a cluster of m members needs.
-    sure : float in (0, 1)
+    confidence_level : float in (0, 1)
         Probability that chance alone does not produce the margin, Student's t.
-    patience : int >= 1
+    min_stable_rounds : int >= 1
         Rounds for which the same cut must have come out.
     heard_share : float in (0, 1]
-        Share of the members that must have been heard from at least twice.
+        Share of the members that must have been heard from at least twice; 50 of them are always
+        enough.
 
     Notes
     -----
@@ -87,12 +92,12 @@ class AutoCriterion:
 
     name: ClassVar[str] = "auto"
 
-    settled: float = 0.6
-    alive: float = 0.3
-    companions: float = 0.5
-    small: float = 12.0
-    sure: float = 0.99
-    patience: int = 3
+    max_mean_ratio: float = 0.6
+    min_norm_ratio: float = 0.3
+    min_grouped_share: float = 0.5
+    min_margin: float = 12.0
+    confidence_level: float = 0.99
+    min_stable_rounds: int = 3
     heard_share: float = 0.8
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
@@ -100,7 +105,8 @@ class AutoCriterion:
         memory = remember(memory, evidence)
         heard_twice = int((memory["counts"] >= 2).sum())
         share = min(self.heard_share, ENOUGH / max(1, evidence.num_members))
-        if early := early_verdict(evidence, share, 3, heard_twice, "heard from twice"):
+        how = "heard from twice since the cluster began"
+        if early := early_verdict(evidence, share, 3, heard_twice, how):
             return early, memory
         averages, weights = memory["averages"], memory["weights"]
         lengths = row_lengths(averages)
@@ -128,25 +134,25 @@ class AutoCriterion:
         memory["streak"] = memory["streak"] + 1 if same else 1
         memory["cut"] = everyone
         figures = {
-            "alive": float(lengths.max() / (memory["peak"] or 1.0)),
-            "settled": float(np.linalg.norm(mean) * weights.sum() / (weights @ lengths or 1.0)),
-            "companions": cut.companions,
-            "apart": cut.apart,
-            "apart_needed": self.small / len(single) ** 2,
-            "errors": cut.standard_errors,
-            "errors_needed": float(stdtrit(max(cut.freedom, 1), self.sure)),
-            "together": together(memory["heard"][here], labels),
-            "steady": float(memory["streak"]),
-            "steady_needed": float(max(self.patience, memory["counts"].max() / 4)),
+            "norm_ratio": float(lengths.max() / (memory["peak"] or 1.0)),
+            "mean_ratio": float(np.linalg.norm(mean) * weights.sum() / (weights @ lengths or 1.0)),
+            "grouped_share": cut.grouped_share,
+            "margin": cut.margin,
+            "margin_needed": self.min_margin / len(single) ** 2,
+            "margin_errors": cut.margin_errors,
+            "margin_errors_needed": float(stdtrit(max(cut.freedom, 1), self.confidence_level)),
+            "joint_rounds": joint_rounds(memory["heard"][here], labels),
+            "stable_rounds": float(memory["streak"]),
+            "stable_rounds_needed": float(max(self.min_stable_rounds, memory["counts"].max() / 4)),
         }
         outcome, reason = self._judge(figures)
         if outcome is Outcome.SPLIT:
             cloud = Cloud.of(averages, memory["noise"][single], single)
-            found = cloud.scatters(cut.labels)
+            found = cloud.separation(cut.labels)
             # The same clouds in every round: or one would in time be found that has fewer.
             rng = generator(0, "clouds", evidence.cluster)
-            chance = cloud.by_chance(found, self.companions, rng)
-            names = "scatters", "scatters_by_angle"
+            chance = cloud.by_chance(found, self.min_grouped_share, rng)
+            names = "separation", "separation_by_angle"
             figures |= zip(names, found.tolist(), strict=True)
             figures |= {f"{n}_by_chance": float(c) for n, c in zip(names, chance, strict=True)}
             how = (
@@ -183,31 +189,37 @@ class AutoCriterion:
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures
         apart = (
-            f"by {f['apart']:.2f} in mean cosine, {f['apart_needed']:.2f} needed, and "
-            f"by {f['errors']:.1f} standard errors, {f['errors_needed']:.1f} needed"
+            f"by {f['margin']:.2f} in mean cosine, {f['margin_needed']:.2f} needed, and "
+            f"by {f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f} needed"
         )
-        if f["alive"] <= self.alive:
-            reason = f"updates have shrunk to {f['alive']:.2f} of the longest seen: all but done"
-            return Outcome.CONTENT, reason
-        if f["settled"] >= self.settled:
+        if f["norm_ratio"] <= self.min_norm_ratio:
             reason = (
-                f"the members still move together: their mean is {f['settled']:.2f} of their "
-                f"length, {self.settled:g} or more"
+                f"updates have shrunk to {f['norm_ratio']:.2f} of the longest seen: all but done"
+            )
+            return Outcome.CONTENT, reason
+        if f["mean_ratio"] >= self.max_mean_ratio:
+            reason = (
+                f"the members still move together: their mean is {f['mean_ratio']:.2f} of their "
+                f"length, {self.max_mean_ratio:g} or more"
             )
             return Outcome.MOVING, reason
-        if f["companions"] < self.companions:
-            reason = f"no groups: only {f['companions']:.0%} of the members have company in a part"
-            return Outcome.NOT_APART, reason
-        if f["together"] < 0.5:
+        if f["grouped_share"] < self.min_grouped_share:
             reason = (
-                f"the parts were heard in the same rounds {f['together']:.2f} times as often as "
-                "any two members, less than 0.5: it may be the rounds that differ"
+                f"no groups: only {f['grouped_share']:.0%} of the members have company in a part"
             )
             return Outcome.NOT_APART, reason
-        if f["apart"] <= f["apart_needed"] or f["errors"] <= f["errors_needed"]:
+        if f["joint_rounds"] < MIN_JOINT_ROUNDS:
+            reason = (
+                f"the parts were heard in the same rounds {f['joint_rounds']:.2f} times as often "
+                f"as any two members, less than {MIN_JOINT_ROUNDS:g}: it may be the rounds that "
+                "differ"
+            )
+            return Outcome.NOT_APART, reason
+        if f["margin"] <= f["margin_needed"] or f["margin_errors"] <= f["margin_errors_needed"]:
             return Outcome.NOT_APART, f"the parts are not far enough apart: {apart}"
-        if f["steady"] < f["steady_needed"]:
-            reason = f"the same parts for {f['steady']:.0f} rounds, {f['steady_needed']:.3g} needed"
+        if f["stable_rounds"] < f["stable_rounds_needed"]:
+            needed = f"{f['stable_rounds_needed']:.3g} needed"
+            reason = f"the same parts for {f['stable_rounds']:.0f} rounds, {needed}"
             return Outcome.UNSTEADY, reason
         return Outcome.SPLIT, f"settled, and the parts keep apart: {apart}"
 

@@ -65,7 +65,7 @@ class Cloud:
         unit = float(np.trace(products)) / size or 1.0
         return cls(Gram(products / unit), Gram(cosine_similarity(centred)), noise / unit)
 
-    def scatters(self, labels: Labels) -> NDArray[np.float64]:
+    def separation(self, labels: Labels) -> NDArray[np.float64]:
         """How far the nearest parts are apart, as they lie and by angle, shape (2,).
 
         Points on a line are told apart as they lie, where angles know only left and right; groups
@@ -73,11 +73,11 @@ class Cloud:
         """
         squares = self.gram.diagonal
         angular = self.noise / np.where(squares > 0, squares, 1.0)
-        by_angle = scatters(self.cosines, labels, angular)
-        return np.array([scatters(self.gram, labels, self.noise), by_angle])
+        by_angle = separation(self.cosines, labels, angular)
+        return np.array([separation(self.gram, labels, self.noise), by_angle])
 
     def by_chance(
-        self, enough: NDArray[np.float64], companions: float, rng: Generator
+        self, enough: NDArray[np.float64], grouped_share: float, rng: Generator
     ) -> NDArray[np.float64]:
         """The most scatters in clouds without groups; no more are drawn once there is ``enough``.
 
@@ -94,14 +94,14 @@ class Cloud:
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             cut = best_clustering(cloud.cosines)
-            if cut.companions >= companions:
-                most = np.maximum(most, cloud.scatters(cut.labels))
+            if cut.grouped_share >= grouped_share:
+                most = np.maximum(most, cloud.separation(cut.labels))
             if np.all(most >= enough):
                 break
         return most
 
 
-def scatters(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
+def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
     """Distance of the two nearest parts, in scatters of the members along the lines between parts.
 
     Parameters
@@ -163,7 +163,7 @@ def distinct(points: NDArray[Any], members: NDArray[np.intp]) -> tuple[NDArray[n
     return members[np.sort(first)], in_appearance(which)
 
 
-def together(heard: NDArray[np.uint8], labels: Labels) -> float:
+def joint_rounds(heard: NDArray[np.uint8], labels: Labels) -> float:
     """How often the members of the loneliest part took part in rounds with those of others.
 
     Parameters

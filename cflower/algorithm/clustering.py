@@ -34,12 +34,12 @@ class Clustering(NamedTuple):
 
     labels: Labels
     """The part of every member, numbered in order of appearance, shape (m,)."""
-    companions: float
+    grouped_share: float
     """Share of the members that are not alone in their part."""
-    apart: float
+    margin: float
     """Over members with company: the least margin by which they are nearer to their own part
     than to the next."""
-    standard_errors: float
+    margin_errors: float
     """The least margin again, each measured in standard errors of itself."""
     freedom: int
     """Degrees of freedom that the standard error rests on, 0 if there is none."""
@@ -157,9 +157,9 @@ def score(similarity: Similarities, parts: Parts) -> Clustering:
     """How far and how surely the parts are apart."""
     labels, sizes, pairs = parts.labels, parts.sizes, parts.pairs
     company = sizes[labels] > 1
-    companions = float(company.mean())
+    grouped_share = float(company.mean())
     if len(sizes) < 2 or not company.any():
-        return Clustering(labels, companions, 0.0, 0.0, 0)
+        return Clustering(labels, grouped_share, 0.0, 0.0, 0)
     apart = surely = np.inf
     for block, nearness in parts.nearness():
         nearness, mine = nearness[company[block]], labels[block][company[block]]
@@ -173,7 +173,7 @@ def score(similarity: Similarities, parts: Parts) -> Clustering:
     left = max(0.0, similarity.squares() - float((pairs * parts.means**2).sum())) / 2
     freedom = int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2
     scatter = max(np.sqrt(left / freedom), ROUNDING)
-    return Clustering(labels, companions, apart, float(surely / scatter), freedom)
+    return Clustering(labels, grouped_share, apart, float(surely / scatter), freedom)
 
 
 def in_appearance(labels: NDArray[Any]) -> Labels:

@@ -32,7 +32,7 @@ class Outcome(StrEnum):
     NOT_APART = "sides not apart enough"
     UNSTEADY = "sides not steady yet"
     TOO_SMALL = "too small"
-    TOO_FEW_HEARD = "too few heard from"
+    TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
 
 
@@ -146,7 +146,7 @@ def early_verdict(
     # 0.14 * 150 is 21.000000000000004: the share asked for must not lose a client to rounding.
     needed = max(least, ceil(share * members - 1e-9))
     if heard < needed:
-        reason = f"{heard} of {members} members {how}, and a split needs {needed}"
+        reason = f"{heard} of {members} members {how}, and a decision needs {needed}"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
     return None
 

@@ -45,8 +45,8 @@ def test_the_margin_is_that_of_the_least_clear_member() -> None:
     )
     cut = best_clustering(Gram(similarity))
     assert cut.labels.tolist() == [0, 0, 1, 1]
-    assert cut.apart == pytest.approx((0.8 - 0.8 / 2) - ((0.2 + 0.3) / 2 - 0.9 / 2))
-    assert cut.companions == 1.0
+    assert cut.margin == pytest.approx((0.8 - 0.8 / 2) - ((0.2 + 0.3) / 2 - 0.9 / 2))
+    assert cut.grouped_share == 1.0
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 0, 1], [0, 0, 1, 2, 3, 3]])
@@ -73,8 +73,8 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
         errors.append(margins[-1] / np.sqrt(left / freedom * share))
     cut = score(Gram(similarity), Parts.of(Gram(similarity), np.array(labels, np.int32)))
     assert cut.freedom == freedom
-    assert cut.apart == pytest.approx(min(margins))
-    assert cut.standard_errors == pytest.approx(min(errors))
+    assert cut.margin == pytest.approx(min(margins))
+    assert cut.margin_errors == pytest.approx(min(errors))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_member_that_the_tree_misplaced_is_moved() -> None:
 def test_by_chance_no_member_is_sure(entries: int) -> None:
     # Whatever the number of entries, which alone sets how far apart chance puts the parts.
     errors = [
-        best_clustering(Gram(groups(seed, 20, noise=1.0, entries=entries)[0])).standard_errors
+        best_clustering(Gram(groups(seed, 20, noise=1.0, entries=entries)[0])).margin_errors
         for seed in range(50)
     ]
     assert max(errors) < 2.5
@@ -106,5 +106,5 @@ def test_by_chance_no_member_is_sure(entries: int) -> None:
 
 def test_equal_updates_have_one_part_or_none_to_be_sure_of() -> None:
     cut = best_clustering(Gram(np.ones((5, 5))))
-    assert cut.apart == 0.0
-    assert np.isfinite(cut.standard_errors)
+    assert cut.margin == 0.0
+    assert np.isfinite(cut.margin_errors)
