@@ -22,6 +22,7 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
@@ -359,6 +360,8 @@ class ClusteredFL(Strategy):
         """Wait for the clients and lay out the model, once a run."""
         self.roll_call.gather(grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(initial_arrays, self.untrained)
+        num_clients = len(self.roll_call.clients)
+        self.projection_dim = affordable_length(self.projection_dim, num_clients)
         projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
         self._cfl = CFL(
             self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
