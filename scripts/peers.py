@@ -20,7 +20,7 @@ import typer
 from battery import ALL, chosen, folders, numbers
 from command import quieten_flower, start, write_table
 from federations.planted import FAMILIES, Job, run_config
-from peers.contest import NAMES, applies, right_of, run_all
+from peers.contest import BROKEN, NAMES, applies, right_of, run_all
 from peers.report import draw, lines, markdown, print_table
 from rich.console import Console
 
@@ -29,7 +29,7 @@ from cflower.errors import ConfigError
 
 
 def main(
-    methods: Annotated[str, typer.Option(help=f"Of: {', '.join(NAMES)}.")] = ALL,
+    methods: Annotated[str, typer.Option(help=f"Of: {', '.join((*NAMES, *BROKEN))}.")] = ALL,
     families: Annotated[str, typer.Option(help=f"Of: {', '.join(FAMILIES)}.")] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-1" or "0,2,5-7".')] = "0-1",
     data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
@@ -52,7 +52,9 @@ def main(
             for seed in numbers(seeds)
             for name, folder in folders(data).items()
             for family in chosen("family", families, FAMILIES)
-            for method in chosen("method", methods, dict.fromkeys(NAMES))
+            for method in chosen(
+                "method", methods, dict.fromkeys(NAMES if methods == ALL else (*NAMES, *BROKEN))
+            )
         ]
         failed = run_all([job for job in jobs if applies(job.criterion, right_of(job))], out)
     records = [json.loads(path.read_text()) for path in out.glob("*--*.json")]

@@ -1,10 +1,10 @@
 """The values that the field's methods must be told, found on seeds that are not reported.
 
-    python scripts/tune_peers.py --data digits --out outputs/tune-peers
+    python scripts/tune_peers.py --data digits --set "model='mlp'" --out outputs/tune-peers
 
 As their authors do, one value for a data set: that with the most federations found exactly, then
 with the highest mean accuracy on held-out examples. Seeds 20 and 21 for PACFL, whose groups need no
-training, on all families; seed 20 for the others, on six families. The records resume as those of
+training, on all families; seed 20 for the others, on five families. The records resume as those of
 `peers.py` do; `tuning.csv` has every value tried.
 """
 
@@ -24,6 +24,8 @@ from peers.contest import TUNED, compete
 from peers.federation import Federation
 from peers.pacfl import N_BASIS, angles, clustered, signature
 
+from cflower.config import read_overrides
+
 GRIDS: dict[str, tuple[str, tuple[float, ...]]] = {
     "feddrift": ("delta", (0.05, 0.1, 0.2, 0.3, 0.4)),
     "ditto": ("strength", (0.1, 1.0, 2.0)),
@@ -32,24 +34,28 @@ GRIDS: dict[str, tuple[str, tuple[float, ...]]] = {
 """For each method what it must be told, and the values tried; Ditto's are its authors'."""
 ALPHAS = (2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 30)
 """Degrees, for PACFL; its authors have 4.9 on CIFAR-10, 9.88 on CIFAR-100, 42 on MIX-4."""
-TRAINED = (
-    "no-groups-dirichlet-0.5", "rotation-4", "label-swap-4",
-    "dirichlet-rotation", "nested", "hundred-clients",
-)  # fmt: skip
+TRAINED = ("no-groups-dirichlet-0.5", "rotation-4", "label-swap-4", "dirichlet-rotation", "nested")
 
 
 def main(
     data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/tune-peers"),
+    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
 ) -> None:
     """Try every value and print how good it is."""
     out.mkdir(parents=True, exist_ok=True)
     lines = []
+    keys = read_overrides([more]) if more else {}
     for name, folder in folders(data).items():
         lines += pacfl_lines(name, folder)
         for method, (key, values) in GRIDS.items():
             for value in values:
-                records = [tried(name, folder, f, method, key, value, out) for f in TRAINED]
+                tuned = TUNED["digits"] | {key: value}
+                jobs = [
+                    Job(name, f, method, 20, run_config(name, folder, f, "auto", 20, keys))
+                    for f in TRAINED
+                ]
+                records = [tried(job, tuned, out / f"{job.name}--{value}.json") for job in jobs]
                 exact = sum(bool(r["exact"]) for r in records)
                 accuracy = mean(r["accuracy"] for r in records)
                 lines.append(line(name, method, key, value, len(records), exact, accuracy))
@@ -94,15 +100,10 @@ def pacfl_lines(data: str, folder: str) -> list[dict[str, Any]]:
     return lines
 
 
-def tried(
-    data: str, folder: str, family: str, method: str, key: str, value: float, out: Path
-) -> dict[str, Any]:
-    """The record of one run with this value, from `out` if it is there."""
-    path = out / f"{data}--{family}--{method}--{value}.json"
+def tried(job: Job, tuned: dict[str, float], path: Path) -> dict[str, Any]:
+    """The record of one run with these values, from its file if it is there."""
     if not path.exists():
-        config = run_config(data, folder, family, "auto", 20, {})
-        tuned = TUNED["digits"] | {key: value}
-        path.write_text(json.dumps(compete(Job(data, family, method, 20, config), tuned)))
+        path.write_text(json.dumps(compete(job, tuned)))
     record: dict[str, Any] = json.loads(path.read_text())
     return record
 

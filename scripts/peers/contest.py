@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from federations.planted import Job, judge, truth_of
 
-from peers import ditto, feddrift, flux, ifca, own, pacfl
+from peers import broken, ditto, feddrift, flux, ifca, own, pacfl
 from peers.federation import Cost, Federation, Outcome
 
 Record = dict[str, Any]
@@ -25,6 +25,8 @@ IFCA = {"ifca": (1, 0), "ifca-minus-1": (1, -1), "ifca-plus-1": (1, 1), "ifca-ti
 GROUPLESS = ("federated", "isolated", "ditto", "fine-tuned")
 """Methods that make no groups: nothing to be exact about."""
 NAMES = (*own.METHODS, *IFCA, "pacfl", "flux", "feddrift", "ditto", "fine-tuned")
+BROKEN = {f"cfl-{name}": rule for name, rule in broken.RULES.items() if not rule.always}
+"""The rules of `broken.py` that are whole runs; not among "all"."""
 
 
 class Entry(NamedTuple):
@@ -45,6 +47,10 @@ def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None 
         times, more = IFCA[method]
         k = times * right + more
         return Entry(partial(ifca.run, k=k), f"k = {k}")
+    if method in BROKEN:
+        rule = BROKEN[method]
+        eps = "relative" if rule.relative else f"eps = {rule.eps1:g}, {rule.eps2:g}"
+        return Entry(partial(broken.run, rule=rule), eps)
     if method == "pacfl":
         run: Run = partial(pacfl.run, alpha=values["alpha"])
         return Entry(run, f"alpha = {values['alpha']:g} degrees; raw data vectors")

@@ -9,8 +9,9 @@ from federations.planted import FAMILIES
 from rich.console import Console
 from rich.table import Table
 
-from peers.contest import NAMES, Record
+from peers.contest import BROKEN, NAMES, Record
 
+METHODS = (*NAMES, *BROKEN)
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
     "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "told",
@@ -19,7 +20,7 @@ COLUMNS = (
 
 def lines(records: Sequence[Record]) -> list[Record]:
     """One line for each run, in the order of the tables."""
-    place = {name: i for i, name in enumerate((*FAMILIES, *NAMES))}
+    place = {name: i for i, name in enumerate((*FAMILIES, *METHODS))}
     order = sorted(
         records, key=lambda r: (r["data"], place[r["family"]], place[r["method"]], r["seed"])
     )
@@ -44,7 +45,7 @@ def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
     found = []
     for data in dict.fromkeys(r["data"] for r in records):
         of_data = [r for r in records if r["data"] == data]
-        for method in (name for name in NAMES if any(r["method"] == name for r in of_data)):
+        for method in (name for name in METHODS if any(r["method"] == name for r in of_data)):
             runs = [r for r in of_data if r["method"] == method]
             grouped = [r for r in runs if r["exact"] is not None]
             federations = {(r["family"], r["seed"]) for r in runs}
@@ -99,7 +100,7 @@ def markdown(records: Sequence[Record]) -> str:
     text += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
     for data in dict.fromkeys(r["data"] for r in records):
         of_data = [r for r in records if r["data"] == data]
-        names = [name for name in NAMES if any(r["method"] == name for r in of_data)]
+        names = [name for name in METHODS if any(r["method"] == name for r in of_data)]
         text += ["", f"| {data} | " + " | ".join(names) + " |"]
         text += ["| --- | " + " | ".join("---" for _ in names) + " |"]
         for family in (name for name in FAMILIES if any(r["family"] == name for r in of_data)):
@@ -128,7 +129,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     axes = figure.subplots(len(everything), 1, squeeze=False)[:, 0]
     for axis, data in zip(axes, everything, strict=True):
         of_data = [r for r in records if r["data"] == data]
-        names = [n for n in NAMES if n != "oracle" and any(r["method"] == n for r in of_data)]
+        names = [n for n in METHODS if n != "oracle" and any(r["method"] == n for r in of_data)]
         families = [name for name in FAMILIES if any(r["family"] == name for r in of_data)]
         gaps = np.full((len(families), len(names)), np.nan)
         for i, family in enumerate(families):
