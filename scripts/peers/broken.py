@@ -119,7 +119,7 @@ def lost(clusters: Clusters, num_clients: int) -> tuple[list[int], list[int]]:
 
 
 def run(federation: Federation, rule: Rule) -> Outcome:
-    """A whole run under a rule. Who is in no cluster goes on alone, with stale updates not at all."""
+    """A whole run; who is in no cluster goes on alone, with stale updates not at all."""
     names = list(federation.clients)
     weights = np.array([len(data.train) for data in federation.clients.values()])
     own = np.tile(federation.initial, (len(names), 1))

@@ -146,7 +146,7 @@ class Federation:
         with self.on_client(), torch.no_grad():
             data = self.clients[client].validation if held_out else self.clients[client].train
             layers = list(self._load(model).eval())[:-1]  # every model here is a Sequential
-            return np.asarray(torch.nn.Sequential(*layers)(torch.tensor(data.inputs)))
+            return torch.nn.Sequential(*layers)(torch.tensor(data.inputs)).numpy()
 
     def mean(self, models: Mapping[str, Vector], *, weighted: bool = True) -> Vector:
         """The clients' models averaged, by their numbers of training examples or plainly."""
@@ -180,7 +180,7 @@ class Federation:
 
     def _vector(self) -> Vector:
         vector = parameters_to_vector(self._model.parameters())
-        return np.array(vector.detach(), dtype=np.float32)
+        return vector.detach().numpy().copy()
 
     def _pulled(self, strength: float, towards: Vector) -> list[Any]:
         """Hooks on the gradients, for `train`."""
