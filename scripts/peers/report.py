@@ -22,7 +22,14 @@ def lines(records: Sequence[Record]) -> list[Record]:
     """One line for each run, in the order of the tables."""
     place = {name: i for i, name in enumerate((*FAMILIES, *METHODS))}
     order = sorted(
-        records, key=lambda r: (r["data"], place[r["family"]], place[r["method"]], r["seed"])
+        records,
+        key=lambda r: (
+            r["data"],
+            place.get(r["family"], 0),  # a federation that is none of the battery's: by its name
+            r["family"],
+            place[r["method"]],
+            r["seed"],
+        ),
     )
     rounded = ("accuracy", "worst", "adjusted_rand_index", "client_seconds", "server_seconds")
     return [
@@ -82,15 +89,20 @@ def told(runs: Sequence[Record]) -> str:
 
 def print_table(records: Sequence[Record], console: Console) -> None:
     """The table in the terminal."""
-    rows = summary_lines(records)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    console.print(table)
+    console.print(summary_table(records))
     console.print(
         "accuracy: mean over runs of the mean over clients, by examples; worst client: mean over "
         "runs; MB, s: medians of a run, training only, CPU time."
     )
+
+
+def summary_table(records: Sequence[Record]) -> Table:
+    """One row for each method."""
+    rows = summary_lines(records)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    return table
 
 
 def markdown(records: Sequence[Record]) -> str:
