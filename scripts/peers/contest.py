@@ -17,9 +17,9 @@ Record = dict[str, Any]
 Run = Callable[[Federation], Outcome]
 
 TUNED: dict[str, dict[str, float]] = {
-    "digits": {"alpha": 12.0, "delta": 0.2, "strength": 0.1, "epochs": 3},
+    "digits": {"alpha": 12.0, "delta": 0.2, "strength": 0.1, "epochs": 10},
 }
-"""For each data set the values that `tuning.py` found, on seeds that are not reported."""
+"""For each data set the values that `tune_peers.py` found, on seeds that are not reported."""
 IFCA = {"ifca": (1, 0), "ifca-minus-1": (1, -1), "ifca-plus-1": (1, 1), "ifca-times-2": (2, 0)}
 """The k of each: so many times the right one, and so many more."""
 GROUPLESS = ("federated", "isolated", "ditto", "fine-tuned")
