@@ -6,10 +6,11 @@ Ghosh et al. (NeurIPS 2020), as in the code jichan3751/ifca, commit 61e44b8: inp
 hidden layer of 200 units, ten steps of plain gradient descent a round over all of a client's
 examples, learning rate 0.1, everyone in every round.
 
-Smaller than theirs: 1,200 clients of 200 examples, 2,400 of 100 or 4,800 of 50, for 300 rounds. There
-all 60,000 images are in each of the four rotations; here each image is in one, and each client is
-judged on held-out examples of its own, a fifth of what it has (there on clients of the test set). So
-240 clients of 200 are the most. Records resume as those of `peers.py` do; a folder for each size.
+Smaller than theirs: 1,200 clients of 200 examples, 2,400 of 100 or 4,800 of 50, for 300 rounds.
+There all 60,000 images are in each of the four rotations; here each image is in one, and each
+client is judged on held-out examples of its own, a fifth of what it has (there on clients of the
+test set). So 240 clients of 200 are the most. Records resume as those of `peers.py` do; a folder
+for each size.
 """
 
 import json
@@ -48,7 +49,7 @@ def keys_of(data: Path, clients: int, examples: int, rounds: int, seed: int, sha
     held_out = 0.2
     if clients * examples / (1 - held_out) > NUM_IMAGES:
         raise ConfigError(
-            f"Got {clients} clients of {examples} examples, and a fifth beside them to judge by, but "
+            f"Got {clients} clients of {examples} examples, a fifth of all held out, but "
             f"MNIST has {NUM_IMAGES:,}: use fewer of either."
         )
     return RunConfig.read(
