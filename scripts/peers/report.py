@@ -137,8 +137,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
     from matplotlib.figure import Figure
 
     everything = list(dict.fromkeys(r["data"] for r in records))
-    figure = Figure(figsize=(11, 8 * len(everything)), layout="constrained")
-    axes = figure.subplots(len(everything), 1, squeeze=False)[:, 0]
+    heights = [len({r["family"] for r in records if r["data"] == data}) + 4 for data in everything]
+    figure = Figure(figsize=(11, 0.36 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(everything), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, data in zip(axes, everything, strict=True):
         of_data = [r for r in records if r["data"] == data]
         names = [n for n in METHODS if n != "oracle" and any(r["method"] == n for r in of_data)]
