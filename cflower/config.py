@@ -71,6 +71,8 @@ class RunConfig(TrainingSettings, DataSettings):
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
+    trial_rounds: int = number(-1, least=-1)
+    inner_interval: int = number(0, least=0)
 
     metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)
@@ -105,11 +107,10 @@ class RunConfig(TrainingSettings, DataSettings):
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
-        predicts_words, text = self.model == "lstm", self.dataset.startswith("text:")
-        if predicts_words is not text and not names_own_code(self.model):
+        if (self.model == "lstm") is not self.is_text and not names_own_code(self.model):
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
-                "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
+                "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'."
             )
         classes = self.classes
         if self.class_names and (

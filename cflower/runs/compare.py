@@ -11,7 +11,7 @@ from rich.text import Text
 from cflower.config import DATA_KEYS
 from cflower.errors import ConfigError
 from cflower.runs.baselines import BASELINES, Paired, against
-from cflower.runs.record import RunRecord
+from cflower.runs.record import RunRecord, lasting
 
 LONGEST = 60
 """Characters of a name made of keys; above it the runs' ids are shorter."""
@@ -100,7 +100,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "mean": metrics.get(metric.name),
         "std": float(np.std(scores)) if scores else None,
         "worst": metric.worst(scores),
-        "common_model": metrics.get(f"fl_{metric.name}") if summary["splits"] else None,
+        "common_model": metrics.get(f"fl_{metric.name}") if lasting(summary["splits"]) else None,
         **{key: (baselines.get(key) or {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "seconds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),

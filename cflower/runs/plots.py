@@ -16,7 +16,7 @@ from cflower.errors import ConfigError
 from cflower.federation.reports import Metric
 from cflower.runs.baselines import BASELINES
 from cflower.runs.compare import by_seeds
-from cflower.runs.record import Line, RecordedMatrix, RunRecord
+from cflower.runs.record import Line, RecordedMatrix, RunRecord, lasting
 from cflower.runs.report.matrices import sides_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def accuracy_picture(axes: "Axes", run: RunRecord) -> None:
     name, measured = run.metric.name, run.summary["baselines"] or {}
     levels = {BASELINES[key]: line[name] for key, line in measured.items() if line[name]}
     common = run.summary["metrics"].get(f"fl_{name}")
-    if not levels and run.summary["splits"] and common is not None:
+    if not levels and lasting(run.summary["splits"]) and common is not None:
         levels[COMMON] = common
     for words, level, dash in zip(levels, levels.values(), ("--", ":"), strict=False):
         axes.axhline(level, color="black", linestyle=dash, linewidth=1, label=words)
@@ -235,7 +235,7 @@ def norm_picture(axes: "Axes", run: RunRecord) -> None:
 
 def mark_splits(axes: "Axes", run: RunRecord) -> None:
     """A dotted line at every round that split a cluster."""
-    for server_round in sorted({split["round"] for split in run.summary["splits"]}):
+    for server_round in sorted({split["round"] for split in lasting(run.summary["splits"])}):
         axes.axvline(server_round, color="black", linestyle=(0, (1, 2)), linewidth=1)
 
 

@@ -11,11 +11,13 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
 from cflower.runs.run_files import read_json
+from cflower.runs.serialization import ABOUT_TRIALS
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
@@ -105,11 +107,13 @@ class RunRecord:
 
     @cached_property
     def by_cluster(self) -> dict[str, list[Line]]:
-        """The lines of each cluster, by round."""
-        lines: dict[str, list[Line]] = {}
-        for line in self.lines:
-            lines.setdefault(line["cluster"], []).append(line)
-        return {name: lines[name] for name in in_order(lines)}
+        """The lines of each cluster before it was split, by round."""
+        return by_cluster(line for line in self.lines if line["decision"] not in ABOUT_TRIALS)
+
+    @cached_property
+    def trials(self) -> dict[str, list[Line]]:
+        """The lines of each cluster whose split was on trial, of these rounds."""
+        return by_cluster(line for line in self.lines if line["decision"] in ABOUT_TRIALS)
 
     @property
     def leaves(self) -> list[str]:
@@ -142,6 +146,19 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size", "heard-share")
     criterion = {key: config[key] for key in keys if key in config}
     return {**config, "method": method, "criterion": {"name": name, **criterion}}
+
+
+def by_cluster(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """Lines by their cluster, in natural order."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line["cluster"], []).append(line)
+    return {name: found[name] for name in in_order(found)}
+
+
+def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The splits of a summary that were not taken back."""
+    return [split for split in splits if split.get("trial") != Standing.UNDONE]
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
@@ -192,10 +209,10 @@ def finding(summary: Mapping[str, Any]) -> str:
     own, common = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
     if own is not None:
         text += f" Own model: mean {metric.name} {metric.in_words(own)}"
-        if summary["splits"] and common is not None:
-            first = min(split["round"] for split in summary["splits"])
+        if lasting(summary["splits"]) and common is not None:
+            first = min(split["round"] for split in lasting(summary["splits"]))
             text += (
-                f"; common model before the split (round {first}): {metric.in_words(common)}; "
+                f"; common model (split in round {first}): {metric.in_words(common)}; "
                 f"{BASELINES['federated']}: {federated_in_words(summary)}"
             )
         text += "."
