@@ -291,7 +291,7 @@ def test_no_two_clusters_share_a_colour(browser: Any, tmp_path: Path) -> None:
 def test_everything_follows_a_picked_client_and_round(browser: Any, report: str) -> None:
     with Visit(browser, report) as visit:
         visit.page.click("#client-table button:text-is('client-7')")
-        assert "common model before the split (round 6), client-7" in visit.text("#scores")
+        assert "common model (split in round 6), client-7" in visit.text("#scores")
         assert visit.texts("#data .card.chosen h3 button") == ["client-7"]
         assert visit.texts("#client-table tr.chosen th") == ["client-7"]
         assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
@@ -383,7 +383,7 @@ def test_the_common_model_is_not_called_federated_learning(browser: Any, report:
     with Visit(browser, report) as visit:
         assert visit.texts("#compared dt") == [
             "own model, of each client’s cluster",
-            "common model before the split (round 6)",
+            "common model (split in round 6)",
             "conventional FL for all rounds",
         ]
         assert visit.texts("#compared dd") == ["91.5%", "74.0%", "not measured"]
@@ -402,7 +402,7 @@ def test_measured_baselines_stand_beside_the_own_model(browser: Any, tmp_path: P
         assert said[0].startswith("Own model: 549 against 548 of 600 held-out examples; ")
         assert said[0].endswith(": no difference")
         assert said[1].endswith(": worth it")
-        assert "stopped learning" not in visit.text("#compared-hint")
+        assert "did not learn" not in visit.text("#compared-hint")
         better = visit.page.locator("#facts div", has_text="under conventional FL")
         assert better.locator("dd").inner_text() == "15"
         heads = visit.texts("#client-table thead th")
@@ -459,7 +459,7 @@ def test_a_run_without_clustering_says_nothing_about_it(
             assert visit.page.locator(section).is_hidden()
         visit.page.evaluate("document.getElementById('config').remove()")
         text = visit.text("main")
-        for word in ("criterion", "cluster", "difference", "before the split", "★"):
+        for word in ("criterion", "cluster", "difference", "common model", "★"):
             assert word not in text
         assert visit.texts("#client-table thead th")[:2] == ["client ↑", "own model"]
 
@@ -476,7 +476,7 @@ def test_a_metric_that_is_better_lower(browser: Any, tmp_path: Path) -> None:
         assert visit.complaints == []
         assert visit.text("#scores-title").startswith("Perplexity of every client")
         assert visit.texts("#compared dd")[:2] == ["0.903", "0.738"]
-        better = visit.page.locator("#facts div", has_text="better than before")
+        better = visit.page.locator("#facts div", has_text="better than under")
         assert better.locator("dd").inner_text() == "1"  # client-3 had 1.0 before
 
 
