@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cflower.errors import ConfigError
 from cflower.runs.baselines import BASELINES, Paired, against
-from cflower.runs.record import RunRecord
+from cflower.runs.record import RunRecord, lasting
 from cflower.runs.tables import shown
 
 LONGEST = 60
@@ -76,7 +76,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "mean": metrics.get(metric.name),
         "std": float(np.std(scores)) if scores else None,
         "worst": metric.worst(scores),
-        "common_model": metrics.get(f"fl_{metric.name}") if summary["splits"] else None,
+        "common_model": metrics.get(f"fl_{metric.name}") if lasting(summary["splits"]) else None,
         **{key: (baselines.get(key) or {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "seconds": sum({line["round"]: line["seconds"] for line in run.lines}.values()),
@@ -95,7 +95,7 @@ def column_of(run: RunRecord) -> dict[str, str]:
         f"mean {measures['metric']}": metric.in_words(measures["mean"]),
         "± std of the clients": metric.in_words(measures["std"]),
         "worst client": metric.in_words(measures["worst"]),
-        "common model, at the first split": metric.in_words(measures["common_model"]),
+        "common model at the end": metric.in_words(measures["common_model"]),
         **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
         "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
         "seconds in rounds": f"{measures['seconds']:.0f}",
