@@ -93,6 +93,7 @@ class AutoCriterion:
     """
 
     name: ClassVar[str] = "auto"
+    trial_rounds: ClassVar[int] = 4
 
     max_mean_ratio: float = 0.6
     min_norm_ratio: float = 0.3

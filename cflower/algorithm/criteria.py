@@ -34,6 +34,10 @@ class Outcome(StrEnum):
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
+    ON_TRIAL = "on trial"
+    CONFIRMED = "split confirmed"
+    UNDONE = "split taken back"
+    PUT_OFF = "split put off"
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ class Decision:
     """Of the sides considered, when a similarity matrix was computed."""
     sides: tuple[tuple[str, ...], ...] = ()
     """The members of each child, when split."""
+    children: tuple[str, ...] = ()
+    """The children's names, when split."""
     clients: tuple[str, ...] = ()
     """Order of ``similarity``."""
     similarity: Matrix | None = field(default=None, repr=False, compare=False)

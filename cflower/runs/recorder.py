@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
@@ -22,22 +22,23 @@ from cflower.federation.observers import Checkpoint, Observer, RunStart
 from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
-from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
 from cflower.runs.record import read_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
     data_line,
+    note_split,
     rand_index,
     round_line,
     served_line,
-    split_line,
     tree_lines,
 )
 from cflower.runs.tables import as_text, headline, model_table, run_view
 
 CHECKPOINTS = "checkpoints"
+FOLDERS = ("models", "general", "edges")
 MAY_CHANGE = (
     "resume",
     "output-dir",
@@ -128,6 +129,10 @@ class Recorder(Observer):
             resume was started with another config.
         """
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._checkpoints = Checkpoints(
+            self.path / CHECKPOINTS,
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
         begun = {
             "config": self.config,
             "settings": dict(run.settings),
@@ -158,8 +163,7 @@ class Recorder(Observer):
         for line, decision in zip(lines, report.decisions, strict=True):
             if decision.similarity is not None:
                 self._write_similarity(decision)
-            if decision.outcome is Outcome.SPLIT:
-                self._splits.append(split_line(line, report.state.tree))
+            note_split(self._splits, line)
         for client, measured in report.measured.items():
             self._clients.setdefault(client, {}).update(measured.metrics)
         # Added, not written anew: a line that is cut short lies after the last checkpoint.
@@ -167,11 +171,7 @@ class Recorder(Observer):
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self._write_tree(report.state.tree, report.layout)
         self._write_summary(report.server_round, report)
-        write_checkpoint(
-            self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state, report.failures),
-            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
-        )
+        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
@@ -221,7 +221,7 @@ class Recorder(Observer):
             self._say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
-        checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
+        checkpoint = self._checkpoints.newest(self._say)
         self._say(f"Going on after round {checkpoint.server_round}.")
         kept = [
             line
@@ -232,8 +232,7 @@ class Recorder(Observer):
         for line in kept:
             for client, metrics in line["clients"].items():
                 self._clients.setdefault(client, {}).update(metrics)
-            if line["decision"] == Outcome.SPLIT:
-                self._splits.append(split_line(line, checkpoint.state.tree))
+            note_split(self._splits, line)
         return checkpoint
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -259,7 +258,15 @@ class Recorder(Observer):
             if cluster.edge and cluster.name not in self._written:
                 self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
             self._written[cluster.name] = cluster.model
+        for cluster in tree.clusters.values():
+            written = f"general/{cluster.name}"
+            if cluster.general is not None and self._written.get(written) is not cluster.general:
+                self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
+                self._written[written] = cluster.general
         self._write_json("tree.json", tree_lines(tree))
+        for path in self.path.glob("*/0*.safetensors"):
+            if path.parent.name in FOLDERS and path.stem not in tree.clusters:
+                path.unlink()  # of children that were joined again
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """``summary.json``, also as `summary`."""
