@@ -16,6 +16,7 @@ from cflower.errors import CFlowerError, FederationError
 from cflower.federation.arrays import record_of
 from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.layout import Layout
 from cflower.federation.observers import Observer
 from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
 from cflower.federation.roll_call import RollCall
@@ -89,7 +90,8 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     spec, seeds = most_common(told), SeedAgreement.among(told, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
     roll_call.gather(grid, config.min_available_nodes)
-    return ask_first_model(grid, roll_call) if private else initial_model(config, spec)
+    model = initial_model(config, spec)
+    return ask_first_model(grid, roll_call, Layout.of(model)) if private else model
 
 
 def strategy_of(

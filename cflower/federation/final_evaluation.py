@@ -29,6 +29,7 @@ from cflower.federation.replies import (
     read_record,
 )
 from cflower.federation.reports import ClientResult, FinalReport
+from cflower.federation.told import facts_in
 from cflower.ordering import in_order
 
 WAY = f"{MessageType.EVALUATE}.way"
@@ -123,7 +124,7 @@ class FinalEvaluation:
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by = self.messenger.keys.weighted_by
         read = {name: read_record(content.metric_records[name], weighted_by) for name in names}
-        facts = dict(content.config_records.get(FACTS, {}))
+        facts = self._facts(client, content)
         best, ensemble = read.pop(BEST), read.pop(ENSEMBLE)
         best_cluster = str(facts.get(BEST_CLUSTER))
         if best_cluster not in read:
@@ -138,7 +139,7 @@ class FinalEvaluation:
         results = {}
         for client, metrics in leaf.metrics.items():
             first, last = paths[client][0].name, paths[client][-1].name
-            facts = dict(leaf.contents[client].config_records.get(FACTS, {}))
+            facts = self._facts(client, leaf.contents[client])
             if client not in longer:
                 only = {last: metrics}
                 results[client] = self._result(client, only, facts, metrics, metrics, last)
@@ -146,6 +147,13 @@ class FinalEvaluation:
                 levels = {first: general.metrics[client], last: metrics}
                 results[client] = self._result(client, levels, facts)
         return results
+
+    def _facts(self, client: str, content: RecordDict) -> dict[str, Any]:
+        """What a client told with its metrics, without what is of the wrong kind."""
+        facts, problems = facts_in(content, FACTS)
+        for problem in problems:
+            log(WARNING, "What client %s tells is set aside: %s.", client, problem)
+        return facts
 
     def _result(
         self,

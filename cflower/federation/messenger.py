@@ -14,6 +14,7 @@ from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.roll_call import RollCall
+from cflower.federation.told import line
 
 
 class Keys(NamedTuple):
@@ -141,5 +142,6 @@ class ClientMessenger:
 
     def set_aside(self, client: str, problem: str, fault: Fault = Fault.CLIENT) -> None:
         """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""
+        problem = line(problem)
         self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)

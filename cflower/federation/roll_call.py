@@ -6,6 +6,7 @@ knows the question; else its node id is its name.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
+from flwr.superlink.grid import HttpGrid
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS, ROLL_CALL, functions_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.inline_grid import CLIENT_FAILED
+from cflower.federation.told import facts_in
 from cflower.ordering import in_order
 
 TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
@@ -63,11 +66,25 @@ class RollCall:
     asks: bool | None = True
     _names: dict[int, str] = field(default_factory=dict)
     _silent_since: dict[int, float] = field(default_factory=dict)
+    _remote: bool = False
 
     @property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients that are connected, in natural order."""
         return in_order(self.nodes)
+
+    @property
+    def announced(self) -> int:
+        """How many clients a simulation has, as most of them tell; 0 if most tell nothing."""
+        told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
+        counts = Counter(facts.get("num-partitions", 0) for facts in told)
+        number, votes = counts.most_common(1)[0] if counts else (0, 0)
+        return number if 2 * votes > len(told) else 0
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the nodes are those of a simulation, which are there from first to last."""
+        return bool(self.announced) and not self._remote
 
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
@@ -85,8 +102,7 @@ class RollCall:
         deadline, before = time.monotonic() + self.timeout, -1
         while True:
             unanswered = self.update(grid)
-            told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
-            announced = max((facts.get("num-partitions", 0) for facts in told), default=0)
+            announced = self.announced
             there = len(self.nodes) + len(self.refused)
             # Nodes of which nobody says how many they are may still be coming in.
             settled, before = self.asks or there == before, there
@@ -95,12 +111,13 @@ class RollCall:
             if (complete or late) and len(self.nodes) >= at_least:
                 return self.clients
             # A simulation never grows, so there is nothing to wait for.
-            if (complete and announced) or late:
+            if (complete and self.simulated) or late:
                 raise FederationError(self._too_few(at_least, announced))
             time.sleep(0.1)
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
+        self._remote = isinstance(grid, HttpGrid)
         if self.asks is None:
             self.asks = ROLL_CALL in (functions_of(grid) or ())
         live, now = set(grid.get_node_ids()), time.monotonic()
@@ -149,8 +166,9 @@ class RollCall:
         for reply in exchange:
             node = exchange.recipients[reply.metadata.reply_to_message_id]
             if not reply.has_error():
-                records = reply.content.config_records
-                yield node, dict(records[FACTS]) if FACTS in records else {}
+                facts, problems = facts_in(reply.content, FACTS)
+                # What it tells of itself cannot be relied on: with the first reason it is refused.
+                yield node, facts | {"problem": said_wrong(problems)} if problems else facts
             elif reply.error.code == CLIENT_FAILED:
                 yield node, {}
         self._silent_since |= dict.fromkeys(exchange.silent, time.monotonic())
@@ -158,7 +176,7 @@ class RollCall:
     def _enter(self, node: int, facts: Mapping[str, Any]) -> str:
         """Note what a node answered; the problem, if it cannot take part."""
         name = str(facts.get("client-id", node))
-        problem = str(facts.get("problem", "")) or (TWIN if name in self.nodes else "")
+        problem = facts.get("problem", "") or (TWIN if name in self.nodes else "")
         problem = problem or self.check(facts)
         if problem:
             self.refused[node] = Refusal(name, problem, facts)
@@ -190,3 +208,8 @@ class RollCall:
             f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
             f"{len(self.nodes)}{refused}: {how}."
         )
+
+
+def said_wrong(problems: Iterable[str]) -> str:
+    """Why a client cannot take part whose facts are not of the right kind."""
+    return f"what it tells of itself is wrong: {'; '.join(problems)}"

@@ -565,7 +565,7 @@ class ClusteredFL(Strategy):
     @property
     def _simulated(self) -> bool:
         """Whether the nodes are those of a simulation, which announce how many they are."""
-        return any("num-partitions" in facts for facts in self.roll_call.facts.values())
+        return self.roll_call.simulated
 
     def _admit(self, grid: Grid, server_round: int) -> None:
         """Find out who is there; newcomers become clients."""

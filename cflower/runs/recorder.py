@@ -28,11 +28,13 @@ from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
     data_line,
+    numbers,
     rand_index,
     round_line,
     served_line,
     split_line,
     tree_lines,
+    true_groups,
 )
 from cflower.runs.tables import as_text, headline, model_table, run_view
 
@@ -160,7 +162,7 @@ class Recorder(Observer):
             if decision.outcome is Outcome.SPLIT:
                 self._splits.append(split_line(json.loads(self._lines[-1]), report.state.tree))
         for client, measured in report.measured.items():
-            self._clients.setdefault(client, {}).update(measured.metrics)
+            self._clients.setdefault(client, {}).update(numbers(measured.metrics))
         self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
         self._write_tree(report.state.tree, report.layout)
         self._write_summary(report.server_round, report)
@@ -268,7 +270,7 @@ class Recorder(Observer):
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients
         }
-        groups = {n: r.facts["group"] for n, r in results.items() if "group" in r.facts}
+        groups = true_groups(results)
         self.summary = {
             "run_id": self.path.name,
             "finished": final is not None,

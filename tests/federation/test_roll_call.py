@@ -216,3 +216,40 @@ def test_a_simulation_in_which_all_are_refused_is_told_at_once():
     with pytest.raises(FederationError, match=r"^no such set$"):
         RollCall(timeout=30).gather(grid, 2)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("facts", [{"class_names": 5}, {"class_names": [1, 2]}, {"input_shape": 5}])
+def test_a_late_joining_node_with_facts_of_the_wrong_kind_is_refused(facts):
+    usual = {"input_shape": [3], "class_names": ["cat", "dog"]}
+    said = {i: {"client_id": f"p-{i}", **usual} for i in (1, 2)}
+    grid = grid_of({**said, 3: {"client_id": "p-3", **usual, **facts}})
+    roll_call, grid.live = RollCall(), {1, 2}
+    roll_call.gather(grid, 2)
+    roll_call.require(most_common(roll_call.facts.values()).problem_with)
+    grid.live = {1, 2, 3}
+    assert roll_call.update(grid) == 0
+    assert roll_call.clients == ("p-1", "p-2")
+    assert roll_call.refused[3].reason.startswith("what it tells of itself is wrong: ")
+
+
+def test_one_node_does_not_make_a_simulation_of_a_federation():
+    facts = {i: {"client_id": f"p-{i}"} for i in (1, 2, 3)}
+    facts[3]["num_partitions"] = 1_000_000
+    roll_call = RollCall(timeout=30)
+    assert roll_call.gather(grid_of(facts), 2) == ("p-1", "p-2", "p-3")
+    assert not roll_call.simulated
+
+
+def test_real_nodes_are_never_a_simulation(monkeypatch):
+    # The first node alone tells that it is all there is: the others may still be coming.
+    grid = grid_of({1: {"client_id": "p-1", "num_partitions": 1}})
+    roll_call = RollCall(timeout=0.3)
+    roll_call.update(grid)
+    assert roll_call.simulated
+    monkeypatch.setattr("cflower.federation.roll_call.HttpGrid", ScriptedGrid)
+    roll_call.update(grid)
+    assert not roll_call.simulated
+    began = time.monotonic()
+    with pytest.raises(FederationError):
+        roll_call.gather(grid, 2)
+    assert time.monotonic() - began >= 0.3
