@@ -164,3 +164,26 @@ def test_texts_in_replies_reach_log_and_folder_bounded_and_stripped(tmp_path, ca
     assert "\x1b" not in caplog.text and "\x07" not in caplog.text
     assert "\\u001b" not in (folder / "rounds.jsonl").read_text()
     assert sum(path.stat().st_size for path in folder.rglob("*.json*")) < 100_000
+
+
+@pytest.mark.parametrize("value", [-1e9, 1e308, 1.5, -0.1, 0.0])
+def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
+    lies = measured(accuracy=value, **{"num-examples": 10**12})
+
+    class Honest(Hostile):
+        def _evaluate(self, message, context):
+            reply = super()._evaluate(message, context)
+            reply.content["metrics"]["accuracy"] = 0.9
+            return reply
+
+    clients = Honest((0,) * 10, tells={"evaluate": lies})
+    recorder = Recorder(tmp_path)
+    ClusteredFL(NeverSplit(), observers=[recorder]).start(
+        clients.grid(), initial_arrays(), num_rounds=2
+    )
+    summary = is_readable(recorder.path)
+    assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.0901)
+    plausible = 0 <= value <= 1
+    assert ("accuracy" in summary["clients"]["partition-9"]) is plausible
+    assert "count for at most 4 usual clients" in caplog.text
+    assert ("What client partition-9 measured cannot be" in caplog.text) is not plausible

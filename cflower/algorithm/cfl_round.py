@@ -36,6 +36,8 @@ class KnownUpdate(NamedTuple):
     num_examples: float
     origin: Vector
     """What is kept of the θ_c it started from; one array for all clients of a round."""
+    share: float = 1.0
+    """How much of its weight counts."""
 
 
 class Reply(NamedTuple):
@@ -47,6 +49,8 @@ class Reply(NamedTuple):
     norm: float
     """‖Δ_i‖ over all trained entries."""
     num_examples: float
+    share: float = 1.0
+    """How much of its weight counts."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class CFL:
                 reply.norm,
                 reply.num_examples,
                 origins[start.name],
+                reply.share,
             )
             if reply.client in tree.unassigned:
                 tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
@@ -219,7 +224,11 @@ class CFL:
 
     def _weight(self, known: KnownUpdate) -> float:
         """w_i before normalisation."""
-        return known.num_examples if self.weighting == "examples" else 1.0
+        return self.weight_of(known.num_examples) * known.share
+
+    def weight_of(self, num_examples: float) -> float:
+        """What a client with so many examples would weigh if all of it counted."""
+        return num_examples if self.weighting == "examples" else 1.0
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""

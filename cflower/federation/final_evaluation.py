@@ -7,6 +7,7 @@ plain evaluate messages, with its own cluster's model and with θ*_root.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from logging import WARNING
 from typing import Any
 
@@ -21,6 +22,7 @@ from cflower.federation.client_names import FACTS
 from cflower.federation.failures import ExchangeOutcome, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger, Measured
+from cflower.federation.plausible import Range
 from cflower.federation.replies import (
     BadReplyError,
     ClientMetrics,
@@ -96,6 +98,7 @@ class FinalEvaluation:
                 ", ".join(in_order(unable)),
                 report.selection,
             )
+        self.messenger.tell_heavy(report.served)
         weighted_by = self.messenger.keys.weighted_by
         told = {
             client: as_record(own.metrics | {weighted_by: own.num_examples})
@@ -113,7 +116,12 @@ class FinalEvaluation:
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
         self._judge(results)
-        return results
+        told = [one for result in results.values() for one in result.measured]
+        plausible = Range.of(told)
+        return {
+            client: result.each(partial(self.messenger.plausible, client, plausible=plausible))
+            for client, result in results.items()
+        }
 
     def _read_path(self, client: str, message: Message, path: tuple[Cluster, ...]) -> ClientResult:
         if message.has_error():

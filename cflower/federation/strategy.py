@@ -31,6 +31,7 @@ from cflower.federation.final_evaluation import FinalEvaluation
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.messenger import ClientMessenger, Keys, Measured
 from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
+from cflower.federation.plausible import mean_over_clients
 from cflower.federation.replies import ClientMetrics, as_record, weighted_mean
 from cflower.federation.reports import FinalReport, Metric, RoundReport
 from cflower.federation.results import ClusteredResult, tree_lines
@@ -76,7 +77,7 @@ class ClusteredFL(Strategy):
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
         A reply whose update is longer than this times the median of its cluster's other known
-        updates is set aside, see `NormFilter`; 0: none is.
+        updates is set aside, see `Influence`; 0: none is.
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
@@ -423,7 +424,9 @@ class ClusteredFL(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
-        this = TrainingRound(self.state, self.layout, self._messenger, self.max_norm_ratio)
+        this = TrainingRound(
+            self.state, self.layout, self._messenger, self._cfl.weight_of, self.max_norm_ratio
+        )
         self._round = this
         result = self._cfl.run_round(
             self.state,
@@ -439,7 +442,7 @@ class ClusteredFL(Strategy):
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
         if not this.measured:
             return None, None
-        metrics = as_record(weighted_mean(this.measured.values()))
+        metrics = as_record(mean_over_clients(this.measured.values()))
         if self.train_metrics_aggr_fn is not None:
             metrics = self.train_metrics_aggr_fn(this.contents, self.keys.weighted_by)
         self._returned = self.layout.record(self.tree.root.model)
@@ -537,7 +540,7 @@ class ClusteredFL(Strategy):
         if self.evaluate_metrics_aggr_fn is not None:
             contents = list(measured.contents.values())
             return self.evaluate_metrics_aggr_fn(contents, self.keys.weighted_by)
-        return as_record(weighted_mean(measured.metrics.values()))
+        return as_record(mean_over_clients(measured.metrics.values()))
 
     def _evaluate_centrally(
         self,

@@ -107,7 +107,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             for cluster in tree.clusters.values()
         ],
         "known": {
-            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin)]
+            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin), k.share]
             for client, k in known.items()
         },
     }
@@ -135,8 +135,10 @@ def decode(content: bytes) -> Checkpoint:
         for c in structure["clusters"]
     }
     known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, num_examples, arrays[origin])
-        for client, (server_round, vector, norm, num_examples, origin) in structure["known"].items()
+        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *share)
+        for client, (server_round, vector, norm, examples, origin, *share) in (
+            structure["known"].items()
+        )
     }
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
