@@ -115,6 +115,7 @@ def strategy_of(
         similarity_layers=config.similarity_layers,
         projection_dim=config.projection_dim,
         max_norm_ratio=config.max_norm_ratio,
+        max_influence=config.max_influence,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
         selection=config.selection,

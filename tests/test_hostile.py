@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, MetricRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
+from cflower.algorithm.criteria import NeverSplit
 from cflower.federation.client_names import FACTS
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
@@ -171,6 +172,8 @@ def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
     lies = measured(accuracy=value, **{"num-examples": 10**12})
 
     class Honest(Hostile):
+        """All measure 0.9."""
+
         def _evaluate(self, message, context):
             reply = super()._evaluate(message, context)
             reply.content["metrics"]["accuracy"] = 0.9

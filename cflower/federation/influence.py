@@ -24,6 +24,7 @@ LONGEST = 2.0
 MOST = 4.0
 """Usual clients that one may count for. A fifth of the clients, all at this limit, pull as hard as
 the other four fifths."""
+NO_LIMIT = 1e300
 TOLD = 0.5
 """Who counts for less than this share of what it claims is told of."""
 
@@ -62,7 +63,7 @@ class Company:
         self.now.add(answer.client)
         self.early.append(answer)
 
-    def in_line(self, members: int, ratio: float) -> Iterator[TrainReply]:
+    def in_line(self, members: int, longest: float, most: float) -> Iterator[TrainReply]:
         """The replies that need not wait for the others; the rest is held."""
         enough, all_trained = min(ENOUGH, members - 1), not next(iter(self.carried.values())).size
         if len(self.lengths) <= enough or not (all_trained or len(self.carried) > enough):
@@ -72,11 +73,10 @@ class Company:
             self.usual = Usual.of(self)
         for answer in self.early:
             client = answer.client
-            most = min(ratio or LONGEST, LONGEST)
             fits = (
-                self.lengths[client] <= most * self.usual.length
-                and self.pulls[client] <= MOST * self.usual.pull
-                and (self.carried[client] <= MOST * self.usual.carried).all()
+                self.lengths[client] <= longest * self.usual.length
+                and self.pulls[client] <= most * self.usual.pull
+                and (self.carried[client] <= most * self.usual.carried).all()
             )
             if fits:
                 yield answer
@@ -147,6 +147,9 @@ class Influence:
     ratio : float
         An update longer than this times the median is set aside altogether; 0: none, only updates
         whose norm is not even finite.
+    most : float
+        Usual clients that one may count for, `MOST` unless asked; 0: any number, and updates of any
+        length, as eq. 2 has it.
 
     Attributes
     ----------
@@ -161,8 +164,10 @@ class Influence:
         layout: Layout,
         weight: Callable[[float], float],
         ratio: float = 0.0,
+        most: float = MOST,
     ) -> None:
         self._tree, self._layout, self._weight, self._ratio = tree, layout, weight, ratio
+        self._most, self._longest = (most, LONGEST) if most else (NO_LIMIT, NO_LIMIT)
         self.lowered: dict[str, float] = {}
         self._companies = {}
         for leaf in tree.leaves:
@@ -176,6 +181,7 @@ class Influence:
         self, answers: Iterable[TrainReply], set_aside: Callable[[str, str], None]
     ) -> Iterator[Admitted]:
         """The answers, held to what is usual; ``set_aside(client, problem)`` hears of the rest."""
+        early = min(self._ratio or np.inf, self._longest)
         for answer in answers:
             start = self._tree.training_cluster(answer.client)
             if not np.isfinite(answer.norm):
@@ -186,7 +192,7 @@ class Influence:
                 company = self._companies[start.name]
                 weight = self._weight(answer.measured.num_examples)
                 company.add(answer, weight, self._carried(answer.update))
-                for reply in company.in_line(len(start.members), self._ratio):
+                for reply in company.in_line(len(start.members), early, self._most):
                     yield Admitted(reply)
         for company in self._companies.values():
             for answer in (*company.early, *company.held):
@@ -213,17 +219,17 @@ class Influence:
             )
             set_aside(answer.client, problem)
             return None
-        clipped = min(1.0, LONGEST / times) if times else 1.0
+        clipped = min(1.0, self._longest / times) if times else 1.0
         together = sum(others.pulls[name] for name in others.now)
-        limit = min(MOST * usual.pull, together or np.inf)
+        limit = min(self._most * usual.pull, together or NO_LIMIT)
         pull = company.pulls[answer.client] * clipped
-        share = limit / pull if 0 < limit < pull else 1.0
+        share = limit / pull if 0 < limit < pull and self._most < NO_LIMIT else 1.0
         if clipped * share < TOLD:
             self.lowered[answer.client] = clipped * share
         trained, carried = answer.update
         update = Weights(
             trained * trained.dtype.type(clipped) if clipped < 1 else trained,
-            self._bounded(carried, company.carried[answer.client], MOST * usual.carried),
+            self._bounded(carried, company.carried[answer.client], self._most * usual.carried),
         )
         return Admitted(answer._replace(update=update), share)
 

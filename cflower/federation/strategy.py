@@ -28,6 +28,7 @@ from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.describing import described, plain
 from cflower.federation.failures import ExchangeOutcome, FailureRecord
 from cflower.federation.final_evaluation import FinalEvaluation
+from cflower.federation.influence import MOST
 from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.messenger import ClientMessenger, Keys, Measured
 from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
@@ -78,6 +79,9 @@ class ClusteredFL(Strategy):
     max_norm_ratio : float
         A reply whose update is longer than this times the median of its cluster's other known
         updates is set aside, see `Influence`; 0: none is.
+    max_influence : float
+        As how many usual clients of its cluster one may count in the mean update, by its examples
+        and the length of its update, see `Influence`; 0: as many as it claims: eq. 2 exactly.
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
@@ -138,6 +142,7 @@ class ClusteredFL(Strategy):
         projection_dim: int = 16384,
         untrained: Sequence[str] = UNTRAINED,
         max_norm_ratio: float = 0.0,
+        max_influence: float = MOST,
         exclude_after: int = 5,
         isolated: bool = False,
         selection: Selection = "leaf",
@@ -157,7 +162,8 @@ class ClusteredFL(Strategy):
         self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
         self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
         self.untrained = tuple(untrained)
-        self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
+        self.max_norm_ratio, self.max_influence = max_norm_ratio, max_influence
+        self.exclude_after = exclude_after
         self.isolated, self.seed = isolated, seed
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
@@ -219,6 +225,7 @@ class ClusteredFL(Strategy):
             "projection-dim": self.projection_dim,
             "untrained": list(self.untrained),
             "max-norm-ratio": self.max_norm_ratio,
+            "max-influence": self.max_influence,
             "exclude-after": self.exclude_after,
             "selection": self.selection,
             "seed": self.seed,
@@ -425,7 +432,12 @@ class ClusteredFL(Strategy):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
         this = TrainingRound(
-            self.state, self.layout, self._messenger, self._cfl.weight_of, self.max_norm_ratio
+            self.state,
+            self.layout,
+            self._messenger,
+            self._cfl.weight_of,
+            self.max_norm_ratio,
+            self.max_influence,
         )
         self._round = this
         result = self._cfl.run_round(

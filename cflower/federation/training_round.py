@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from cflower.algorithm.cfl_round import CFLState, Reply
 from cflower.algorithm.criteria import Decision
 from cflower.federation.failures import Problem, fault_of
-from cflower.federation.influence import Influence
+from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger, Measured
 from cflower.federation.plausible import Range
@@ -45,6 +45,7 @@ class TrainingRound:
     weight: Callable[[float], float] = float
     """w_i before normalisation, from a number of examples."""
     max_norm_ratio: float = 0.0
+    max_influence: float = MOST
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -62,7 +63,14 @@ class TrainingRound:
     def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
         tree = self.state.tree
-        influence = Influence(tree, self.state.known, self.layout, self.weight, self.max_norm_ratio)
+        influence = Influence(
+            tree,
+            self.state.known,
+            self.layout,
+            self.weight,
+            self.max_norm_ratio,
+            self.max_influence,
+        )
         for reply, share in influence.sift(self._read(replies), self.messenger.set_aside):
             client, update, norm, measured = reply
             self.measured[client] = measured

@@ -29,12 +29,12 @@ def reply(client, length, examples=100.0, carried=()):
     )
 
 
-def sifted(*replies, model=TRAINED, known=(), ratio=0.0, weight=float, members=None):
+def sifted(*replies, model=TRAINED, known=(), ratio=0.0, weight=float, members=None, most=MOST):
     layout = Layout.of(model)
     members = members or tuple(f"c{i}" for i in range(len(replies)))
     tree = ParameterTree.initial(layout.weights(model), members)
     aside = {}
-    influence = Influence(tree, dict(known), layout, weight, ratio)
+    influence = Influence(tree, dict(known), layout, weight, ratio, most)
     admitted = {one.reply.client: one for one in influence.sift(replies, aside.__setitem__)}
     return admitted, aside, influence.lowered
 
@@ -82,6 +82,20 @@ def test_ten_times_the_examples_still_count_for_more():
     admitted, _, lowered = sifted(*replies)
     assert pull(admitted["c0"], 1000) == pytest.approx(400)
     assert lowered == {"c0": pytest.approx(0.4)}
+
+
+def test_who_trusts_the_clients_has_eq_2_as_it_is():
+    replies = [reply(i, 1.0, carried=(0, 0, 5)) for i in range(5)]
+    replies.append(reply(5, 1000, 1e9, (1e9, 0, 5)))
+    admitted, _, lowered = sifted(*replies, model=CARRYING, most=0.0)
+    assert sorted(admitted) == [one.client for one in replies]
+    for one in replies:
+        for now, before in zip(admitted[one.client].reply.update, one.update, strict=True):
+            np.testing.assert_array_equal(now, before)
+        assert admitted[one.client].share == 1.0
+    assert lowered == {}
+    _, aside, _ = sifted(*replies, model=CARRYING, most=0.0, ratio=10.0)
+    assert list(aside) == ["c5"]
 
 
 def test_where_all_weigh_the_same_only_the_length_counts():
