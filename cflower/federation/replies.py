@@ -119,7 +119,7 @@ def first_line(reason: str | None) -> str:
     # What a client sends may be long.
     text = text[-LONGEST_REASON:] if traced else text[:LONGEST_REASON]
     lines = [one.strip() for one in text.splitlines() if one.strip()] or ["no reason given"]
-    return line(lines[-1 if traced else 0])[:300]
+    return line(lines[-1 if traced else 0])[:300].rstrip(".")
 
 
 def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:

@@ -2,6 +2,7 @@ import time
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import answer
@@ -205,7 +206,7 @@ def test_who_does_not_go_with_the_others_is_refused_now_and_later():
     roll_call.update(grid)
     assert roll_call.clients == ("a", "c")
     assert roll_call.refused[3].client == "d"
-    with pytest.raises(FederationError, match=r"needs 3 .* has 2; refused: b: its inputs"):
+    with pytest.raises(FederationError, match=r"needs 3 .* has 2 \(a, c\); refused: b: its inputs"):
         roll_call.gather(grid, 3)
 
 
@@ -253,3 +254,35 @@ def test_real_nodes_are_never_a_simulation(monkeypatch):
     with pytest.raises(FederationError):
         roll_call.gather(grid, 2)
     assert time.monotonic() - began >= 0.3
+
+
+def test_a_node_that_does_not_answer_is_named_and_named_once(caplog):
+    grid = grid_of({1: {"client_id": "a"}, 7: None, 8: Error(5, "gone\x1b[31m")})
+    roll_call = RollCall(timeout=0.2)
+    assert roll_call.gather(grid, 1) == ("a",)
+    for _ in range(3):
+        roll_call.update(grid)
+    said = [r.getMessage() for r in caplog.records if "not in the roll call" in r.getMessage()]
+    assert len(said) == 1
+    assert "node 7 did not answer within 0.2 s" in said[0]
+    assert "node 8 answered with an error: gone [31m" in said[0]
+
+
+def test_a_silent_node_is_named_as_it_is_registered(caplog):
+    grid = grid_of({1: {"client_id": "a"}, 7: None})
+    grid.get_nodes = lambda: [NodeInfo(node_id=1), NodeInfo(node_id=7, name="site-b")]
+    RollCall(timeout=0.2).gather(grid, 1)
+    assert "site-b did not answer within 0.2 s" in caplog.text
+
+
+def test_the_error_about_too_few_nodes_names_who_is_there_and_who_is_not():
+    facts = {1: {"client_id": "a"}, 2: {"client_id": "b", "problem": "no data"}, 7: None}
+    grid, roll_call = grid_of({**facts, 4: {"client_id": "d"}}), RollCall(timeout=0.2)
+    roll_call.update(grid)
+    grid.live = {1, 2, 7}
+    with pytest.raises(FederationError) as caught:
+        roll_call.gather(grid, 4)
+    assert str(caught.value).startswith(
+        "This run needs 4 SuperNodes (min-available-nodes) and has 1 (a); refused: b: no data; "
+        "left again: d: connected as well: node 7 did not answer within 0.2 s, as happens while "
+    )
