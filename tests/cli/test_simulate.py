@@ -225,3 +225,20 @@ def test_show_says_which_runs_there_are(simulated: tuple[Path, str]) -> None:
     failed = cflower("show", "1999", "--runs", str(run.parent))
     assert failed.returncode == 1
     assert run.name in failed.stderr
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for workers in (0, 2):
+        out = tmp_path / str(workers)
+        given = "num-server-rounds=6 dataset-size=600"
+        status, _, err = cflower(
+            "simulate", "--clients", 6, "--workers", workers, "--out", out, "-c", given
+        )
+        assert status == 0, err
+        (lines,) = out.glob("*/rounds.jsonl")
+        rounds = [json.loads(line) | {"seconds": 0} for line in lines.read_text().splitlines()]
+        models = {path.name: path.read_bytes() for path in lines.parent.glob("models/*")}
+        found.append((rounds, models))
+    assert found[0] == found[1]
