@@ -68,7 +68,7 @@ class RunConfig(TrainingSettings, DataSettings):
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
-    max_influence: float = number(4.0, least=0)
+    max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
 
     metric: str = "accuracy"

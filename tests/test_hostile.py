@@ -188,5 +188,5 @@ def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
     assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.0901)
     plausible = 0 <= value <= 1
     assert ("accuracy" in summary["clients"]["partition-9"]) is plausible
-    assert "count for at most 4 usual clients" in caplog.text
+    assert "count for at most 3 usual clients" in caplog.text
     assert ("What client partition-9 measured cannot be" in caplog.text) is not plausible

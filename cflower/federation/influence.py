@@ -21,9 +21,11 @@ ENOUGH = 3
 """Other clients that must be known to judge a reply; until then it is held back."""
 LONGEST = 2.0
 """Times the usual length of an update, to which a longer one is shortened."""
-MOST = 4.0
-"""Usual clients that one may count for. A fifth of the clients, all at this limit, pull as hard as
-the other four fifths."""
+MOST = 3.0
+"""Usual clients that one may count for. A fifth of the clients, all at this limit, have three
+sevenths of the pull: the others still have their way."""
+LARGEST_SHARE = 1 / 3
+"""Of the pull of a round, for any one client."""
 NO_LIMIT = 1e300
 TOLD = 0.5
 """Who counts for less than this share of what it claims is told of."""
@@ -128,8 +130,8 @@ class Influence:
     """Lets the replies of one round pass, none with more influence than is usual.
 
     An update longer than `LONGEST` times the median of its cluster's other members is shortened to
-    that; then a client whose pull is more than `MOST` times their median pull, or more than that of
-    all others in the round together, has its weight lowered until it is not. So are the arrays that
+    that; then a client whose pull is more than `MOST` times their median pull, or a larger
+    share of the round than `LARGEST_SHARE`, has its weight lowered until it is not. So are the arrays that
     are not trained, such as BatchNorm's statistics, each by itself. What is out of line waits for
     the end of the round, until all others are known.
 
@@ -221,7 +223,10 @@ class Influence:
             return None
         clipped = min(1.0, self._longest / times) if times else 1.0
         together = sum(others.pulls[name] for name in others.now)
-        limit = min(self._most * usual.pull, together or NO_LIMIT)
+        limit = min(
+            self._most * usual.pull,
+            together * LARGEST_SHARE / (1 - LARGEST_SHARE) or NO_LIMIT,
+        )
         pull = company.pulls[answer.client] * clipped
         share = limit / pull if 0 < limit < pull and self._most < NO_LIMIT else 1.0
         if clipped * share < TOLD:

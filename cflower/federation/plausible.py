@@ -89,7 +89,7 @@ def counted(examples: Iterable[float]) -> NDArray[np.floating]:
     fewer than three nobody can tell what is usual.
 
     >>> counted([100, 100, 100, 1000, 1e12])
-    array([100., 100., 100., 400., 100.])
+    array([100., 100., 100., 300., 100.])
     """
     claimed = np.array(list(examples), dtype=float)
     if len(claimed) < 3:
