@@ -12,7 +12,7 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError, FederationError
+from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
@@ -77,6 +77,8 @@ def run(
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
+    if recorder.problem:
+        raise RunFolderError(recorder.problem)
     if not strategy.final_report.clients:
         raise FederationError("No client answered the closing evaluation.")
     return recorder.summary

@@ -12,17 +12,36 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
+from cflower.runs.shapes import Shape, misfit, tangle
 
 FORMAT = "cflower-checkpoint-2"
 KEPT = 2
+STRUCTURE: Shape = {
+    "server_round": int,
+    "walking": {str: str},
+    "failures": dict,
+    "clusters": [
+        {
+            "name": str,
+            "members": [str],
+            "model": [str],
+            "born": int,
+            "children": [str],
+            "split_round": (int, type(None)),
+            "edge": {str: str},
+            "optimizer": {str: str},
+            "memory": dict,
+        }
+    ],
+    "known": {str: list},
+}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, write: Callable[..., None]) -> None:
@@ -68,8 +87,8 @@ def read_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
                 warn(f"The checkpoint {path} is damaged (wrong checksum): using the one before it.")
                 continue
             return decode(content)
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            warn(f"The checkpoint {path} cannot be read ({error}): using the one before it.")
+        except Exception as error:  # what is not written by us can be wrong in any way
+            warn(f"The checkpoint {path} cannot be read ({error!r}): using the one before it.")
     raise RunFolderError(
         f"There is no whole checkpoint in {folder}: start the run anew, without resume."
     )
@@ -120,6 +139,10 @@ def decode(content: bytes) -> Checkpoint:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
     arrays, structure = load(content), json.loads(metadata["structure"])
+    if problem := misfit(structure, STRUCTURE):
+        raise ValueError(f"of its structure, {problem}")
+    if problem := tangle({c["name"]: c for c in structure["clusters"]}, ROOT):
+        raise ValueError(problem)
     clusters = {
         c["name"]: Cluster(
             c["name"],

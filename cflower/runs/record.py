@@ -1,6 +1,5 @@
 """What a run folder tells, read back: also of a run that is still going on."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
-from cflower.runs.run_files import read_json
+from cflower.runs.run_files import read_json, read_lines
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
@@ -153,24 +152,6 @@ def in_words(value: float, metric: Metric) -> str:
     ('97.5%', '26.6')
     """
     return f"{value:.1%}" if "acc" in metric.name else f"{value:.4g}"
-
-
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
-
-    Raises
-    ------
-    RunFolderError
-        If a line is damaged.
-    """
-    if not path.is_file():
-        return ()
-    texts = path.read_text().splitlines(keepends=True)
-    whole = [text for text in texts if text.endswith("\n")]
-    try:
-        return tuple(json.loads(text) for text in whole)
-    except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} is damaged: {error}.") from None
 
 
 def optional(path: Path, name: str) -> dict[str, Any]:
