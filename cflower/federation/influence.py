@@ -172,9 +172,11 @@ class Influence:
         self._most, self._longest = (most, LONGEST) if most else (NO_LIMIT, NO_LIMIT)
         self.lowered: dict[str, float] = {}
         self._companies = {}
-        for leaf in tree.leaves:
-            there = {name: known[name] for name in leaf.members if name in known}
-            self._companies[leaf.name] = Company(
+        for name, cluster in tree.clusters.items():
+            # Of the inner models nothing is known from before.
+            members = cluster.members if cluster.is_leaf else ()
+            there = {client: known[client] for client in members if client in known}
+            self._companies[name] = Company(
                 {name: update.norm for name, update in there.items()},
                 {name: update.norm * weight(update.num_examples) for name, update in there.items()},
             )
@@ -185,10 +187,12 @@ class Influence:
         """The answers, held to what is usual; ``set_aside(client, problem)`` hears of the rest."""
         early = min(self._ratio or np.inf, self._longest)
         for answer in answers:
-            start = self._tree.training_cluster(answer.client)
+            general = self._tree.clusters.get(answer.general)
+            start = general or self._tree.training_cluster(answer.client)
+            walks = answer.client in self._tree.unassigned
             if not np.isfinite(answer.norm):
                 set_aside(answer.client, "has an update too long for its norm to be finite")
-            elif answer.client in self._tree.unassigned or len(start.members) < 3:
+            elif walks or len(start.members) < 3:
                 yield Admitted(answer)
             else:
                 company = self._companies[start.name]

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
 from cflower.runs import writing
-from cflower.runs.checkpoint import FORMAT, decode, encode, read_checkpoint
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json, read_lines
@@ -79,8 +79,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_is_resumed_as_told(error, tmp_p
     whole = run(tmp_path / "whole", disk)
     cut = run(tmp_path / "cut", disk, range(3, 99), error=error)
     assert cut.problem == (
-        f"Cannot write the run folder {cut.path}: {os.strerror(error)}. It is whole as it was after "
-        f"round 2: see to it that it can be written, and go on from there with "
+        f"Cannot write the run folder {cut.path}: {os.strerror(error)}. It is whole as it was "
+        f"after round 2: see to it that it can be written, and go on from there with "
         f"resume='{cut.path.name}'"
     )
     said = [r.getMessage() for r in caplog.records if "Cannot write" in r.getMessage()]
@@ -136,9 +136,11 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
 
 def test_checkpoints_are_on_the_disk_before_their_checksums_are(tmp_path, monkeypatch, disk):
     order = []
-    monkeypatch.setattr(
-        writing.os, "fsync", lambda handle: order.append(os.readlink(f"/proc/self/fd/{handle}"))
-    )
+
+    def fsync(handle):
+        order.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    monkeypatch.setattr(writing.os, "fsync", fsync)
     run(tmp_path, disk, num_rounds=1)
     names = [Path(name).name.removesuffix(".tmp") for name in order]
     needed = ["rounds.jsonl", "000001.safetensors", "checkpoints", "000001.sha256"]
@@ -165,11 +167,12 @@ DAMAGE = {
 def test_a_damaged_file_is_told_by_name_in_a_sentence(name, text, tmp_path):
     folder = made_up_run(tmp_path / "run")
     (folder / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(RunFolderError, match=name):
+        write_report(folder)
     with pytest.raises(RunFolderError) as caught:
         RunRecord.read(folder)
-        run_view(read_json(folder, "summary.json"), read_json(folder, "tree.json"))
-        write_report(folder)
-    assert name in str(caught.value) and "damaged" in str(caught.value) + "cannot be read damaged"
+    assert name in str(caught.value)
+    assert any(word in str(caught.value) for word in ("is damaged", "cannot be read"))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
@@ -188,22 +191,21 @@ def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):
     before = run(tmp_path, disk)
     folder = before.path / "checkpoints"
     last = folder / "000006.safetensors"
-    good = decode(last.read_bytes())
-    content = encode(good)
-    for wrong in ('"server_round": 6', '"clusters": [{'):
-        right = wrong.replace(": 6", ': "6"').replace('"clusters": [{', '"clusters": [5, {')
-        spoilt = content.replace(
-            json.dumps(wrong)[1:-1].encode(), json.dumps(right)[1:-1].encode(), 1
-        )
+    content = last.read_bytes()
+    for wrong, right in (
+        ('"server_round": 6', '"server_round": "6"'),
+        ('"clusters": [{', '"clusters": [5, {'),
+        ('"children": []', '"children": ["0"]'),
+    ):
+        spoilt = content.replace(*(json.dumps(text)[1:-1].encode() for text in (wrong, right)), 1)
         assert spoilt != content
         length = int.from_bytes(content[:8], "little") + len(spoilt) - len(content)
         spoilt = length.to_bytes(8, "little") + spoilt[8:]
         last.write_bytes(spoilt)
         last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt).hexdigest())
         warnings = []
-        assert read_checkpoint(folder, warnings.append).server_round == 5
+        assert Checkpoints(folder, None).newest(warnings.append).server_round == 5
         assert len(warnings) == 1 and "cannot be read" in warnings[0]
-    assert FORMAT.encode() in content
 
 
 def test_the_view_of_a_whole_folder_is_as_before(tmp_path):
