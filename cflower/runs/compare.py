@@ -127,7 +127,7 @@ def column_of(runs: Sequence[RunRecord]) -> dict[str, str]:
         f"mean {metric.name}": told("mean", metric.in_words),
         "± std of the clients": told("std", metric.in_words),
         "worst client": told("worst", metric.in_words),
-        "common model": told("common_model", metric.in_words),
+        "common model at the end": told("common_model", metric.in_words),
         **{words: told(key, metric.in_words) for key, words in BASELINES.items()},
         "adjusted Rand index": told("adjusted_rand_index", "{:.3f}".format),
         "seconds in rounds": told("seconds", "{:.0f}".format),

@@ -6,7 +6,7 @@ function drawFacts() {
   const name = metric().name;
   const rows = [];
   if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model, of each client’s cluster', about.own]);
-  if (known(about.common)) rows.push([`common model (split in round ${about.firstSplit})`, about.common]);
+  if (known(about.common)) rows.push([about.commonModel, about.common]);
   // Each client alone is only named where it was measured.
   const compared = about.baselines.filter(({ key, value }) => known(value) || (key === 'federated' && known(about.common)));
   rows.push(...compared.map(({ words, value, against }) => [words, value, against]));
@@ -16,7 +16,7 @@ function drawFacts() {
 against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured
-    ? `Mean ${name} on held-out examples. The common model was split in round ${about.firstSplit} and did not learn in all rounds after that: this difference is not the gain over conventional federated learning, which learns in every round.`
+    ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, whose model would have.`
     : rows.length ? `Mean ${name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = [['clients', String(run.clients.length), ''],
