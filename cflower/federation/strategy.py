@@ -71,9 +71,10 @@ class ClusteredFL(Rounds):
         Rounds after a split in which it is on trial: the common model goes on learning beside its
         parts, then the clients judge, see `cflower.algorithm.trial`. 0: splits are final. If not
         given, the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
-    inner_interval : int
+    inner_interval : int, optional
         In every so many-th round clients also train the model of a cluster above their own; 0:
-        those of split clusters stay as they are.
+        those of split clusters stay as they are. If not given, the criterion's own: 10 for
+        `AutoCriterion`, 0 for `NormCriterion`.
     selection : {"leaf", "best", "ensemble"}
         Which of the models on its way the closing evaluation's mean metrics take each client
         to be served by; all are in `final_report`, see `ClientResult`.
