@@ -27,6 +27,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
+"""With another value of one of these, clients have other examples."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
@@ -68,6 +70,7 @@ class RunConfig(TrainingSettings, DataSettings):
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
+    max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     inner_interval: int = number(0, least=0)
@@ -81,13 +84,24 @@ class RunConfig(TrainingSettings, DataSettings):
     output_dir: str = "~/cflower-runs"
     resume: str = ""
     tracker: str = choice("", TRACKERS)
+    baselines: bool = False
 
     def __post_init__(self) -> None:
         DataSettings.__post_init__(self)
+        if self.baselines and self.method != "clustered":
+            raise ConfigError(
+                f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
+                "leave one of them out."
+            )
         if 0 < self.max_norm_ratio < 1:
             raise ConfigError(
                 f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
                 ">= 1: below that, updates of the usual length would be set aside."
+            )
+        if 0 < self.max_influence < 1:
+            raise ConfigError(
+                f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
+                ">= 1: below that, a usual client would not count for one."
             )
         if self.privacy == "permutation" and self.similarity_layers != "*":
             raise ConfigError(
@@ -99,11 +113,10 @@ class RunConfig(TrainingSettings, DataSettings):
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
-        predicts_words, text = self.model == "lstm", self.dataset.startswith("text:")
-        if predicts_words is not text and not names_own_code(self.model):
+        if (self.model == "lstm") is not self.is_text and not names_own_code(self.model):
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
-                "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
+                "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'."
             )
         classes = self.classes
         if self.class_names and (
@@ -223,9 +236,13 @@ def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        names = {int: "a whole number", float: "a number", str: "a text in quotes"}
+        expected = {
+            int: f"a whole number, such as {spec.default!r}",
+            float: f"a number, such as {spec.default!r}",
+            str: f"a text in quotes, such as {spec.default!r}",
+            bool: "true or false",
+        }
         raise ConfigError(
-            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), "
-            f"but expected {names.get(kind, kind.__name__)}, such as {spec.default!r}."
+            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), but expected {expected[kind]}."
         )
     return value

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -12,15 +13,18 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError, FederationError
+from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.layout import Layout
 from cflower.federation.observers import Observer
 from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
+from cflower.federation.reports import FinalReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import arrays_of, build_model
+from cflower.runs.baselines import BASELINES
 from cflower.runs.progress import RoundProgress, Say
 from cflower.runs.recorder import Recorder
 from cflower.runs.trackers import Tracker
@@ -74,11 +78,31 @@ def run(
     model = agree(grid, roll_call, config)
     terminal = [] if say is None else [RoundProgress(say, Console())]
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    recorder.baselines = {} if config.baselines else None
+    train(strategy, grid, model, config)
+    if recorder.problem:
+        raise RunFolderError(f"{recorder.problem}.")
+    for method in BASELINES if config.baselines else ():
+        recorder.say(f"Training a baseline: {BASELINES[method]}.")
+        alike = replace(config, method=method, baselines=False, fraction_evaluate=0.0)
+        baseline = strategy_of(alike, None, roll_call, [])
+        recorder.add_baseline(method, train(baseline, grid, model, alike))
+    return recorder.summary
+
+
+def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig) -> FinalReport:
+    """All rounds of a strategy; how its clients are served in the end.
+
+    Raises
+    ------
+    FederationError
+        If no client answered the closing evaluation.
+    """
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:
         raise FederationError("No client answered the closing evaluation.")
-    return recorder.summary
+    return strategy.final_report
 
 
 def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
@@ -89,7 +113,8 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     spec, seeds = most_common(told), SeedAgreement.among(told, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
     roll_call.gather(grid, config.min_available_nodes)
-    return ask_first_model(grid, roll_call) if private else initial_model(config, spec)
+    model = initial_model(config, spec)
+    return ask_first_model(grid, roll_call, Layout.of(model)) if private else model
 
 
 def strategy_of(
@@ -113,6 +138,7 @@ def strategy_of(
         similarity_layers=config.similarity_layers,
         projection_dim=config.projection_dim,
         max_norm_ratio=config.max_norm_ratio,
+        max_influence=config.max_influence,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
