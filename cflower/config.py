@@ -27,6 +27,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
+"""With another value of one of these, clients have other examples."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
@@ -68,6 +70,7 @@ class RunConfig(TrainingSettings, DataSettings):
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
+    max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     inner_interval: int = number(0, least=0)
@@ -94,6 +97,11 @@ class RunConfig(TrainingSettings, DataSettings):
             raise ConfigError(
                 f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
                 ">= 1: below that, updates of the usual length would be set aside."
+            )
+        if 0 < self.max_influence < 1:
+            raise ConfigError(
+                f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
+                ">= 1: below that, a usual client would not count for one."
             )
         if self.privacy == "permutation" and self.similarity_layers != "*":
             raise ConfigError(

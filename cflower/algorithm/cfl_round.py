@@ -38,6 +38,8 @@ class KnownUpdate(NamedTuple):
     num_examples: float
     origin: Vector
     """What is kept of the θ_c it started from; one array for all clients of a round."""
+    share: float = 1.0
+    """How much of its weight counts."""
 
 
 class Reply(NamedTuple):
@@ -51,6 +53,8 @@ class Reply(NamedTuple):
     num_examples: float
     general: str = ""
     """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
+    share: float = 1.0
+    """How much of its weight counts."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ class CFL:
                 reply.norm,
                 reply.num_examples,
                 origins[start.name],
+                reply.share,
             )
             if reply.client in tree.unassigned:
                 tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
@@ -169,8 +174,7 @@ class CFL:
             tree = tree.update(*clusters, unassigned=unassigned)
         for name in lengths:
             learned = self._follow(tree.clusters[name].grown, means.mean(name))
-            cluster = replace(tree.clusters[name], general=learned.model)
-            tree = tree.update(replace(cluster, optimizer=learned.optimizer))
+            tree = tree.update(learned_on(tree.clusters[name], learned))
         for name in in_order(state.tree.clusters):
             cluster = state.tree.clusters[name]
             if cluster.trial is None or not cluster.on_trial:
@@ -286,12 +290,9 @@ class CFL:
         parent = replace(leaf, children=names, split_round=server_round, memory={})
         if self.trial_rounds:
             until = server_round + self.trial_rounds
-            learned = self._follow(leaf, mean)
             parent = replace(
-                parent,
+                learned_on(parent, self._follow(leaf, mean)),
                 memory=self.criterion.inherit(memory),
-                general=learned.model,
-                optimizer=learned.optimizer,
                 trial=Trial(server_round, until, decision.sides),
             )
             decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
@@ -314,7 +315,8 @@ class CFL:
             cluster.model.trained, mean.trained, cluster.optimizer
         )
         model = Weights(trained, cluster.model.carried + mean.carried)
-        return replace(cluster, model=self.as_sent(model), optimizer=optimizer)
+        rounds = cluster.rounds + 1
+        return replace(cluster, model=self.as_sent(model), optimizer=optimizer, rounds=rounds)
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """Σ w_i Δ_i over these clients, of what is kept of their updates."""
@@ -332,11 +334,22 @@ class CFL:
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""
-        return update.num_examples if self.weighting == "examples" else 1.0
+        return self.weight_of(update.num_examples) * update.share
+
+    def weight_of(self, num_examples: float) -> float:
+        """What a client with so many examples would weigh if all of it counted."""
+        return num_examples if self.weighting == "examples" else 1.0
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
+
+
+def learned_on(cluster: Cluster, learned: Cluster) -> Cluster:
+    """A split cluster whose model has learned on; θ*_v stays."""
+    return replace(
+        cluster, general=learned.model, optimizer=learned.optimizer, rounds=learned.rounds
+    )
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

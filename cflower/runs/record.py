@@ -1,6 +1,5 @@
 """What a run folder tells, read back: also of a run that is still going on."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
-from cflower.runs.run_files import read_json
+from cflower.runs.run_files import read_json, read_lines
 from cflower.runs.serialization import ABOUT_TRIALS
 
 Line = Mapping[str, Any]
@@ -166,24 +165,6 @@ def metric_of(summary: Mapping[str, Any]) -> Metric:
     return Metric(**summary["metric"]) if "metric" in summary else Metric()
 
 
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
-
-    Raises
-    ------
-    RunFolderError
-        If a line is damaged.
-    """
-    if not path.is_file():
-        return ()
-    texts = path.read_text().splitlines(keepends=True)
-    whole = [text for text in texts if text.endswith("\n")]
-    try:
-        return tuple(json.loads(text) for text in whole)
-    except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} is damaged: {error}.") from None
-
-
 def optional(path: Path, name: str) -> dict[str, Any]:
     """A JSON file of a run; empty if it is not there yet."""
     return read_json(path, name) if (path / name).is_file() else {}
@@ -210,9 +191,8 @@ def finding(summary: Mapping[str, Any]) -> str:
     if own is not None:
         text += f" Own model: mean {metric.name} {metric.in_words(own)}"
         if lasting(summary["splits"]) and common is not None:
-            first = min(split["round"] for split in lasting(summary["splits"]))
             text += (
-                f"; common model (split in round {first}): {metric.in_words(common)}; "
+                f"; {common_in_words(summary)}: {metric.in_words(common)}; "
                 f"{BASELINES['federated']}: {federated_in_words(summary)}"
             )
         text += "."
@@ -221,6 +201,18 @@ def finding(summary: Mapping[str, Any]) -> str:
             f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
         )
     return text
+
+
+def common_in_words(summary: Mapping[str, Any]) -> str:
+    """What the common model is: it learned in some of the rounds only.
+
+    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
+    'common model (8 of 30 rounds)'
+    """
+    rounds = summary.get("common_rounds")  # not in folders of 0.2
+    if rounds is None:
+        rounds = min((split["round"] for split in summary["splits"]), default=1) - 1
+    return f"common model ({rounds} of {summary['rounds']} rounds)"
 
 
 def federated_in_words(summary: Mapping[str, Any]) -> str:
