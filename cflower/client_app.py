@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.client_data import ClientData, load_client_data, outline_of
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
@@ -27,6 +27,9 @@ from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.ordering import in_order
 from cflower.seeding import generator, torch_seed
 
+PREVIEWED = 100
+"""Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
+
 app = ClientApp(mods=[PermutationMod()])
 
 
@@ -37,7 +40,13 @@ def roll_call(message: Message, context: Context) -> Message:
     try:
         if not has_own_data(context):
             told["num_partitions"] = partition_of(context)[1]
-        data = data_of(config_of(context), context)
+        shown = has_own_data(context) or partition_of(context)[0] < PREVIEWED
+        config = config_of(context)
+        data = (
+            data_of(config, context)
+            if shown
+            else outline_of(config.part(DataSettings), *partition_of(context))
+        )
     except CFlowerError as problem:
         return answer(message, **told, problem=str(problem))
     except Exception as error:
@@ -51,13 +60,9 @@ def roll_call(message: Message, context: Context) -> Message:
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),
         evaluates_way=True,
-        **look(data, context),
+        # In simulation only: a real client's examples never leave it.
+        **({} if has_own_data(context) else preview(data.train, pictures=shown)),
     )
-
-
-def look(data: ClientData, context: Context) -> dict[str, Any]:
-    """A preview for the report, in simulation only: a real client's examples never leave it."""
-    return {} if has_own_data(context) else preview(data.train)
 
 
 @app.query("first_model")

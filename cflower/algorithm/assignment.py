@@ -1,8 +1,8 @@
 """Algorithm 4 for a client that was not there: all the way down the parameter tree at once.
 
 Sattler, Müller, Samek, arXiv 1910.01991, section V-C. A newcomer during the run takes the same
-forks, one a round, see `ParameterTree.walk`. That it may resemble nobody is not in the paper: there
-every newcomer arrives at some leaf.
+forks, one a round, see `ParameterTree.assign_step`. That it may resemble nobody is not in the
+paper: there every newcomer arrives at some leaf.
 """
 
 from collections.abc import Callable, Mapping

@@ -171,7 +171,7 @@ class ParameterTree:
         While nothing has been split a newcomer joins the root. Later it starts unassigned there,
         and counts as a member of the largest leaf until it arrives.
         """
-        if client in self.root.members:
+        if client in self._leaf_of:
             return self
         root = replace(self.root, members=in_order((*self.root.members, client)))
         if root.is_leaf:

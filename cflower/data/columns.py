@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cflower.data.values import Column, as_numpy, is_nested, is_number, numbers
 from cflower.errors import DataError
 
 LABEL_COLUMNS = (
@@ -20,8 +21,6 @@ MANY_CLASSES = 1000
 """Beyond so many different labels, most must occur more than once or twice to count as classes."""
 ROWS_PER_CLASS = 3
 SHOWN = 20
-
-Column: TypeAlias = "NDArray[Any] | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _distinct(labels: Column, what: str) -> tuple[list[Any], NDArray[Any]]:
         labels = labels.cast(labels.type.value_type)
     distinct = pc.unique(labels)
     ordered = distinct.take(pc.array_sort_indices(distinct))
-    places = [_as_numpy(chunk) for chunk in pc.index_in(labels, value_set=ordered).chunks]
+    places = [as_numpy(chunk) for chunk in pc.index_in(labels, value_set=ordered).chunks]
     return ordered.to_pylist(), np.concatenate([np.zeros(0, np.int32), *places])
 
 
@@ -225,9 +224,9 @@ def input_columns(table: Table, roles: Roles, label: str) -> list[str]:
         if name in table.images:
             return [name]
     for name in IMAGE_COLUMNS:
-        if name in table.columns and name not in taken and _is_nested(table.columns[name]):
+        if name in table.columns and name not in taken and is_nested(table.columns[name]):
             return [name]
-    found = [n for n in table.columns if n not in taken and _is_number(table.columns[n])]
+    found = [n for n in table.columns if n not in taken and is_number(table.columns[n])]
     if not found:
         raise DataError(
             f"{table.name} has no images or numbers to learn from: its columns are "
@@ -245,8 +244,8 @@ def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
                 f"input-columns names {name!r}, which is the label, group, topic or natural id of "
                 f"{table.name}: a model must not see it; leave it out."
             )
-        whole = name in table.images or _is_nested(table.columns[name])
-        if not whole and not _is_number(table.columns[name]):
+        whole = name in table.images or is_nested(table.columns[name])
+        if not whole and not is_number(table.columns[name]):
             raise DataError(
                 f"input-columns names {name!r}, but {table.name} has no numbers or images in it: "
                 "leave it out, or turn it into numbers."
@@ -257,102 +256,6 @@ def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
                 "others: expected one such column, or columns of one number each."
             )
     return names
-
-
-def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
-    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...).
-
-    Missing numbers of a plain column are NaN.
-
-    Raises
-    ------
-    DataError
-        If its lists have different lengths or missing values.
-    """
-    if isinstance(column, np.ndarray):
-        return column
-    if not column.num_chunks:
-        return np.zeros(0, np.float32)
-    parts = [_chunk_numbers(chunk, name, source) for chunk in column.chunks]
-    if len({part.shape[1:] for part in parts if len(part)}) > 1:
-        raise _unequal(name, source)
-    # Each chunk by itself: joined, Arrow's offsets into lists would end at 2³¹ values.
-    return parts[0] if len(parts) == 1 else np.concatenate([part for part in parts if len(part)])
-
-
-def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    shape = [len(values)]
-    while _is_list(values.type):
-        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-        if len(lengths) > 1 or None in lengths:
-            raise _unequal(name, source)
-        shape.append(lengths[0] if lengths else 0)
-        values = values.flatten()
-    if values.null_count and len(shape) > 1:
-        raise DataError(
-            f"{source} has {values.null_count} missing values in column {name!r}: fill or "
-            "remove them."
-        )
-    if pa.types.is_null(values.type):
-        return np.full(shape, np.nan, np.float32)
-    return _as_numpy(values).reshape(shape)
-
-
-def _as_numpy(values: pa.Array) -> NDArray[Any]:
-    """Plain values as NumPy has them; where some are missing, as floats."""
-    if pa.types.is_boolean(values.type) and not values.null_count:
-        values = values.cast(pa.uint8())
-    if values.null_count or not len(values):
-        # Imports pandas: half a second, which the usual table does without.
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    return np.from_dlpack(values)
-
-
-def _unequal(name: str, source: str) -> DataError:
-    return DataError(
-        f"{source} has images of different sizes or missing ones in column {name!r}: bring them "
-        "all to one size."
-    )
-
-
-def values_of(column: Column) -> NDArray[Any]:
-    """A column as an array of Python values, None where there is none."""
-    listed = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-    values = np.empty(len(listed), dtype=object)
-    values[:] = listed
-    return values
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def _is_number(column: Column) -> bool:
-    """Whether it holds one number per row; an empty column is one of missing numbers."""
-    if isinstance(column, np.ndarray):
-        return column.ndim == 1 and column.dtype.kind in "buif"
-    kind = column.type
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
-    return any(test(kind) for test in tests)
-
-
-def _is_nested(column: Column) -> bool:
-    """Whether it holds nested numbers, as an image is."""
-    if isinstance(column, np.ndarray):
-        return column.ndim > 1 and column.dtype.kind in "buif"
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    nested = _is_list(kind)
-    while _is_list(kind):
-        kind = kind.value_type
-    return nested and bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    )
 
 
 def listed(names: Iterable[str]) -> str:

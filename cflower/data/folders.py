@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from cflower.data.columns import FOUND, Column, Roles, Table, listed
+from cflower.data.columns import FOUND, Roles, Table, listed
 from cflower.data.npz import read_npz
 from cflower.data.published_formats import image_files
+from cflower.data.values import Column
 from cflower.errors import DataError, first_line
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")

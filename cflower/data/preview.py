@@ -13,12 +13,14 @@ LARGEST_SIDE = 28
 MOST_CLASSES = 200
 
 
-def preview(examples: Examples) -> dict[str, list[int] | bytes]:
+def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int] | bytes]:
     """Label counts, and the first examples of different classes where they are images.
 
     Parameters
     ----------
     examples : Examples
+    pictures : bool
+        Whether to show any.
 
     Returns
     -------
@@ -36,7 +38,7 @@ def preview(examples: Examples) -> dict[str, list[int] | bytes]:
     told: dict[str, list[int] | bytes] = {}
     if examples.num_classes <= MOST_CLASSES:
         told["label_counts"] = counts_of(examples)
-    if len(examples.input_shape) == 3 and examples.input_shape[0] in (1, 3):
+    if pictures and len(examples.input_shape) == 3 and examples.input_shape[0] in (1, 3):
         chosen = varied(examples.labels, SAMPLES)
         images = as_pixels(examples.inputs[chosen])
         told["sample_images"] = images.tobytes()

@@ -14,6 +14,8 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
   own. That is a matter of dealing out, see `cflower.data.topics`; here they stay as they are.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ from cflower.seeding import generator
 from cflower.settings import check_choice
 
 
+@lru_cache(maxsize=8)
 def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple[int, ...]:
     """The group of every client: contiguous blocks.
 

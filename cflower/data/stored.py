@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, input_columns, label_column, labels_of, values_of
-from cflower.data.columns import numbers as numbers_of
+from cflower.data.columns import Roles, Table, input_columns, label_column, labels_of
 from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
+from cflower.data.values import numbers as numbers_of
+from cflower.data.values import values_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, label_column, labels_of, listed, values_of
+from cflower.data.columns import Roles, Table, label_column, labels_of, listed
 from cflower.data.stored import Stored
 from cflower.data.topics import TOPIC
+from cflower.data.values import values_of
 from cflower.errors import DataError
 
 

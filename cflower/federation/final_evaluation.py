@@ -78,7 +78,8 @@ class FinalEvaluation:
             If the simulation engine broke down.
         """
         tree = self.state.tree
-        paths = {client: tree.path_of(client) for client in clients if client in tree.root.members}
+        members = set(tree.root.members)
+        paths = {client: tree.path_of(client) for client in clients if client in members}
         at_once = {c for c in paths if len(paths[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
         results = self._ask_at_once({c: path for c, path in paths.items() if c in at_once})
         results |= self._ask_in_turn({c: path for c, path in paths.items() if c not in at_once})

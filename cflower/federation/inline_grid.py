@@ -1,6 +1,6 @@
 """A Grid in one process: the same apps without Ray, SuperLink and polling."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 from uuid import uuid4
 
@@ -86,7 +86,7 @@ class InlineGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The reply to the first of these messages that is still open."""
-        wanted = set(message_ids)
+        wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
         for message_id in self._pending:
             if message_id in wanted:
                 return [self._answer(self._pending.pop(message_id))]

@@ -1,6 +1,6 @@
 """Who takes part in a round: the same share of every cluster."""
 
-from collections.abc import Container
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from cflower.ordering import in_order
 
 def sample(
     tree: ParameterTree,
-    connected: Container[str],
+    connected: Iterable[str],
     fraction: float,
     least: int,
     rng: np.random.Generator,
@@ -20,7 +20,7 @@ def sample(
     Parameters
     ----------
     tree : ParameterTree
-    connected : container of str
+    connected : iterable of str
         The clients that can be reached.
     fraction : float in [0, 1]
         Share of each cluster's connected members, at least one of them; 0 draws nobody. Those
@@ -31,10 +31,11 @@ def sample(
     """
     if fraction == 0:
         return ()
+    reachable = set(connected)
     chosen: list[str] = []
     others: list[str] = []
     for leaf in tree.leaves:
-        there = [name for name in leaf.members if name in connected]
+        there = [name for name in leaf.members if name in reachable]
         settled = [name for name in there if name not in tree.unassigned]
         order = [settled[i] for i in rng.permutation(len(settled))]
         share = max(1, round(fraction * len(order)))

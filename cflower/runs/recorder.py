@@ -24,6 +24,7 @@ from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
 from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
 from cflower.runs.progress import say_by_log
+from cflower.runs.record import read_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
@@ -54,7 +55,8 @@ PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
 class Recorder(Observer):
     """Keeps the evidence of a run of `ClusteredFL` in a folder, while it goes on.
 
-    Every file is replaced whole or not at all. `docs/run-folder.md` says what each holds.
+    `rounds.jsonl` grows by lines, every other file is replaced whole or not at all.
+    `docs/run-folder.md` says what each holds.
 
     Parameters
     ----------
@@ -112,7 +114,6 @@ class Recorder(Observer):
         self.config, self.summary = dict(config or {}), dict[str, Any]()
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self._say, self._terminal = say or say_by_log, say is not None
-        self._lines: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
@@ -153,15 +154,17 @@ class Recorder(Observer):
 
     def on_round(self, report: RoundReport) -> None:
         """Write everything that one round adds."""
-        for decision in report.decisions:
-            self._lines.append(json.dumps(round_line(report, decision)))
+        lines = [round_line(report, decision) for decision in report.decisions]
+        for line, decision in zip(lines, report.decisions, strict=True):
             if decision.similarity is not None:
                 self._write_similarity(decision)
             if decision.outcome is Outcome.SPLIT:
-                self._splits.append(split_line(json.loads(self._lines[-1]), report.state.tree))
+                self._splits.append(split_line(line, report.state.tree))
         for client, measured in report.measured.items():
             self._clients.setdefault(client, {}).update(measured.metrics)
-        self._write("rounds.jsonl", "\n".join([*self._lines, ""]).encode())
+        # Added, not written anew: a line that is cut short lies after the last checkpoint.
+        with self._path("rounds.jsonl").open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
         self._write_tree(report.state.tree, report.layout)
         self._write_summary(report.server_round, report)
         write_checkpoint(
@@ -216,14 +219,17 @@ class Recorder(Observer):
             )
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
             self._say("The run was interrupted before its first checkpoint: from the beginning.")
+            (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
         checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
         self._say(f"Going on after round {checkpoint.server_round}.")
-        for text in (self.path / "rounds.jsonl").read_text().splitlines():
-            line = json.loads(text)
-            if line["round"] > checkpoint.server_round:
-                break
-            self._lines.append(text)
+        kept = [
+            line
+            for line in read_lines(self.path / "rounds.jsonl")
+            if line["round"] <= checkpoint.server_round
+        ]
+        self._write("rounds.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for line in kept:
             for client, metrics in line["clients"].items():
                 self._clients.setdefault(client, {}).update(metrics)
             if line["decision"] == Outcome.SPLIT:

@@ -130,10 +130,10 @@ def assign(
         return assign_with_app(path, app, node_config or {}, say)
     assert data is not None
     saved = SavedRun.read(path, seed_file)
-    check_assignable(path, saved.config.method)
+    check_assignable(path, saved.own.method)
     if not isinstance(data, ClientData):
         say("Reading the data")
-        classes, config = saved.kind.class_names, saved.config
+        classes, config = saved.kind.class_names, saved.own
         own = OwnData(
             str(data),
             classes,
@@ -200,7 +200,7 @@ def newcomers_update(
     Under a member's ``name`` and with its data this is the update on its edge.
     """
     say(f"Training from the model of cluster {cluster.name}")
-    config, server_round = saved.config, cluster.split_round
+    config, server_round = saved.own, cluster.split_round
     assert server_round is not None
     model = saved.module(cluster.model)
     seed = torch_seed(config.seed, "train", server_round, name)

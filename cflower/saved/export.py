@@ -207,12 +207,12 @@ def check_free(path: Path) -> None:
         raise ExportError(f"There is no folder {path.parent}: make it or give another --output.")
 
 
-def looks_of(saved: SavedRun | StoredRun) -> dict[str, str]:
+def looks_of(saved: StoredRun) -> dict[str, str]:
     """What a safetensors file tells of the model and of what it takes, where the run knows it."""
-    if isinstance(saved, StoredRun):
+    if not isinstance(saved, SavedRun):
         return {}
     return {
-        "model": saved.config.model,
+        "model": saved.own.model,
         "input_shape": dumps(saved.kind.input_shape),
         "class_names": dumps(saved.kind.class_names),
     }

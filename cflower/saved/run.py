@@ -1,14 +1,12 @@
 """A run that was written to its folder, with its models as PyTorch modules."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import ParameterTree, Vector, Weights
+from cflower.algorithm.tree import Vector, Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.federation.arrays import record_of
@@ -16,16 +14,15 @@ from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
 from cflower.federation.permutation import commitment, permuted, read_seed, turn_back
 from cflower.learning.models import arrays_of, build_model
-from cflower.runs.run_files import read_json
-from cflower.runs.saved_tree import read_data_spec, read_model, read_tree
+from cflower.runs.saved_tree import read_data_spec
+from cflower.saved.stored import StoredRun
 
 
 @dataclass(frozen=True)
-class SavedRun:
-    """What it takes to use a run's models again."""
+class SavedRun(StoredRun):
+    """What it takes to use the models of a run of cflower's own app as PyTorch modules."""
 
-    path: Path
-    config: RunConfig
+    own: RunConfig
     kind: DataSpec
     """Input shape and class names of the run's examples."""
     secret: bytes | None = None
@@ -47,31 +44,17 @@ class SavedRun:
             If it lacks ``config.json`` or ``examples.json``, one of them is damaged, or the seed
             is not the run's.
         """
-        begun = read_json(path, "config.json")
-        if not isinstance(begun.get("config"), dict):
-            raise RunFolderError(f"{path / 'config.json'} is damaged: it has no run config.")
-        secret = secret_of(path.name, begun.get("permutation", ""), seed_file)
-        return cls(path, RunConfig.read(begun["config"]), read_data_spec(path), secret)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """How the model's arrays lie in vectors: as in the run."""
-        return Layout.of(record_of(arrays_of(self._empty_model())))
-
-    @cached_property
-    def projection(self) -> Projection:
-        """What the run compared of an update."""
-        config = self.config
-        return self.layout.projection(config.projection_dim, config.seed, config.similarity_layers)
-
-    @cached_property
-    def tree(self) -> ParameterTree:
-        """The parameter tree with all models and edges."""
-        return read_tree(self.path, self.layout, self.projection.num_compared)
-
-    def weights(self, cluster: str) -> Weights:
-        """The model of one cluster, without reading the others."""
-        return read_model(self.path, cluster, self.layout)
+        stored = StoredRun.read(path)
+        secret = secret_of(path.name, stored.permutation, seed_file)
+        own = RunConfig.read(stored.config)
+        run = cls(**vars(stored), own=own, kind=read_data_spec(path), secret=secret)
+        expected = Layout.of(record_of(arrays_of(run._empty_model())))
+        if [entry.key for entry in expected.entries] != [e.key for e in stored.layout.entries]:
+            raise RunFolderError(
+                f"{path / 'config.json'} is damaged: its model {own.model!r} has other arrays than "
+                "the models of the run."
+            )
+        return run
 
     def module(self, weights: Weights) -> nn.Module:
         """A model as PyTorch has it, on the CPU, in evaluation mode."""
@@ -100,7 +83,7 @@ class SavedRun:
 
     def _empty_model(self) -> nn.Module:
         shape, num_classes = self.kind.input_shape, len(self.kind.class_names)
-        return build_model(self.config.model, shape, num_classes, self.config.seed)
+        return build_model(self.own.model, shape, num_classes, self.own.seed)
 
 
 def secret_of(run: str, told: str, seed_file: str) -> bytes | None:

@@ -28,6 +28,8 @@ class StoredRun:
     """How strategy and criterion described themselves, see `ClusteredFL.settings`."""
     layout: Layout
     """The order of the arrays is that of the initial model."""
+    permutation: str
+    """The commitment to the clients' secret; empty if the models lie there as they are."""
 
     @classmethod
     def read(cls, path: Path) -> "StoredRun":
@@ -50,7 +52,8 @@ class StoredRun:
             layout = Layout.of(record_of(arrays), begun["settings"]["untrained"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{path / 'config.json'} is damaged: {error!r}.") from None
-        return cls(path, begun.get("config", {}), begun["settings"], layout)
+        config, told = begun.get("config", {}), begun.get("permutation", "")
+        return cls(path, config, begun["settings"], layout, told)
 
     @cached_property
     def projection(self) -> Projection:

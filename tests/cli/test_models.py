@@ -82,7 +82,7 @@ def test_its_update_is_computed_and_compared_as_in_the_run(run: Path) -> None:
     assert saved.projection.mask is not None
     for client, cluster, edge in [(0, "0", "0.0"), (9, "0.1", "0.1.1")]:
         name = f"partition-{client}"
-        data = load_client_data(saved.config.part(DataSettings), client, 12)
+        data = load_client_data(saved.own.part(DataSettings), client, 12)
         fork = saved.tree.clusters[cluster]
         update = newcomers_update(saved, data, str, fork, name=name)
         np.testing.assert_array_equal(update, saved.tree.clusters[edge].edge[name])
@@ -182,12 +182,11 @@ def without_an_update(run: Path) -> None:
         (lambda run: (run / "summary.json").write_text("[]"), "summary.json is damaged"),
         (summary_with(splits=[]), "was never split: all its clients share the model of cluster 0"),
         (config_with(method="isolated"), "trained every client alone"),
+        (config_with(model="mlp"), "its model 'mlp' has other arrays"),
         (
-            config_with(**{"model": "mlp", "similarity-layers": "*"}),
-            "lacks the array(s) hidden.bias",
+            lambda run: (run / "config.json").write_text("{}"),
+            "does not say what arrays its models have",
         ),
-        (config_with(**{"projection-dim": 50}), "0.0.safetensors does not hold one update of len"),
-        (lambda run: (run / "config.json").write_text("{}"), "config.json is damaged"),
         (lambda run: (run / "examples.json").unlink(), "has no examples.json"),
         (lambda run: (run / "examples.json").write_text("[]"), "examples.json is damaged"),
         (lambda run: (run / "models/0.1.safetensors").unlink(), "0.1.safetensors is missing"),

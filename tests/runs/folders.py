@@ -1,17 +1,30 @@
-"""Run folders made up for tests, in the format that `cflower.runs.folder` writes."""
+"""Run folders of made-up runs, written by the real `Recorder`."""
 
-import json
-from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 
-from cflower.algorithm.criteria import Outcome
+from cflower import Recorder
+from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
+from cflower.federation.failures import FailureRecord
+from cflower.federation.layout import Layout
+from cflower.federation.observers import RunStart
+from cflower.federation.replies import ClientMetrics
+from cflower.federation.reports import ClientResult, FinalReport, Metric, RoundReport
+from cflower.federation.roll_call import RollCall
+from cflower.server_app import strategy_of
 
 SPLIT_AT = 0.3
 """Share of the rounds after which the root is split in half."""
+LAYOUT = Layout.of(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
+MODEL = LAYOUT.weights(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
 
 
 def made_up_run(
@@ -40,57 +53,90 @@ def made_up_run(
     **keys
         Run-config fields.
     """
-    rng = np.random.default_rng(0)
-    path.mkdir(parents=True)
-    (path / "similarity").mkdir()
     names = [name.format(i) for i in range(clients)]
-    half = clients // 2
-    sides = {"0.0": names[:half], "0.1": names[half:]}
-    split = max(refused + 1, round(SPLIT_AT * rounds))
     thresholds = {"split_criterion": "norms", "eps1": 0.9, "eps2": 1.6, "gamma_max": 0.68}
-    config = RunConfig(num_server_rounds=rounds, **thresholds | keys).as_keys()
-    write(path / "config.json", {"config": config, "versions": {"cflower": "0"}, "seed": 0})
-    lines = []
-    for server_round in range(1, rounds + 1):
-        for cluster, members in sides.items() if server_round > split else [("0", names)]:
-            lines.append(line(server_round, cluster, members, split, refused, rng, problems))
-            if lines[-1]["alpha_cross"] is not None:
-                matrix = np.full((clients, clients), -0.4) + rng.normal(0, 0.05, (clients, clients))
-                matrix[:half, :half] += 0.9
-                matrix[half:, half:] += 0.9
-                matrix = np.clip((matrix + matrix.T) / 2, -1, 1)
-                np.fill_diagonal(matrix, 1)
-                np.savez(
-                    path / "similarity" / f"{server_round}-{cluster}.npz",
-                    similarity=matrix,
-                    clients=np.array(names),
-                )
-    (path / "rounds.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
-    tree = {"0": node(names, ["0.0", "0.1"], 0, split, [])}
-    tree |= {child: node(side, [], split, None, side) for child, side in sides.items()}
-    write(path / "tree.json", {"clusters": tree, "walking": {}})
-    write(path / "summary.json", summary(path.name, lines, sides, split, rounds, finished))
-    if data:
-        image = {
-            "sample_images": b64encode(bytes(range(64)) * 2).decode(),
-            "sample_shape": [8, 8, 1],
-            "sample_labels": [0, 1],
-        }
-        told = {n: {"label_counts": [3, 2, 1][: len(classes)], **image} for n in names}
-        write(path / "clients.json", {"class_names": list(classes), "clients": told})
+    config = RunConfig(num_server_rounds=rounds, **thresholds | keys)
+    settings = strategy_of(config, None, RollCall(), ()).settings
+    recorder = Recorder(path.parent, config.as_keys(), say=lambda text: None)
+    recorder.path = path
+    facts = {n: look(classes) | {"group": i // (clients // 2)} for i, n in enumerate(names)}
+    told = facts if data else {}
+    recorder.on_start(RunStart(rounds, Metric(), settings, LAYOUT, told))
+    for report in made_up_rounds(names, rounds, refused, problems):
+        recorder.on_round(report)
+    if finished:
+        tree = report.state.tree
+        results = {n: served(n, i, tree, facts[n]) for i, n in enumerate(names)}
+        recorder.on_end(FinalReport(report.state, results, rounds))
     return path
 
 
-def line(
-    server_round: int,
+def look(classes: tuple[str, ...]) -> dict[str, Any]:
+    """What a client of a simulation tells of its data."""
+    image = {"sample-images": bytes(range(64)) * 2, "sample-shape": [8, 8, 1]}
+    counts = {"label-counts": [3, 2, 1][: len(classes)], "sample-labels": [0, 1]}
+    return {"class-names": list(classes), **counts, **image}
+
+
+def made_up_rounds(
+    names: list[str], rounds: int, refused: int, problems: bool
+) -> Iterator[RoundReport]:
+    """What the strategy would have told of each round."""
+    rng = np.random.default_rng(0)
+    tree = ParameterTree.initial(MODEL, names)
+    half = len(names) // 2
+    sides = {"0.0": names[:half], "0.1": names[half:]}
+    split = max(refused + 1, round(SPLIT_AT * rounds))
+    for server_round in range(1, rounds + 1):
+        trained_on = {name: tree.leaf_of(name).name for name in names}
+        decisions = tuple(
+            decided(leaf.name, server_round, names, split, refused, rng) for leaf in tree.leaves
+        )
+        if server_round == split:
+            root = replace(tree.root, children=tuple(sides), split_round=split)
+            children = (
+                replace(root, name=child, members=tuple(side), born=split)
+                for child, side in sides.items()
+            )
+            below = (replace(c, children=(), split_round=None, edge=edge(c)) for c in children)
+            tree = tree.update(root, *below)
+        accuracy = 0.9 - 0.4 / server_round
+        silent = problems and server_round == 3
+        heard = names[1:] if silent else names
+        measured = {
+            n: ClientMetrics(
+                {"accuracy": accuracy + rng.uniform(-0.1, 0.1), "loss": 0.5, "train-loss": 0.1}, 10
+            )
+            for n in heard
+        }
+        yield RoundReport(
+            server_round,
+            rounds,
+            CFLState(tree),
+            decisions,
+            {n: trained_on[n] for n in heard},
+            measured,
+            {names[0]: "did not come within 60 s"} if silent else {},
+            0.1,
+            LAYOUT,
+            FailureRecord(),
+        )
+
+
+def edge(cluster: Any) -> dict[str, Any]:
+    """An update before the split for each of its members."""
+    return {name: np.ones(4, np.float32) for name in cluster.members}
+
+
+def decided(
     cluster: str,
-    members: list[str],
+    server_round: int,
+    names: list[str],
     split: int,
     refused: int,
     rng: np.random.Generator,
-    problems: bool,
-) -> dict[str, Any]:
-    """One line of ``rounds.jsonl``."""
+) -> Decision:
+    """One verdict, with a matrix where one would have been computed."""
     outcome, alpha = Outcome.MOVING, None
     if server_round > split:
         outcome = Outcome.CONTENT
@@ -98,77 +144,31 @@ def line(
         outcome, alpha = Outcome.SPLIT, -0.3
     elif server_round >= split - refused:
         outcome, alpha = Outcome.NOT_APART, 0.2
-    accuracy = 0.9 - 0.4 / server_round
-    told = {
-        name: {"accuracy": accuracy + float(rng.uniform(-0.1, 0.1)), "loss": 0.5, "train-loss": 0.1}
-        for name in members
-    }
-    silent = {members[0]: "did not come within 60 s"} if problems and server_round == 3 else {}
-    for name in silent:
-        del told[name]
-    return {
-        "round": server_round,
-        "cluster": cluster,
-        "members": members,
-        "heard": list(told),
-        "mean_norm": 0.5 if alpha is not None or server_round > split else 2 / server_round + 1,
-        "max_norm": 1.0 if server_round > split else 3.0,
-        "alpha_cross": alpha,
-        "decision": outcome.value,
-        "reason": f"for reasons of round {server_round}",
-        "figures": {},
-        "metrics": {"accuracy": accuracy, "loss": 0.5},
-        "clients": told,
-        "problems": silent,
-        "seconds": 0.1,
-    }
+    similarity = None
+    if alpha is not None:
+        count, half = len(names), len(names) // 2
+        similarity = np.full((count, count), -0.4) + rng.normal(0, 0.05, (count, count))
+        similarity[:half, :half] += 0.9
+        similarity[half:, half:] += 0.9
+        similarity = np.clip((similarity + similarity.T) / 2, -1, 1)
+        np.fill_diagonal(similarity, 1)
+    return Decision(
+        cluster,
+        server_round,
+        outcome,
+        f"for reasons of round {server_round}",
+        0.5 if alpha is not None or server_round > split else 2 / server_round + 1,
+        1.0 if server_round > split else 3.0,
+        alpha,
+        clients=tuple(names) if similarity is not None else (),
+        similarity=similarity,
+    )
 
 
-def node(
-    members: list[str], children: list[str], born: int, split: int | None, edge: list[str]
-) -> dict[str, Any]:
-    """One cluster of ``tree.json``."""
-    return {
-        "members": members,
-        "children": children,
-        "born": born,
-        "split_round": split,
-        "edge_clients": edge,
-    }
-
-
-def summary(
-    run_id: str,
-    lines: list[dict[str, Any]],
-    sides: dict[str, list[str]],
-    split: int,
-    rounds: int,
-    finished: bool,
-) -> dict[str, Any]:
-    """``summary.json``."""
-    clients = {
-        name: {"cluster": cluster, "accuracy": 0.9 + 0.001 * (i % 50), "num_examples": 10.0 + i}
-        | ({"fl_accuracy": 0.7 + 0.3 * (i % 7 == 3)} if finished else {})
-        for cluster, members in sides.items()
-        for i, name in enumerate(members)
-    }
-    return {
-        "run_id": run_id,
-        "finished": finished,
-        "rounds": rounds,
-        "seed": 0,
-        "clusters": sides,
-        "splits": [
-            {"round": split, "cluster": "0", "children": list(sides)}
-            | {"alpha_cross": -0.3, "mean_norm": 0.5, "max_norm": 3.0}
-        ],
-        "clients": clients,
-        "metrics": {"accuracy": 0.91, "fl_accuracy": 0.74} if finished else {},
-        "groups": {n: int(c == "0.1") for c, side in sides.items() for n in side},
-        "adjusted_rand_index": 1.0,
-    }
-
-
-def write(path: Path, content: Any) -> None:
-    """JSON into a file."""
-    path.write_text(json.dumps(content))
+def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -> ClientResult:
+    """A closing evaluation in which every seventh client was better off before the split."""
+    before = 0.7 + 0.3 * (number % 7 == 3)
+    after = 0.9 + 0.001 * (number % 50)
+    models = zip(tree.path_of(name), (before, after), strict=False)
+    levels = {c.name: ClientMetrics({"accuracy": value}, 10) for c, value in models}
+    return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
