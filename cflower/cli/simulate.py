@@ -1,11 +1,14 @@
 """The commands that run a Flower app in this one process, or say what cflower's own app takes."""
 
+import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from cflower.federation.app_folder import AppFolder
-    from cflower.federation.inline_grid import InlineGrid
+    from cflower.federation.inline_grid import ClientFunction, InlineGrid
 
+MANY_CLIENTS = 50
 OWN = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own, whose config is checked key by key."""
 CLIENTS = 10
@@ -50,30 +54,52 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for run folders; output-dir if not given.")
     ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Also train conventional FL and each client alone; say what the run is worth.",
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes for the clients; 0: this one. One for each core if not given, from "
+            f"{MANY_CLIENTS} clients on. The result is the same.",
+        ),
+    ] = None,
 ) -> None:
-    """Run a Flower app in this one process: no Ray, no SuperLink.
+    """Run a Flower app on this machine: no Ray, no SuperLink.
 
     APP is the folder of any Flower app, as for `flwr run`; cflower's own app if not given. The
     same config and seed give the same result as `flwr run`. `cflower keys` lists the config of
     cflower's own app; `-c "resume='RUN'"` goes on with a run of it that was interrupted.
     """
     given = read_overrides(config or [])
+    given |= {"baselines": True} if baselines else {}
     if app is None:
-        return simulate_own(given, clients, out)
+        return simulate_own(given, clients, out, workers)
     from cflower.federation.app_folder import AppFolder  # loads Flower
 
     folder = AppFolder.read(app)
     if folder.components["serverapp"] == OWN:
-        return simulate_own(given, clients, out, folder.config)
+        return simulate_own(given, clients, out, workers, folder.config)
     if out is not None:
         raise ConfigError(f"Got --out, but where {folder.path.name} writes is for it to say.")
-    simulate_foreign(folder, folder.configured(given), clients or CLIENTS)
+    if baselines:
+        raise ConfigError(
+            f"Got --baselines, but what {folder.path.name} trains is for its ServerApp to say: "
+            "docs/own-app.md shows how it adds them."
+        )
+    simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
 
 
 def simulate_own(
     given: Mapping[str, Any],
     clients: int | None,
     out: Path | None,
+    workers: int | None = None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Cflower's own app, told on standard output."""
@@ -100,13 +126,41 @@ def simulate_own(
         if folder := folder_of(context):
             print(next_steps(folder))
 
-    getLogger("flwr").setLevel(WARNING)
+    getLogger("flwr").addFilter(
+        lambda record: record.levelno >= WARNING or hasattr(record, "progress")
+    )
     simulate(
         client_app,
         clients or checked.min_available_nodes,
         server_app=server,
         run_config=RunConfig.read(values).as_keys(),
+        grid_type=grid_for(
+            clients or checked.min_available_nodes,
+            workers,
+            partial(resolve_name, "cflower.client_app:app"),
+            ["cflower.client_app"],
+        ),
     )
+
+
+def grid_for(
+    clients: int,
+    workers: int | None,
+    load: "Callable[[], ClientFunction]",
+    preload: Sequence[str] = (),
+) -> "Callable[..., InlineGrid]":
+    """Where the clients run: in this process, or in as many others as pay off.
+
+    A worker takes seconds to start and reads the data set anew, so few clients do without.
+    """
+    from cflower.federation.inline_grid import InlineGrid
+    from cflower.federation.worker_grid import WorkerGrid
+
+    if workers is None:
+        workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
+    if not workers:
+        return InlineGrid
+    return partial(WorkerGrid, load=load, workers=workers, preload=preload)
 
 
 def begun(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +209,9 @@ def next_steps(folder: Path) -> str:
     )
 
 
-def simulate_foreign(folder: "AppFolder", config: Mapping[str, Any], clients: int) -> None:
+def simulate_foreign(
+    folder: "AppFolder", config: Mapping[str, Any], clients: int, workers: int | None
+) -> None:
     """Another app, as it is; its own bugs with their traceback, within its own code."""
     from cflower import simulate
 
@@ -166,7 +222,9 @@ def simulate_foreign(folder: "AppFolder", config: Mapping[str, Any], clients: in
             clients,
             server_app=server_app,
             run_config=config,
-            grid_type=telling_grid(folder.path),
+            grid_type=grid_for(clients, workers, partial(folder.load, "clientapp"))
+            if workers
+            else telling_grid(folder.path),
         )
     except CFlowerError:
         raise

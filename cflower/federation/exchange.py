@@ -2,13 +2,18 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from logging import INFO
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 HOLD = 64
 """Replies that may wait for an earlier one. Bounds the server's memory; far above what the
 simulation engine's workers overtake each other by, so there the order is always the same."""
+
+TELL = 10.0
+"""Seconds after which it is said how many have answered."""
 
 
 class Exchange:
@@ -55,8 +60,13 @@ class Exchange:
     def _arrivals(self) -> Iterator[Message]:
         """Replies to what was sent, each once, as they come, until the deadline."""
         open_ids, started = set(self.recipients), time.monotonic()
+        told = started
         while open_ids:
             before = time.monotonic()
+            if before - told > TELL:
+                told, there = before, len(self.recipients) - len(open_ids)
+                progress = f"{there:,} of {len(self.recipients):,} clients have answered"
+                log(INFO, "  %s", progress, extra={"progress": True})
             arrived = list(self._grid.pull_messages(open_ids))
             # In process the clients compute in there: time that nobody waits.
             self._deadline += time.monotonic() - before

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+ClientFunction = Callable[[Message, Context], Message]
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, as one does that has no such function."""
 SERVER_NODE_ID = 1
@@ -30,7 +31,7 @@ class InlineGrid(Grid):
 
     def __init__(
         self,
-        client_app: Callable[[Message, Context], Message],
+        client_app: ClientFunction,
         num_nodes: int,
         run_config: Mapping[str, Any],
         run_id: int = 1,
@@ -99,21 +100,34 @@ class InlineGrid(Grid):
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
+    def close(self) -> None:
+        """End what runs beside this process: nothing here."""
+
     def client_failed(self, client: int, error: Exception) -> None:
         """Called with what a client raised, before its error reply is sent; for subclasses."""
 
     def _answer(self, message: Message) -> Message:
-        # Flower's strategies send one content to all: what a client wrote into it, the next would
-        # read. Between processes Flower copies it.
-        records: Iterable[tuple[str, Any]] = message.content.items()
-        message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
-        try:
-            reply = self.client_app(message, self._contexts[message.metadata.dst_node_id])
-            if not isinstance(reply, Message):
-                raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
-            return reply
-        except Exception as error:
-            # A client that fails is data, as in every Flower grid: the server decides.
-            self.client_failed(message.metadata.dst_node_id - FIRST_NODE_ID, error)
-            reason = f"{type(error)}:<{str(error)!r}>"
-            return Message(Error(CLIENT_FAILED, reason), reply_to=message)
+        node = message.metadata.dst_node_id
+        reply, error = answered(self.client_app, message, self._contexts[node])
+        if error is not None:
+            self.client_failed(node - FIRST_NODE_ID, error)
+        return reply
+
+
+def answered(
+    client_app: ClientFunction, message: Message, context: Context
+) -> tuple[Message, Exception | None]:
+    """A client's reply; an error reply, and what was raised, if it fails."""
+    # Flower's strategies send one content to all: what a client wrote into it, the next would
+    # read. Between processes Flower copies it.
+    records: Iterable[tuple[str, Any]] = message.content.items()
+    message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
+    try:
+        reply = client_app(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
+        return reply, None
+    except Exception as error:
+        # A client that fails is data, as in every Flower grid: the server decides.
+        reason = f"{type(error)}:<{str(error)!r}>"
+        return Message(Error(CLIENT_FAILED, reason), reply_to=message), error

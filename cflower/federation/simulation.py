@@ -1,17 +1,17 @@
 """Any ServerApp or Strategy with any ClientApp in this one process: no Ray, no SuperLink."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from secrets import randbelow
 from typing import Any, TypeVar, overload
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from cflower.errors import ConfigError
-from cflower.federation.inline_grid import SERVER_NODE_ID, InlineGrid
+from cflower.federation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
 
-ClientFunction = Callable[[Message, Context], Message]
 T = TypeVar("T")
 
 
@@ -24,7 +24,7 @@ def simulate(
     arrays: ArrayRecord,
     num_rounds: int = 3,
     run_config: Mapping[str, Any] | None = None,
-    grid_type: type[InlineGrid] = InlineGrid,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
     **start: Any,
 ) -> Result: ...
 
@@ -36,7 +36,7 @@ def simulate(
     *,
     server_app: Callable[[Grid, Context], T],
     run_config: Mapping[str, Any] | None = None,
-    grid_type: type[InlineGrid] = InlineGrid,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
 ) -> T: ...
 
 
@@ -49,7 +49,7 @@ def simulate(
     arrays: ArrayRecord | None = None,
     num_rounds: int = 3,
     run_config: Mapping[str, Any] | None = None,
-    grid_type: type[InlineGrid] = InlineGrid,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
     **start: Any,
 ) -> Any:
     """Run a Flower app in this process, its clients one after another.
@@ -75,7 +75,7 @@ def simulate(
         With `strategy`.
     run_config : mapping, optional
         What ServerApp and ClientApp find in ``context.run_config``, each in a copy of its own.
-    grid_type : type
+    grid_type : callable
         A subclass of `InlineGrid`, for clients that are absent or slow, or replies that get lost.
     **start
         With `strategy`: further arguments of its ``start``, such as ``evaluate_fn``.
@@ -126,8 +126,8 @@ def simulate(
             named = ", ".join([*["arrays"] * (arrays is not None), *start])
             raise ConfigError(f"Got {named} with server_app, but only a strategy is started here.")
         assert server_app is not None
-        grid = grid_type(client_app, num_clients, config, run_id)
-        return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
+        with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
+            return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
     if arrays is None:
         raise ConfigError("Got strategy without arrays: it needs the first model to start from.")
     needed = getattr(strategy, "min_available_nodes", 0)
@@ -136,6 +136,5 @@ def simulate(
             f"Got num_clients={num_clients}, but the strategy waits for min_available_nodes="
             f"{needed}: give it at most as many."
         )
-    return strategy.start(
-        grid_type(client_app, num_clients, config, run_id), arrays, num_rounds, **start
-    )
+    with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
+        return strategy.start(grid, arrays, num_rounds, **start)

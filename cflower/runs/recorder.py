@@ -7,13 +7,14 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import randbelow
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
@@ -22,22 +23,24 @@ from cflower.federation.observers import Checkpoint, Observer, RunStart
 from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
-from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
+from cflower.runs.baselines import Baseline, against, baseline_line
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
-from cflower.runs.record import read_lines
+from cflower.runs.record import baseline_lines, finding, read_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
     data_line,
+    note_split,
     rand_index,
     round_line,
     served_line,
-    split_line,
     tree_lines,
 )
-from cflower.runs.tables import as_text, headline, model_table, run_view
+from cflower.runs.tables import as_text, model_tables, run_view
 
 CHECKPOINTS = "checkpoints"
+FOLDERS = ("models", "general", "edges")
 MAY_CHANGE = (
     "resume",
     "output-dir",
@@ -47,6 +50,7 @@ MAY_CHANGE = (
     "tracker",
     "seed-file",
     "selection",
+    "baselines",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
@@ -80,6 +84,8 @@ class Recorder(Observer):
         The run folder; made when the run starts.
     summary : dict
         The content of ``summary.json`` as it was last written.
+    baselines : dict or None
+        What `add_baseline` was given, as ``summary.json`` has it. None: nothing will come.
 
     Raises
     ------
@@ -112,8 +118,9 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         self.config, self.summary = dict(config or {}), dict[str, Any]()
+        self.baselines: dict[str, dict[str, Any]] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
-        self._say, self._terminal = say or say_by_log, say is not None
+        self.say, self._terminal = say or say_by_log, say is not None
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
@@ -128,6 +135,10 @@ class Recorder(Observer):
             resume was started with another config.
         """
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._checkpoints = Checkpoints(
+            self.path / CHECKPOINTS,
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
         begun = {
             "config": self.config,
             "settings": dict(run.settings),
@@ -149,7 +160,7 @@ class Recorder(Observer):
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
             ) from None
-        self._say(f"Run folder: {self.path}")
+        self.say(f"Run folder: {self.path}")
         return checkpoint
 
     def on_round(self, report: RoundReport) -> None:
@@ -158,8 +169,7 @@ class Recorder(Observer):
         for line, decision in zip(lines, report.decisions, strict=True):
             if decision.similarity is not None:
                 self._write_similarity(decision)
-            if decision.outcome is Outcome.SPLIT:
-                self._splits.append(split_line(line, report.state.tree))
+            note_split(self._splits, line)
         for client, measured in report.measured.items():
             self._clients.setdefault(client, {}).update(measured.metrics)
         # Added, not written anew: a line that is cut short lies after the last checkpoint.
@@ -167,11 +177,7 @@ class Recorder(Observer):
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self._write_tree(report.state.tree, report.layout)
         self._write_summary(report.server_round, report)
-        write_checkpoint(
-            self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state, report.failures),
-            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
-        )
+        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
@@ -179,12 +185,36 @@ class Recorder(Observer):
             return
         self._write_summary(report.num_rounds, report)
         if self._terminal:
-            self._say(as_text(run_view(self.summary, read_json(self.path, "tree.json"))))
+            view = run_view(self.summary, read_json(self.path, "tree.json"))
+            self.say(as_text(view, get_terminal_size((100, 24)).columns))
         else:
-            self._say(headline(self.summary))
-            self._say(as_text(model_table(self.summary)))
-        self._say(self._report())
-        self._say(f"Run folder: {self.path}")
+            self.say(finding(self.summary))
+            self.say(as_text(model_tables(self.summary)))
+        self.say(self._report())
+        self.say(f"Run folder: {self.path}")
+
+    def add_baseline(self, name: Baseline, report: FinalReport) -> None:
+        """Compare the finished run with another strategy's, of the same clients and rounds.
+
+        Writes ``summary.json`` and the report anew, and tells what the comparison says.
+
+        Parameters
+        ----------
+        name : {"federated", "isolated"}
+            Conventional federated learning, or each client alone.
+        report : FinalReport
+            The other strategy's ``final_report``.
+        """
+        line = baseline_line(report, self._metric)
+        self.baselines = (self.baselines or {}) | {name: line}
+        self.summary["baselines"] = self.baselines
+        if found := against(self.summary, line["clients"], self._metric):
+            line |= found.as_json()
+        self._write_json("summary.json", self.summary)
+        self._report()
+        lines = baseline_lines(self.summary)
+        for text in lines if len(lines) == 2 else lines[-1:]:
+            self.say(text)
 
     def _report(self) -> str:
         # A failed report must not fail the run.
@@ -218,11 +248,11 @@ class Recorder(Observer):
                 "the clients have now. Give them the seed file of the first time."
             )
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
-            self._say("The run was interrupted before its first checkpoint: from the beginning.")
+            self.say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
-        checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
-        self._say(f"Going on after round {checkpoint.server_round}.")
+        checkpoint = self._checkpoints.newest(self.say)
+        self.say(f"Going on after round {checkpoint.server_round}.")
         kept = [
             line
             for line in read_lines(self.path / "rounds.jsonl")
@@ -232,8 +262,7 @@ class Recorder(Observer):
         for line in kept:
             for client, metrics in line["clients"].items():
                 self._clients.setdefault(client, {}).update(metrics)
-            if line["decision"] == Outcome.SPLIT:
-                self._splits.append(split_line(line, checkpoint.state.tree))
+            note_split(self._splits, line)
         return checkpoint
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -259,7 +288,15 @@ class Recorder(Observer):
             if cluster.edge and cluster.name not in self._written:
                 self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
             self._written[cluster.name] = cluster.model
+        for cluster in tree.clusters.values():
+            written = f"general/{cluster.name}"
+            if cluster.general is not None and self._written.get(written) is not cluster.general:
+                self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
+                self._written[written] = cluster.general
         self._write_json("tree.json", tree_lines(tree))
+        for path in self.path.glob("*/0*.safetensors"):
+            if path.parent.name in FOLDERS and path.stem not in tree.clusters:
+                path.unlink()  # of children that were joined again
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """``summary.json``, also as `summary`."""
@@ -288,6 +325,7 @@ class Recorder(Observer):
             "metrics": final.metrics if final else {},
             "groups": groups or None,
             "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+            "baselines": self.baselines,
             "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
             "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
         }

@@ -4,13 +4,13 @@ import sys
 import numpy as np
 import pytest
 
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import load_client_data, outline_of
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
 
 DIGEST = """
 from zlib import crc32
-from cflower.data.client_data import load_client_data
+from cflower.data.client_data import load_client_data, outline_of
 from cflower.data.settings import DataSettings
 def digest(partition):
     settings = DataSettings(partitioner="dirichlet", shift="label-noise", seed=5)
@@ -84,3 +84,15 @@ def test_settings_out_of_range(changes: dict[str, object], words: str) -> None:
 def test_no_such_partition() -> None:
     with pytest.raises(DataError, match="partition-id = 4 is none of 4"):
         load_client_data(DataSettings(shift="none"), 4, 4)
+
+
+@pytest.mark.parametrize("shift", ["rotation", "label-permutation", "label-subset", "none"])
+def test_an_outline_has_everything_but_the_pictures(shift: str) -> None:
+    missing = "1,3;2,5" if shift == "label-subset" else ""
+    settings = DataSettings(shift=shift, missing_labels=missing, partitioner="dirichlet")
+    for place in (0, 5):
+        whole, outline = load_client_data(settings, place, 6), outline_of(settings, place, 6)
+        assert outline.group == whole.group
+        for known, drawn in ((whole.train, outline.train), (whole.validation, outline.validation)):
+            np.testing.assert_array_equal(known.labels, drawn.labels)
+            assert known.inputs.shape == drawn.inputs.shape

@@ -4,60 +4,66 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
+from cflower.algorithm.criteria import Outcome
 from cflower.ordering import in_order
-from cflower.runs.record import RunRecord, counted
+from cflower.runs.baselines import BASELINES, against
+from cflower.runs.record import Line, RunRecord, counted, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
+from cflower.runs.serialization import ABOUT_TRIALS
 
 Columns = dict[str, list[Any]]
-SHARES = ("accuracy", "precision", "recall", "f1", "auc")
-"""Metrics whose name has one of these words are shares of 1."""
 Condition = tuple[str, str, str, float | None]
 CONDITIONS: dict[str, Condition] = {
-    "alive": (
+    "norm_ratio": (
         "not done",
         "the longest average update, as a share of the longest that was seen so far",
         ">",
-        AutoCriterion.alive,
+        AutoCriterion.min_norm_ratio,
     ),
-    "settled": (
+    "mean_ratio": (
         "settled",
         "the length of the mean update, as a share of the members' mean length: small when the "
         "members pull in different directions",
         "<",
-        AutoCriterion.settled,
+        AutoCriterion.max_mean_ratio,
     ),
-    "companions": (
+    "grouped_share": (
         "company",
         "the share of members that are not alone in their part",
         "≥",
-        AutoCriterion.companions,
+        AutoCriterion.min_grouped_share,
     ),
-    "apart": (
+    "margin": (
         "apart",
         "how much more alike members are to their own part than to the next one, in mean cosine",
         ">",
         None,
     ),
-    "errors": ("sure", "the same gap, in standard errors of it", ">", None),
-    "together": (
-        "together",
+    "margin_errors": ("sure", "the same gap, in standard errors of it", ">", None),
+    "joint_rounds": (
+        "same rounds",
         "how often members of different parts were heard in the same rounds, as a share of how "
         "often any two members were",
         "≥",
-        0.5,
+        MIN_JOINT_ROUNDS,
     ),
-    "steady": ("steady", "for how many rounds in a row the same parts were found", "≥", None),
-    "scatters": (
+    "stable_rounds": (
+        "steady",
+        "for how many rounds in a row the same parts were found",
+        "≥",
+        None,
+    ),
+    "separation": (
         "groups",
         "how far the nearest parts are apart, in scatters of their members; more than in clouds "
         "without groups",
         ">",
         None,
     ),
-    "scatters_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
+    "separation_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
 }
 """Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed`` or
 ``<key>_by_chance``)."""
@@ -74,17 +80,18 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     """
     names = client_names(run)
     position = {name: i for i, name in enumerate(names)}
-    metric = metric_of(run)
+    metric = run.metric.name
     return {
-        "run": about(run, metric, len(names)),
+        "run": about(run, len(names)),
         "config": settings(run.config),
         "versions": dict(run.versions),
-        "clients": [client(run, metric["name"], name) for name in names],
+        "clients": [client(run, metric, name) for name in names],
         "clusters": clusters(run, position),
-        "lines": lines(run, metric["name"]),
+        "lines": lines(run, metric),
+        "trials": trials(run),
         "conditions": conditions(run),
         "norms": norm_rule(run),
-        "scores": scores(run, metric["name"], position),
+        "scores": scores(run, metric, position),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
         "heard": heard(run, position),
@@ -92,17 +99,11 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def metric_of(run: RunRecord) -> dict[str, Any]:
-    """The figure that clients are compared by, and whether it reads as a percentage."""
-    percent = any(word in run.metric.name.lower() for word in SHARES)
-    return {**run.metric._asdict(), "percent": percent}
-
-
-def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[str, Any]:
+def about(run: RunRecord, num_clients: int) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model that the first split put an end to."""
     kind = run.settings["method"]
-    splits = [split["round"] for split in run.summary["splits"]]
-    metrics = run.summary["metrics"]
+    splits = [split["round"] for split in lasting(run.summary["splits"])]
+    metrics, metric = run.summary["metrics"], run.metric
     return {
         "id": run.name,
         "sentence": sentence(run, kind, num_clients),
@@ -110,14 +111,28 @@ def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[s
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
-        "metric": dict(metric),
-        "own": rounded(metrics.get(f"leaf_{metric['name']}", metrics.get(metric["name"]))),
-        "common": rounded(metrics.get(f"fl_{metric['name']}")) if splits else None,
+        "metric": {**metric._asdict(), "percent": metric.share},
+        "own": rounded(metrics.get(f"leaf_{metric.name}", metrics.get(metric.name))),
+        "common": rounded(metrics.get(f"fl_{metric.name}")) if splits else None,
+        "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
         "selection": run.settings.get("selection", "leaf"),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,
     }
+
+
+def baselines(run: RunRecord) -> list[dict[str, Any]]:
+    """Each baseline in words, its mean (None: not measured), what the comparison with it says."""
+    measured = run.summary["baselines"] or {}
+    found = []
+    for name, words in BASELINES.items():
+        line, said = measured.get(name), None
+        if line and (pair := against(run.summary, line["clients"], run.metric)):
+            said = {"verdict": pair.verdict, "figures": pair.figures}
+        value = rounded(line[run.metric.name]) if line else None
+        found.append({"key": name, "words": words, "value": value, "against": said})
+    return found
 
 
 def sentence(run: RunRecord, kind: str, num_clients: int) -> str:
@@ -152,10 +167,14 @@ def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "cluster": told.get("cluster"),
-        "examples": told.get("num_examples"),
+        "examples": told.get("held_out"),
+        **{
+            key: rounded(line["clients"].get(name))
+            for key, line in (run.summary["baselines"] or {}).items()
+        },
         "own": rounded(told.get(f"leaf_{metric}", told.get(metric))),
         # Without a split, that model is the own one.
-        "common": rounded(told.get(f"fl_{metric}")) if run.summary["splits"] else None,
+        "common": rounded(told.get(f"fl_{metric}")) if lasting(run.summary["splits"]) else None,
         "level": level,
         "levelScore": rounded((told.get("levels") or {}).get(level)),
         "ensemble": rounded(told.get(f"ensemble_{metric}")) if selection == "ensemble" else None,
@@ -178,11 +197,14 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
 
 
 def lines(run: RunRecord, metric: str) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number."""
+    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number.
+
+    Of the clusters that there are, while they were not split.
+    """
     sentences: dict[str, int] = {}
     columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
     columns |= {key: [] for key in ("mean", "max", "alpha", "score", "heard", "members")}
-    for line in run.lines:
+    for line in decided(run):
         columns["round"].append(line["round"])
         columns["cluster"].append(line["cluster"])
         columns["outcome"].append(line["decision"])
@@ -195,6 +217,26 @@ def lines(run: RunRecord, metric: str) -> dict[str, Any]:
         columns["heard"].append(len(line["heard"]))
         columns["members"].append(len(line["members"]))
     return {**columns, "sentences": list(sentences)}
+
+
+def decided(run: RunRecord) -> list[Line]:
+    """The lines of those clusters that are in the tree, without the trials of their splits."""
+    return [
+        line
+        for line in run.lines
+        if line["cluster"] in run.clusters and line["decision"] not in ABOUT_TRIALS
+    ]
+
+
+def trials(run: RunRecord) -> list[dict[str, Any]]:
+    """What became of each split on trial, in a sentence; of an open one the last that is known."""
+    return [
+        {"cluster": name, "round": line["round"], "outcome": line["decision"]}
+        | {"reason": line["reason"]}
+        for name, lines in run.trials.items()
+        for line, after in zip(lines, [*lines[1:], None], strict=True)
+        if line["decision"] != Outcome.ON_TRIAL or after is None
+    ]
 
 
 def conditions(run: RunRecord) -> list[dict[str, Any]]:
@@ -243,6 +285,8 @@ def heard(run: RunRecord, position: Mapping[str, int]) -> list[list[int]]:
     """Of each client: the rounds it was heard from, and the rounds it was a member."""
     counts = [[0, 0] for _ in position]
     for line in run.lines:
+        if line["decision"] in ABOUT_TRIALS:
+            continue
         for name in line["heard"]:
             counts[position[name]][0] += 1
         for name in line["members"]:
