@@ -314,11 +314,13 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
 
 def draw(results: Results, path: Path) -> None:
     """The families as they are known, and as the updates tell; perplexity of every language."""
-    with new_figure(9, 4.6) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    both = len(results["perplexity"]) > 1
+    with new_figure(9 if both else 5.5, 4.6) as figure:
+        left, *right = figure.subplots(1, 2 if both else 1, squeeze=False).ravel()
         if "similarity" in results:
             draw_kinship(left, results)
-        draw_perplexity(right, results)
+        for axes in right:
+            draw_perplexity(axes, results)
         save(figure, path)
 
 
@@ -338,9 +340,8 @@ def draw_kinship(axes: "Axes", results: Results) -> None:
     for color, family in zip(COLORS, FAMILIES, strict=False):
         axes.plot([], [], color=color, linewidth=4, label=family)
     axes.grid(visible=False)
-    axes.set(title="kinship by the updates; colours: the known families")
     axes.set(xlabel="1 - mean cosine of two languages' updates")
-    axes.legend(loc="upper left", fontsize=8)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=8)
 
 
 KINDS = {
@@ -356,9 +357,7 @@ def draw_perplexity(axes: "Axes", results: Results) -> None:
     languages = [*sorted(results["families"], key=lambda n: (results["families"][n], n)), "all"]
     shown = [name for name in languages if name in results["perplexity"]["own"]]
     for (kind, label), color, mark in zip(KINDS.items(), COLORS, "sd^o", strict=False):
-        told = results["perplexity"].get(kind)
-        if told is None:
-            continue
+        told = results["perplexity"][kind]
         axes.plot([told[n] for n in shown], shown, mark, color=color, label=label, markersize=5)
     axes.invert_yaxis()
     axes.set(xlabel="perplexity per character, held-out windows", xscale="log")
@@ -366,7 +365,7 @@ def draw_perplexity(axes: "Axes", results: Results) -> None:
     places = [n for n in (4, 5, 6, 8, 10, 12, 15, 20, 25, 30) if ticks[0] <= n <= ticks[1]]
     axes.set_xticks(places, [str(n) for n in places])
     axes.set_xticks([], minor=True)
-    axes.legend(fontsize=8)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=8)
 
 
 def draw_tree(results: Results, path: Path) -> None:
@@ -441,6 +440,7 @@ NORMS = {
     "eps2": 1.0,
     "gamma-max": 0.45,
     "linkage": "complete",
+    "min-cluster-size": 3,
 }
 SOURCE = "natural groups"
 

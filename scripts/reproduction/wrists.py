@@ -50,7 +50,8 @@ def run(setting: Setting) -> Results:
     keys = {**KEYS, "dataset": str(folder), "min-available-nodes": 2 * people}
     short = {"num-server-rounds": 2} if setting.quick else {}
     keys["num-server-rounds"] = 30
-    results: Results = {"models": {}}
+    of_people = newcomers(setting, {**keys, **MODELS["conv1d"]}, people)
+    results: Results = {"models": {}, "newcomers": of_people}
     for name, more in MODELS.items():
         runs: dict[str, list[RunRecord]] = {}
         # The baselines compare no layers: theirs are those of the other conv1d.
@@ -64,7 +65,6 @@ def run(setting: Setting) -> Results:
                     )
                 )
         results["models"][name] = told(runs)
-    results["newcomers"] = newcomers(setting, {**keys, **MODELS["conv1d"]}, people)
     results["means"] = means_by_side(Path(folder))
     return results
 
