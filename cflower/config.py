@@ -27,6 +27,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
+"""With another value of one of these, clients have other examples."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 

@@ -231,6 +231,7 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
                 "general": cluster.general and [put(part) for part in cluster.general],
                 "trial": cluster.trial,
                 "undone": cluster.undone,
+                "rounds": cluster.rounds,
             }
             for cluster in tree.clusters.values()
         ],
@@ -264,6 +265,7 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
             c["general"] and Weights(*(arrays[name] for name in c["general"])),
             c["trial"] and trial_of(c["trial"]),
             tuple(trial_of(trial) for trial in c["undone"]),
+            c["rounds"],
         )
         for c in structure["clusters"]
     }

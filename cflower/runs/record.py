@@ -191,9 +191,8 @@ def finding(summary: Mapping[str, Any]) -> str:
     if own is not None:
         text += f" Own model: mean {metric.name} {metric.in_words(own)}"
         if lasting(summary["splits"]) and common is not None:
-            first = min(split["round"] for split in lasting(summary["splits"]))
             text += (
-                f"; common model (split in round {first}): {metric.in_words(common)}; "
+                f"; {common_in_words(summary)}: {metric.in_words(common)}; "
                 f"{BASELINES['federated']}: {federated_in_words(summary)}"
             )
         text += "."
@@ -202,6 +201,18 @@ def finding(summary: Mapping[str, Any]) -> str:
             f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
         )
     return text
+
+
+def common_in_words(summary: Mapping[str, Any]) -> str:
+    """What the common model is: it learned in some of the rounds only.
+
+    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
+    'common model (8 of 30 rounds)'
+    """
+    rounds = summary.get("common_rounds")  # not in folders of 0.2
+    if rounds is None:
+        rounds = min((split["round"] for split in summary["splits"]), default=1) - 1
+    return f"common model ({rounds} of {summary['rounds']} rounds)"
 
 
 def federated_in_words(summary: Mapping[str, Any]) -> str:

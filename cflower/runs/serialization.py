@@ -115,6 +115,7 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
             "born": cluster.born,
             "split_round": cluster.split_round,
             "edge_clients": list(cluster.edge),
+            "rounds": cluster.rounds,
             "general": cluster.general is not None,
             "trial": trial_line(cluster.trial) if cluster.trial else None,
             "undone": [trial_line(trial) for trial in cluster.undone],

@@ -19,6 +19,7 @@ from cflower.runs.record import (
     baseline_lines,
     counted,
     finding,
+    lasting,
     metric_of,
     total,
     weighted,
@@ -63,7 +64,7 @@ def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
     metric = metric_of(summary)
     clusters = tree["clusters"]
-    splits = {split["cluster"]: split for split in summary["splits"]}
+    splits = {split["cluster"]: split for split in lasting(summary["splits"])}
 
     def label(name: str) -> str:
         members = clusters[name]["members"]
@@ -71,7 +72,9 @@ def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
         if name in splits:
             split = splits[name]
             alpha = shown(split["alpha_cross"], ".2f")
-            return f"{text}, split in round {split['round']} (alpha_cross {alpha})"
+            said = {"open": ", still on trial", "confirmed": ", confirmed"}
+            trial = said.get(str(split.get("trial")), "")
+            return f"{text}, split in round {split['round']}{trial} (alpha_cross {alpha})"
         if clusters[name]["children"]:
             return text
         own = weighted(metric.name, [(n, summary["clients"].get(n, {})) for n in members])

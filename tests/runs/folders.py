@@ -103,7 +103,7 @@ def made_up_rounds(
             decided(leaf.name, server_round, names, split, refused, rng) for leaf in tree.leaves
         )
         if server_round == split:
-            root = replace(tree.root, children=tuple(sides), split_round=split)
+            root = replace(tree.root, children=tuple(sides), split_round=split, rounds=split - 1)
             children = (
                 replace(root, name=child, members=tuple(side), born=split)
                 for child, side in sides.items()

@@ -291,7 +291,7 @@ def test_no_two_clusters_share_a_colour(browser: Any, tmp_path: Path) -> None:
 def test_everything_follows_a_picked_client_and_round(browser: Any, report: str) -> None:
     with Visit(browser, report) as visit:
         visit.page.click("#client-table button:text-is('client-7')")
-        assert "common model before the split (round 6), client-7" in visit.text("#scores")
+        assert "common model (5 of 20 rounds), client-7" in visit.text("#scores")
         assert visit.texts("#data .card.chosen h3 button") == ["client-7"]
         assert visit.texts("#client-table tr.chosen th") == ["client-7"]
         assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
@@ -383,7 +383,7 @@ def test_the_common_model_is_not_called_federated_learning(browser: Any, report:
     with Visit(browser, report) as visit:
         assert visit.texts("#compared dt") == [
             "own model, of each client’s cluster",
-            "common model before the split (round 6)",
+            "common model (5 of 20 rounds)",
             "conventional FL for all rounds",
         ]
         assert visit.texts("#compared dd") == ["91.5%", "74.0%", "not measured"]
@@ -459,7 +459,7 @@ def test_a_run_without_clustering_says_nothing_about_it(
             assert visit.page.locator(section).is_hidden()
         visit.page.evaluate("document.getElementById('config').remove()")
         text = visit.text("main")
-        for word in ("criterion", "cluster", "difference", "before the split", "★"):
+        for word in ("criterion", "cluster", "difference", "common model", "★"):
             assert word not in text
         assert visit.texts("#client-table thead th")[:2] == ["client ↑", "own model"]
 

@@ -8,7 +8,7 @@ from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
-from cflower.runs.record import Line, RunRecord, counted, lasting
+from cflower.runs.record import Line, RunRecord, common_in_words, counted, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
@@ -116,6 +116,7 @@ def about(run: RunRecord, num_clients: int) -> dict[str, Any]:
         "common": rounded(metrics.get(f"fl_{metric.name}")) if splits else None,
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
+        "commonModel": common_in_words(run.summary),
         "selection": run.settings.get("selection", "leaf"),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,

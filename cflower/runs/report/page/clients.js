@@ -1,8 +1,8 @@
 // Clusters and clients, with the models that serve them
 //
-// They are compared with conventional FL where it was measured, else with the model before the split.
+// They are compared with conventional FL where it was measured, else with the common model.
 const other = () => (run.clients.some((client) => known(client.federated)) ? ['federated', 'conventional FL']
-  : ['common', `before the split (round ${run.run.firstSplit})`]);
+  : ['common', run.run.commonModel]);
 
 function gainOf(client) {
   const [key] = other();
@@ -60,7 +60,7 @@ function clusterTable() {
 
 function clientTable(count) {
   const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['gain', difference()],
-    ['federated', 'conventional FL'], ['isolated', 'alone'], ['common', `before the split (round ${run.run.firstSplit})`],
+    ['federated', 'conventional FL'], ['isolated', 'alone'], ['common', run.run.commonModel],
     ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'held-out examples'], ['group', 'true group']];
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));

@@ -100,7 +100,7 @@ function scorePicture(width) {
     : key === 'common' ? run.run.common : run.run.baselines.find((baseline) => baseline.key === key).value;
   if (known(level) && within(level)) {
     const from = key === 'common' ? Math.max(first, run.run.firstSplit) : first;
-    const whose = `${key === 'common' && width >= 500 ? 'common model ' : ''}${words}${state.client === null ? '' : `, ${clientName(state.client)}`}`;
+    const whose = `${words}${state.client === null ? '' : `, ${clientName(state.client)}`}`;
     const text = `${whose.length > 70 ? `${whose.slice(0, 70)}…` : whose}: ${score(level)}`;
     drawing.append(svg('line', { x1: x(from), x2: end, y1: y(level), y2: y(level), stroke: 'var(--ink)', 'stroke-width': 1.5,
       'stroke-dasharray': '2 4' }),
