@@ -99,9 +99,10 @@ def test_the_peak_is_that_of_the_longest_average_ever():
 def test_the_mean_ratio_is_that_of_the_weighted_mean():
     updates = np.array([[3.0, 0], [0, 4.0], [0, -4.0]])
     weights = np.array([0.5, 0.25, 0.25])
-    for server_round, memory in ((1, {}), (2, None)):
+    memory = {}
+    for server_round in (1, 2):
         now = replace(evidence(updates, server_round), weights=weights)
-        decision, kept = AutoCriterion().decide(now, memory if memory is not None else kept)
+        decision, memory = AutoCriterion().decide(now, memory)
     assert decision.figures["mean_ratio"] == pytest.approx(1.5 / 3.5, rel=1e-5)
 
 
