@@ -96,7 +96,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
                 yield f"removed: {removed}", lambda n, i=i: n.body.__setitem__(i, ast.Pass())  # type: ignore[misc]
 
 
-def tests_of(file: Path) -> list[list[str]]:
+def tests_of(file: Path, *, near_only: bool) -> list[list[str]]:
     """The fast tests that concern a file, the nearest first."""
     folder, name = file.parent.name, file.stem
     names = (name, *OF_ITS_OWN.get(name, ()))
@@ -105,10 +105,12 @@ def tests_of(file: Path) -> list[list[str]]:
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
         if any(path.stem.removeprefix("test_").startswith(one) for one in names)
     ]
+    if near and near_only:
+        return [near]
     return [*([near] if near else []), [f"tests/{folder}", "tests/test_hostile.py"]]
 
 
-def survives(mutant: Mutant, copy: Path, timeout: float) -> bool:
+def survives(mutant: Mutant, copy: Path, timeout: float, *, near_only: bool) -> bool:
     """Whether all tests pass with a change."""
     changed = copy / mutant.file.relative_to(ROOT)
     before = changed.read_text()
@@ -126,7 +128,7 @@ def survives(mutant: Mutant, copy: Path, timeout: float) -> bool:
     ]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        for tests in tests_of(mutant.file):
+        for tests in tests_of(mutant.file, near_only=near_only):
             subprocess.run(
                 [*command, *tests],
                 cwd=copy,
@@ -146,6 +148,7 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="Changes to try.")] = 60,
     seed: int = 0,
     only: Annotated[str, typer.Option(help="Files by name, such as auto,cloud.")] = "",
+    near: Annotated[bool, typer.Option(help="Only the tests of the file itself.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds; a longer run is a killed one.")] = 600,
 ) -> None:
     """Try a random sample of changes and print the survivors."""
@@ -159,7 +162,7 @@ def main(
         keep = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", "build")
         shutil.copytree(ROOT, copy, ignore=keep)
         for number, mutant in enumerate(chosen, start=1):
-            alive = survives(mutant, copy, timeout)
+            alive = survives(mutant, copy, timeout, near_only=near)
             survivors += [mutant] * alive
             place = f"{mutant.file.relative_to(ROOT)}:{mutant.line}"
             told = f"{'SURVIVED' if alive else 'killed  '} {place} {mutant.what}"
