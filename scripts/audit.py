@@ -77,7 +77,9 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
     federation = FAMILIES[name][1](generator(seed, "audit", name))
     state, undone = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
-    judged = [i for i, group in enumerate(federation.groups) if group >= 0]
+    # Who was not heard from since a split has no place yet.
+    placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
+    judged = np.flatnonzero((federation.groups >= 0) & placed).tolist()
     names = [leaf_of(state, i) for i in judged]
     pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
     clusters, groups = len(set(names)), len({group for _, group in pairs})

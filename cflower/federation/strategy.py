@@ -56,8 +56,8 @@ class ClusteredFL(Rounds):
         Comma-separated patterns of the arrays whose updates similarity looks at.
     projection_dim : int
         Updates with more trained entries than this are kept as a random projection of this
-        length, see `Projection`; 0 keeps all of them exactly. Memory grows with it times the
-        number of clients.
+        length, see `Projection`, or shorter where so many clients' would not fit in memory, see
+        `affordable_length`; 0 keeps all of them exactly, with memory for clients times entries.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
