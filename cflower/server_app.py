@@ -142,7 +142,7 @@ def strategy_of(
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
-        inner_interval=config.inner_interval,
+        inner_interval=None if config.inner_interval < 0 else config.inner_interval,
         selection=config.selection,
         seed=config.seed,
         metric=config.metric,

@@ -94,6 +94,7 @@ class AutoCriterion:
 
     name: ClassVar[str] = "auto"
     trial_rounds: ClassVar[int] = 4
+    inner_interval: ClassVar[int] = 10
 
     max_mean_ratio: float = 0.6
     min_norm_ratio: float = 0.3

@@ -90,7 +90,10 @@ class PairedTest(NamedTuple):
         return {f"{self.measure.name}_{k}": float(v) for k, v in numbers.items() if v is not None}
 
     def __str__(self) -> str:
-        chance = "too few for a test" if self.chance is None else f"by chance {self.chance:.2g}"
+        chance = "too few for a test"
+        if self.chance is not None:
+            number = f"{self.chance:.2g}" if self.chance >= 1e-4 else "below 0.0001"
+            chance = f"probability by chance alone {number}"
         return (
             f"{self.measure.name} {self.own:.4g} with the children's models and {self.common:.4g} "
             f"with the common one ({self.better} of {self.num_clients} clients better, "

@@ -1,5 +1,7 @@
 """The law of a trial, and what becomes of a split that is confirmed or taken back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.cfl_round import Reply
 from cflower.algorithm.criteria import NeverSplit, Outcome
+from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.tree import Weights
 from cflower.algorithm.trial import (
     CHANCE,
@@ -163,7 +166,8 @@ def history(federation, cfl, num_rounds, *, better=True, partial=False):
         result = cfl.run_round(state, answers, server_round=server_round)
         due = result.state.tree.trials_due(server_round)
         compared = {name: opinions(result.state.tree, name, better) for name in due}
-        result = cfl.judged(result, compared, [ACCURACY])
+        tree, decisions = judged(result.state.tree, result.decisions, compared, [ACCURACY])
+        result = result._replace(state=replace(result.state, tree=tree), decisions=decisions)
         yield state, result
         state = result.state
 
