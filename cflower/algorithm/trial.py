@@ -13,7 +13,9 @@ import numpy as np
 from scipy.special import stdtr
 
 CHANCE = 0.025
-"""Probability, for each metric, that chance alone makes the gain that confirms a split."""
+"""Probability, for each metric, that chance alone makes a gain that is sure."""
+LIKELY = 0.25
+"""The same of a gain that is only likely: it lets a split stand, which the criterion was sure of."""
 ENOUGH = 30
 """Held-out examples, of all clients together, below which the test is not asked."""
 FEW = 1 / 3
@@ -150,7 +152,9 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     """Whether the children's models serve the clients better than the common one.
 
     A split is confirmed if by one of the metrics chance alone makes such a gain with a probability
-    below `CHANCE` only, and by none of them such a loss. Where there are fewer than `ENOUGH`
+    below `CHANCE` only, and by none of them such a loss. It also stands if the gain is only likely
+    (`LIKELY`) by one of them and a loss by none: the criterion found the groups before, and what
+    they learn alone may take longer than the trial. Where there are fewer than `ENOUGH`
     held-out examples, or no child has two clients that answered, the better mean of the first
     metric decides, and the sentence says so. Where nobody can say anything, the split stands.
 
@@ -176,9 +180,11 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
         why = f"{count} say little, so the mean decides: {'better' if confirmed else 'no better'}"
     elif max(chances) > 1 - CHANCE:
         confirmed, why = False, "the clients are served worse"
+    elif min(chances) < CHANCE:
+        confirmed, why = True, "the clients are served better"
     else:
-        confirmed = min(chances) < CHANCE
-        why = "the clients are served better" if confirmed else "no gain that chance does not make"
+        confirmed = min(chances) < LIKELY and max(chances) <= 1 - LIKELY
+        why = "a gain is likely, not sure" if confirmed else "no gain that chance does not make"
     return Finding(confirmed, f"{why}: {told}", figures)
 
 

@@ -13,6 +13,7 @@ from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.tree import Weights
 from cflower.algorithm.trial import (
     CHANCE,
+    LIKELY,
     Comparison,
     Measure,
     Standing,
@@ -115,12 +116,31 @@ def test_order_and_scale_do_not_matter_and_sides_change_places(drawn):
 
 
 def test_chance_confirms_no_more_often_than_it_says():
-    runs, confirmed = 4000, 0
+    runs, sure, stand = 4000, 0, 0
     for seed in range(runs):
         rng = generator(seed, "chance")
         own, common = rng.normal(0.8, 0.05, (2, 10))
-        confirmed += judge(many(own, common), [ACCURACY]).confirmed
-    assert abs(confirmed / runs - CHANCE) < 4 * np.sqrt(CHANCE * (1 - CHANCE) / runs)
+        found = judge(many(own, common), [ACCURACY])
+        sure += "the clients are served better" in found.reason
+        stand += found.confirmed
+    for count, share in ((sure, CHANCE), (stand, LIKELY)):
+        assert abs(count / runs - share) < 4 * np.sqrt(share * (1 - share) / runs)
+
+
+def test_a_likely_gain_lets_a_split_stand_unless_a_loss_is_as_likely():
+    def both(gain, drop):
+        values = [0.7, 0.8, 0.75, 0.72, 0.78, 0.74]
+        shifts = [gain + 0.05, gain - 0.05, gain, gain + 0.03, gain - 0.03, gain]
+        return [
+            Comparison("0.0", {"accuracy": v + s, "loss": v + drop}, {"accuracy": v, "loss": v}, 36)
+            for v, s in zip(values, shifts, strict=True)
+        ]
+
+    found = judge(both(0.02, 0.0), [ACCURACY])
+    assert found.confirmed
+    assert "a gain is likely, not sure" in found.reason
+    assert not judge(both(0.005, 0.0), [ACCURACY]).confirmed
+    assert not judge(both(0.02, 0.1), [ACCURACY, LOSS]).confirmed
 
 
 def test_with_few_examples_the_better_mean_decides_and_it_is_said():
