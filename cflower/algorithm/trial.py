@@ -15,7 +15,7 @@ from scipy.special import stdtr
 CHANCE = 0.025
 """Probability, for each metric, that chance alone makes a gain that is sure."""
 LIKELY = 0.25
-"""The same of a gain that is only likely: it lets a split stand, which the criterion was sure of."""
+"""The same of a gain that is only likely: enough for a split that the criterion was sure of."""
 ENOUGH = 30
 """Held-out examples, of all clients together, below which the test is not asked."""
 FEW = 1 / 3
