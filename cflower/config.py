@@ -69,6 +69,8 @@ class RunConfig(TrainingSettings, DataSettings):
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
+    trial_rounds: int = number(-1, least=-1)
+    inner_interval: int = number(0, least=0)
 
     metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)

@@ -6,7 +6,8 @@ Every round goes through `CFL.run_round`, without Flower, on one core. A family 
 kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept, and no
 run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
 must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
-against the model of conventional federated learning of as many rounds.
+against the model of conventional federated learning of as many rounds. Splits are judged by 12
+held-out examples a client.
 """
 
 from collections.abc import Iterator
@@ -24,9 +25,10 @@ from rich.table import Table
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply
-from cflower.algorithm.criteria import Criterion, NeverSplit
+from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator
 
 
@@ -40,6 +42,8 @@ class Run:
     false: bool
     """Two clients of one true group are in different clusters."""
     last_split: int | None
+    undone: int
+    """Splits that were taken back."""
     gain: float | None
     """None where nothing was split."""
 
@@ -48,12 +52,15 @@ def audit(
     families: Annotated[str, typer.Option(help="Names with commas between, or all.")] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
     out: Annotated[Path, typer.Option(help="Folder of audit.csv.")] = Path("outputs/audit"),
+    trial_rounds: Annotated[
+        int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
+    ] = AutoCriterion.trial_rounds,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
     names = list(FAMILIES) if families == ALL else chosen("family", families, FAMILIES)
     lines = []
     for name in names:
-        runs = [audited(name, seed) for seed in numbers(seeds)]
+        runs = [audited(name, seed, trial_rounds) for seed in numbers(seeds)]
         lines.append(line(name, runs))
         print(*lines[-1].values(), sep=" | ", flush=True)
     table = Table(*lines[0])
@@ -64,53 +71,74 @@ def audit(
     write_table(lines, out / "audit.csv")
 
 
-def audited(name: str, seed: int) -> Run:
+def audited(name: str, seed: int, trial_rounds: int) -> Run:
     """One run of a family, and where it split another without splits beside it."""
     federation = FAMILIES[name][1](generator(seed, "audit", name))
-    state, last_split = final(federation, AutoCriterion(), seed)
+    state, undone = final(federation, AutoCriterion(), seed, trial_rounds)
+    last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     judged = [i for i, group in enumerate(federation.groups) if group >= 0]
     names = [leaf_of(state, i) for i in judged]
     pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain = None
     if last_split is not None:
-        common, _ = final(federation, NeverSplit(), seed)
+        common, _ = final(federation, NeverSplit(), seed, 0)
         gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
             np.mean([loss(federation, state, i) for i in judged])
         )
     exact = len(set(pairs)) == clusters == groups
-    return Run(clusters, exact, len(set(pairs)) > groups, last_split, gain)
+    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain)
 
 
-def final(federation: Federation, criterion: Criterion, seed: int) -> tuple[CFLState, int | None]:
-    """The state after the last round, and the round of the last split."""
-    cfl = CFL(criterion, Projection(federation.dim, 0))
+def final(
+    federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
+) -> tuple[CFLState, int]:
+    """The state after the last round, and the number of splits that were taken back."""
+    cfl = CFL(criterion, Projection(federation.dim, 0), trial_rounds=trial_rounds)
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    last_split = None
+    undone = 0
     for server_round in range(1, federation.rounds + 1):
         rng = generator(seed, "round", server_round)
-        replies = list(answers(federation, state, server_round, rng))
+        replies = list(answers(federation, cfl, state, server_round, rng))
         result = cfl.run_round(state, replies, server_round=server_round)
+        due = result.state.tree.trials_due(server_round)
+        compared = {name: comparisons(federation, result.state, name) for name in due}
+        result = cfl.judged(result, compared, [Measure("loss", higher_is_better=False)])
         state = result.state
-        if any(decision.sides for decision in result.decisions):
-            last_split = server_round
-    return state, last_split
+        undone += sum(decision.outcome is Outcome.UNDONE for decision in result.decisions)
+    return state, undone
+
+
+def comparisons(federation: Federation, state: CFLState, name: str) -> list[Comparison]:
+    """What the clients of a split cluster find of it."""
+    found, cluster = [], state.tree.clusters[name]
+    for client in cluster.members:
+        if client not in state.tree.unassigned:
+            i, leaf = int(client.rpartition("-")[2]), state.tree.leaf_of(client)
+            own, examples = federation.clients.held_out(i, leaf.model.trained)
+            common, _ = federation.clients.held_out(i, cluster.grown.model.trained)
+            found.append(Comparison(leaf.name, {"loss": own}, {"loss": common}, examples))
+    return found
 
 
 def answers(
-    federation: Federation, state: CFLState, server_round: int, rng: np.random.Generator
+    federation: Federation, cfl: CFL, state: CFLState, server_round: int, rng: np.random.Generator
 ) -> Iterator[Reply]:
     """The replies of the clients that take part."""
     m = len(federation.groups)
     here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
     sizes = np.ones(m) if federation.sizes is None else federation.sizes
     for i in np.flatnonzero(here):
-        model = state.tree.training_cluster(f"client-{i}").model.trained
-        update = federation.clients.update(i, model, rng)
-        length = float(np.linalg.norm(update))
-        yield Reply(f"client-{i}", Weights(update, np.zeros(0)), length, float(sizes[i]))
+        name = f"client-{i}"
+        models = {"": state.tree.training_cluster(name).model}
+        if general := cfl.also_trains(state.tree, name, server_round):
+            models[general.name] = general.grown.model
+        for cluster, model in models.items():
+            update = federation.clients.update(i, model.trained, rng)
+            length = float(np.linalg.norm(update))
+            yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
 
 
 def leaf_of(state: CFLState, client: int) -> str:
@@ -136,6 +164,7 @@ def line(name: str, runs: list[Run]) -> dict[str, Any]:
         "runs": len(runs),
         "split": sum(run.last_split is not None for run in runs),
         "exact": sum(run.exact for run in runs),
+        "undone": sum(run.undone for run in runs),
         "false": sum(run.false for run in runs),
         "clusters": f"{np.mean([run.clusters for run in runs]):.1f}",
         "median last right split": f"{np.median(right):.0f}" if right else "",

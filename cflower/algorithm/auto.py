@@ -73,6 +73,7 @@ class AutoCriterion:
     """
 
     name: ClassVar[str] = "auto"
+    trial_rounds: ClassVar[int] = 4
 
     settled: float = 0.6
     alive: float = 0.3

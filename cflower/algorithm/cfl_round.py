@@ -5,10 +5,11 @@ mean update of its own members, as the authors' code does (Algorithm 5 leaves it
 updates are only kept as projections, and for entries that are not trained, it starts from the
 mean over the whole parent. Members may be absent, see `Evidence` for which updates count. The
 model may follow the mean update by other rules than eq. 2, see `ServerOptimizer`; their momentum
-is handed down at a split.
+is handed down at a split. A split may have to prove itself, see `cflower.algorithm.trial`, and
+inner clusters may go on learning.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, v
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.algorithm.trial import Comparison, Measure, Standing, Trial, judge, not_again
 from cflower.ordering import in_order, natural_order
 
 Weighting = Literal["examples", "uniform"]
@@ -47,6 +49,8 @@ class Reply(NamedTuple):
     norm: float
     """‖Δ_i‖ over all trained entries."""
     num_examples: float
+    general: str = ""
+    """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class RoundResult(NamedTuple):
 
     state: CFLState
     decisions: tuple[Decision, ...]
-    """One a leaf that there was at the start of the round."""
+    """One a leaf that there was at the start of the round, then one a split on trial."""
     forks: Mapping[str, Fork]
     """The step of each unassigned client (Algorithm 4)."""
 
@@ -78,6 +82,26 @@ class CFL:
     """w_i: |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5)."""
     as_sent: Callable[[Weights], Weights] = lambda weights: weights
     """Rounds a new model to what clients can be sent (integers, half precision)."""
+    trial_rounds: int = 0
+    """Rounds after a split in which it is on trial; 0: splits are final."""
+    inner_interval: int = 0
+    """Inner models are trained on in every so many-th round; 0: they are not."""
+
+    def also_trains(self, tree: ParameterTree, client: str, server_round: int) -> Cluster | None:
+        """The inner cluster whose model a client trains in this round beside its own, if any.
+
+        That of a split on trial; else, in every `inner_interval`-th round, those on its path take
+        turns, so that a client never trains more than two models in a round.
+        """
+        if client in tree.unassigned:
+            return None
+        above = tree.path(tree.leaf_of(client).name)[:-1]
+        if on_trial := [cluster for cluster in above if cluster.on_trial]:
+            return on_trial[0]
+        split = [cluster for cluster in above if cluster.split_round is not None]
+        if not split or not self.inner_interval or server_round % self.inner_interval:
+            return None
+        return split[server_round // self.inner_interval % len(split)]
 
     def run_round(
         self,
@@ -93,17 +117,23 @@ class CFL:
         ----------
         state : CFLState
         replies : iterable of Reply
-            At most one a client, in an order that does not depend on chance. Each is the
-            result of training on ``state.tree.training_cluster(client)``.
+            At most one a client and model, in an order that does not depend on chance. Each is
+            the result of training on ``state.tree.training_cluster(client)``, or on what
+            `also_trains` names.
         server_round : int
             Counted from 1.
         excluded : container of str
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
-        means = WeightedMean({leaf.name: leaf.model for leaf in tree.leaves})
+        means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
+        lengths: dict[str, list[float]] = {}
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
+            if reply.general:
+                means.add(reply.general, reply.update, self._weight(reply))
+                lengths.setdefault(reply.general, []).append(reply.norm)
+                continue
             start = tree.training_cluster(reply.client)
             heard = KnownUpdate(
                 server_round,
@@ -130,18 +160,76 @@ class CFL:
                 if is_fresh(known.get(name), leaf.born, origins[leaf.name])
             }
             decision, clusters = self._advance(
-                leaf, settled, known, fresh, means.mean(leaf.name), server_round
+                leaf, state.tree, settled, known, fresh, means.mean(leaf.name), server_round
             )
             decisions.append(decision)
             placed = {name for side in decision.sides for name in side}
             unplaced = set(settled) - placed if decision.sides else ()
             unassigned = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.unassigned}
             tree = tree.update(*clusters, unassigned=unassigned)
+        for name in lengths:
+            learned = self._follow(tree.clusters[name].grown, means.mean(name))
+            cluster = replace(tree.clusters[name], general=learned.model)
+            tree = tree.update(replace(cluster, optimizer=learned.optimizer))
+        for name in in_order(state.tree.clusters):
+            cluster = state.tree.clusters[name]
+            if cluster.trial is None or not cluster.on_trial:
+                continue
+            reason = (
+                f"its model learns on beside {' and '.join(cluster.children)}; the clients judge "
+                f"in round {cluster.trial.until}"
+            )
+            mean_norm, longest = norm(means.mean(name).trained), max(lengths.get(name, [0.0]))
+            decisions.append(
+                Decision(name, server_round, Outcome.ON_TRIAL, reason, mean_norm, longest)
+            )
         return RoundResult(CFLState(tree, known), tuple(decisions), forks)
+
+    def judged(
+        self,
+        result: RoundResult,
+        compared: Mapping[str, Sequence[Comparison]],
+        measures: Sequence[Measure],
+    ) -> RoundResult:
+        """The round after its clients have judged splits: these are confirmed or taken back.
+
+        Parameters
+        ----------
+        result : RoundResult
+            Of `run_round`.
+        compared : mapping of str to sequence of Comparison
+            What the clients of each split cluster found.
+        measures : sequence of Measure
+            The metrics to go by, the leading one first.
+        """
+        tree, decisions = result.state.tree, list(result.decisions)
+        for i, decision in enumerate(decisions):
+            cluster = tree.clusters.get(decision.cluster)
+            if decision.cluster not in compared or cluster is None or cluster.trial is None:
+                continue
+            finding = judge(compared[decision.cluster], measures)
+            trial = cluster.trial._replace(
+                until=decision.server_round,
+                standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,
+                reason=finding.reason,
+            )
+            tree = (
+                tree.update(replace(cluster, trial=trial, memory={}))
+                if finding.confirmed
+                else tree.rejoined(cluster.name, decision.server_round, trial)
+            )
+            decisions[i] = replace(
+                decision,
+                outcome=Outcome.CONFIRMED if finding.confirmed else Outcome.UNDONE,
+                reason=finding.reason,
+                figures=finding.figures,
+            )
+        return result._replace(state=replace(result.state, tree=tree), decisions=tuple(decisions))
 
     def _advance(
         self,
         leaf: Cluster,
+        tree: ParameterTree,
         settled: list[str],
         known: Mapping[str, KnownUpdate],
         fresh: Mapping[str, KnownUpdate],
@@ -165,6 +253,8 @@ class CFL:
             reason = "no member was heard from in this round"
             return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), [leaf]
         decision, memory = self.criterion.decide(evidence, leaf.memory)
+        if decision.outcome is Outcome.SPLIT:
+            decision = self._held(decision, leaf, tree)
         if decision.outcome is not Outcome.SPLIT:
             return decision, [replace(self._follow(leaf, mean), memory=memory)]
         children = []
@@ -177,11 +267,12 @@ class CFL:
             children.append(
                 replace(
                     self._follow(leaf, step),
-                    name=f"{leaf.name}.{i}",
+                    name=f"{leaf.name}.{leaf.num_children_before + i}",
                     members=side,
                     born=server_round,
                     edge={name: self._seen(known[name]) for name in side},
                     memory=self.criterion.inherit(memory),
+                    undone=(),
                 )
             )
         # Members without a fresh update are on no side. They join the largest child for now, and
@@ -193,7 +284,29 @@ class CFL:
         children[home] = replace(children[home], members=everyone)
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=server_round, memory={})
-        return decision, [parent, *children]
+        if self.trial_rounds:
+            until = server_round + self.trial_rounds
+            learned = self._follow(leaf, mean)
+            parent = replace(
+                parent,
+                memory=self.criterion.inherit(memory),
+                general=learned.model,
+                optimizer=learned.optimizer,
+                trial=Trial(server_round, until, decision.sides),
+            )
+            decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
+        return replace(decision, children=names), [parent, *children]
+
+    @staticmethod
+    def _held(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decision:
+        """A split that the criterion wants, put off where it cannot be made now."""
+        parent = tree.parent(leaf.name)
+        if parent is not None and parent.on_trial:
+            reason = f"would split, but {parent.name}, which it comes from, is still on trial"
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+        if why := not_again(leaf.undone, decision.sides, decision.server_round):
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=why, sides=())
+        return decision
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update."""
@@ -217,9 +330,9 @@ class CFL:
         weights = np.array([self._weight(known) for known in updates.values()])
         return weights / weights.sum() if len(weights) else weights
 
-    def _weight(self, known: KnownUpdate) -> float:
+    def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""
-        return known.num_examples if self.weighting == "examples" else 1.0
+        return update.num_examples if self.weighting == "examples" else 1.0
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""

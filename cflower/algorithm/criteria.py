@@ -28,6 +28,10 @@ class Outcome(StrEnum):
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "too few heard from"
     NEVER = "never split"
+    ON_TRIAL = "on trial"
+    CONFIRMED = "split confirmed"
+    UNDONE = "split taken back"
+    PUT_OFF = "split put off"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Decision:
     """Of the sides considered, when a similarity matrix was computed."""
     sides: tuple[tuple[str, ...], ...] = ()
     """The members of each child, when split."""
+    children: tuple[str, ...] = ()
+    """The children's names, when split."""
     clients: tuple[str, ...] = ()
     """Order of ``similarity``."""
     similarity: Matrix | None = field(default=None, repr=False, compare=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cflower.algorithm.criteria import Memory
 from cflower.algorithm.optimizers import OptimizerState
 from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.trial import Standing, Trial
 from cflower.ordering import in_order
 
 Vector = NDArray[np.floating]
@@ -34,7 +35,8 @@ class Cluster:
     """A node v of the tree.
 
     A leaf's ``model`` is the one in training; a cluster that was split keeps its stationary
-    model θ*_v, the one from which its members computed the updates it was split by.
+    model θ*_v, the one from which its members computed the updates it was split by. If it goes on
+    learning, as during a trial, that is in ``general``.
     """
 
     name: str
@@ -49,6 +51,27 @@ class Cluster:
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: OptimizerState = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
+    general: Weights | None = None
+    """Of a split cluster: its model as it has gone on learning since; None: it has not."""
+    trial: Trial | None = None
+    """Of its split; None where there is no trial."""
+    undone: tuple[Trial, ...] = ()
+    """The trials of its splits that were taken back."""
+
+    @property
+    def grown(self) -> "Cluster":
+        """This cluster with the model that serves clients: as far as it has learned."""
+        return self if self.general is None else replace(self, model=self.general)
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether its split still has to prove itself."""
+        return self.trial is not None and self.trial.standing is Standing.OPEN
+
+    @property
+    def num_children_before(self) -> int:
+        """Children that it had and that were joined again; their names are not used again."""
+        return sum(len(trial.parts) for trial in self.undone)
 
     @property
     def is_leaf(self) -> bool:
@@ -151,10 +174,16 @@ class ParameterTree:
     def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters whose models a client can be given: from the most general to its leaf.
 
-        Those of isolated clients are their leaves alone: nobody ever trained the root.
+        Inner ones with the models as far as they have learned. Those of isolated clients are their
+        leaves alone: nobody ever trained the root.
         """
         *above, leaf = self.path(self.leaf_of(client).name)
-        return (*(cluster for cluster in above if cluster.split_round is not None), leaf)
+        return (*(cluster.grown for cluster in above if cluster.split_round is not None), leaf)
+
+    def parent(self, name: str) -> Cluster | None:
+        """The cluster that a cluster was split from; None of the root."""
+        above = name.rpartition(".")[0]
+        return self.clusters[above] if above else None
 
     def update(
         self, *clusters: Cluster, unassigned: Mapping[str, str] | None = None
@@ -164,6 +193,35 @@ class ParameterTree:
         return ParameterTree(
             {**self.clusters, **changed}, self.unassigned if unassigned is None else unassigned
         )
+
+    def trials_due(self, server_round: int) -> tuple[str, ...]:
+        """The clusters whose split is to be judged at the end of a round."""
+        open_trials = {n: c.trial for n, c in self.clusters.items() if c.trial and c.on_trial}
+        return in_order(n for n, trial in open_trials.items() if trial.until <= server_round)
+
+    def rejoined(self, name: str, server_round: int, trial: Trial) -> "ParameterTree":
+        """A cluster's split taken back: it is a leaf again, and goes on with the common model.
+
+        Who was on its way further down is a member of it now.
+        """
+        parent = self.clusters[name]
+        below = f"{name}."
+        leaf = replace(
+            parent.grown,
+            born=server_round,
+            children=(),
+            split_round=None,
+            general=None,
+            trial=None,
+            undone=(*parent.undone, trial),
+        )
+        clusters = {n: c for n, c in self.clusters.items() if not n.startswith(below)}
+        unassigned = {
+            client: where
+            for client, where in self.unassigned.items()
+            if where != name and not where.startswith(below)
+        }
+        return ParameterTree({**clusters, name: leaf}, unassigned)
 
     def admit(self, client: str, server_round: int, *, isolated: bool = False) -> "ParameterTree":
         """The tree with a newcomer; one who is already a member changes nothing.

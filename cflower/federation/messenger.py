@@ -49,6 +49,7 @@ class ClientMessenger:
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
         self._roll_call, self.keys = roll_call, keys
         self._recipients: dict[str, int] = {}
+        self._models: dict[str, str] = {}
         self.problems: dict[str, Problem] = {}
 
     def messages(
@@ -100,6 +101,10 @@ class ClientMessenger:
             message.metadata.ttl = timeout
         exchange = Exchange(grid, messages, timeout)
         self._recipients = exchange.recipients
+        self._models = {
+            m.metadata.message_id: str(m.content.config_records[self.keys.config]["cluster"])
+            for m in messages
+        }
         yield from exchange
         for node in exchange.silent:
             problem = f"did not come within {timeout:g} s"
@@ -109,7 +114,7 @@ class ClientMessenger:
             self.set_aside(self._roll_call.name_of(node), problem)
 
     def by_client(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-        """Each reply with its sender's name; a second one of the same sender is set aside."""
+        """Each reply with its sender's name; a second one to the same model is set aside."""
         seen = set()
         for message in replies:
             # An error reply may come from the SuperLink, so the message it answers tells.
@@ -117,11 +122,15 @@ class ClientMessenger:
             client = self._roll_call.name_of(
                 self._recipients.get(answered, message.metadata.src_node_id)
             )
-            if client in seen:
+            if (client, self.model_of(message)) in seen:
                 self.set_aside(client, "came twice")
                 continue
-            seen.add(client)
+            seen.add((client, self.model_of(message)))
             yield client, message
+
+    def model_of(self, reply: Message) -> str:
+        """The cluster whose model was sent to whom this answers; empty if it is not known."""
+        return self._models.get(reply.metadata.reply_to_message_id, "")
 
     def measured(self, replies: Iterable[Message]) -> Measured:
         """The usable metrics among the replies; the others are set aside."""

@@ -36,7 +36,7 @@ class NormFilter:
         self._norms = {
             leaf.name: {name: known[name].norm for name in leaf.members if name in known}
             for leaf in tree.leaves
-        }
+        } | {name: {} for name, cluster in tree.clusters.items() if not cluster.is_leaf}
 
     def sift(
         self, answers: Iterable[TrainReply], set_aside: Callable[[str, str], None]
@@ -44,7 +44,8 @@ class NormFilter:
         """The answers in line; ``set_aside(client, problem)`` is told about the others."""
         waiting: dict[str, list[TrainReply]] = {}
         for answer in answers:
-            start = self._tree.training_cluster(answer.client)
+            general = self._tree.clusters.get(answer.general)
+            start = general or self._tree.training_cluster(answer.client)
             length = answer.norm
             if not np.isfinite(length):
                 set_aside(answer.client, "has an update too long for its norm to be finite")

@@ -37,6 +37,8 @@ class TrainReply(NamedTuple):
     norm: float
     """‖Δ_i‖ over all trained entries."""
     measured: ClientMetrics
+    general: str = ""
+    """The inner cluster whose model it trained beside its own; empty: its own."""
 
 
 def read_train_reply(

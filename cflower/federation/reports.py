@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import SELECTIONS, Selection
+from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
 from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
@@ -61,9 +61,15 @@ class RoundReport:
     """The model's arrays in the vectors of ``state``."""
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
+    trained: ParameterTree | None = None
+    """The tree after the training, before splits were taken back; None: nothing was."""
+    general: Mapping[str, Mapping[str, ClientMetrics]] = field(default_factory=dict)
+    """What clients measured in training an inner cluster's model, by its name."""
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
+        if cluster is not None and cluster in self.general:
+            return weighted_mean(self.general[cluster].values())
         return weighted_mean(
             measured
             for client, measured in self.measured.items()

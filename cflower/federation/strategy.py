@@ -6,43 +6,28 @@ the algorithm is in `cflower.algorithm`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any, NoReturn
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
-from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
-from cflower.algorithm.criteria import Criterion
-from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.tree import ParameterTree, Selection
-from cflower.errors import ConfigError, FederationError
+from cflower.errors import FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
-from cflower.federation.describing import described, plain
-from cflower.federation.failures import ExchangeOutcome, FailureRecord
 from cflower.federation.final_evaluation import FinalEvaluation
-from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
-from cflower.federation.messenger import ClientMessenger, Keys, Measured
-from cflower.federation.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.federation.replies import ClientMetrics, as_record, weighted_mean
-from cflower.federation.reports import FinalReport, Metric, RoundReport
+from cflower.federation.reports import FinalReport
 from cflower.federation.results import ClusteredResult, tree_lines
-from cflower.federation.roll_call import RollCall
-from cflower.federation.sampling import sample
-from cflower.federation.training_round import TrainingRound
-from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
+from cflower.federation.rounds import Rounds, said
+from cflower.federation.trials import ask, measures_of
 from cflower.ordering import in_order
-from cflower.seeding import generator
 
 
-class ClusteredFL(Strategy):
+class ClusteredFL(Rounds):
     """Train a model per cluster of clients that belong together, found from their updates.
 
     Takes the place of ``FedAvg`` in a ServerApp; the ClientApp needs no change. It differs from
@@ -82,6 +67,13 @@ class ClusteredFL(Strategy):
         stays a member of its cluster, but no longer counts when that decides on a split.
     isolated : bool
         Every client is a cluster of its own from the start.
+    trial_rounds : int, optional
+        Rounds after a split in which it is on trial: the common model goes on learning beside its
+        parts, then the clients judge, see `cflower.algorithm.trial`. 0: splits are final. If not
+        given, the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
+    inner_interval : int
+        In every so many-th round clients also train the model of a cluster above their own; 0:
+        those of split clusters stay as they are.
     selection : {"leaf", "best", "ensemble"}
         Which of the models on its way the closing evaluation's mean metrics take each client
         to be served by; all are in `final_report`, see `ClientResult`.
@@ -117,77 +109,15 @@ class ClusteredFL(Strategy):
     the factor by which the cluster is smaller. Those that clip on the server are refused.
     """
 
-    def __init__(
-        self,
-        criterion: Criterion | None = None,
-        *,
-        fraction_train: float = 1.0,
-        fraction_evaluate: float = 1.0,
-        min_train_nodes: int = 2,
-        min_evaluate_nodes: int = 2,
-        min_available_nodes: int = 2,
-        weighted_by_key: str = "num-examples",
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-        train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
-        evaluate_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
-        optimizer: ServerOptimizer | None = None,
-        weighting: Weighting = "examples",
-        similarity_layers: str = "*",
-        projection_dim: int = 16384,
-        untrained: Sequence[str] = UNTRAINED,
-        max_norm_ratio: float = 0.0,
-        exclude_after: int = 5,
-        isolated: bool = False,
-        selection: Selection = "leaf",
-        seed: int = 0,
-        metric: str = "accuracy",
-        higher_is_better: bool | None = None,
-        observers: Sequence[Observer] = (),
-        roll_call: RollCall | None = None,
-    ) -> None:
-        self.criterion = criterion or AutoCriterion()
-        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
-        self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
-        self.min_available_nodes = min_available_nodes
-        self.keys = Keys(weighted_by_key, arrayrecord_key, configrecord_key)
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
-        self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
-        self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
-        self.untrained = tuple(untrained)
-        self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
-        self.isolated, self.seed = isolated, seed
-        self.selection: Selection = selection
-        self.metric = Metric.of(metric, higher_is_better)
-        # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
-        self.roll_call = roll_call or RollCall(timeout=300.0, asks=None)
-        self.state = CFLState(ParameterTree({}))
-        self.layout = Layout((), np.dtype(np.float32))
-        self.failures = FailureRecord()
-        self.final_report: FinalReport | None = None
-        self._observers = Observers(observers)
-        self._cfl: CFL | None = None
-        self._round: TrainingRound | None = None
-        self._finished_rounds = 0
-        self._own_start = False
-        self._returned: ArrayRecord | None = None
-        self._messenger = ClientMessenger(self.roll_call, self.keys)
-
     def __repr__(self) -> str:
         """Settings and clusters in one line."""
         return f"{type(self).__name__}({self.criterion}, {self.tree})"
 
     @property
-    def tree(self) -> ParameterTree:
-        """The parameter tree after the last round."""
-        return self.state.tree
-
-    @property
     def models(self) -> dict[str, ArrayRecord]:
         """The model of every cluster, the split ones too, in the app's own keys."""
         return {
-            name: self.layout.record(self.tree.clusters[name].model)
+            name: self.layout.record(self.tree.clusters[name].grown.model)
             for name in in_order(self.tree.clusters)
         }
 
@@ -203,61 +133,6 @@ class ClusteredFL(Strategy):
             known = ", ".join(self.tree.clients[:5]) or "none"
             raise FederationError(f"There is no client {client!r} in this run (it has {known}).")
         return self.tree.leaf_of(client).name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How the run is set up, as plain values under kebab-case keys."""
-        return {
-            "method": self._method,
-            "criterion": described(self.criterion),
-            "server-optimizer": described(self.optimizer),
-            "weighting": self.weighting,
-            "fraction-train": self.fraction_train,
-            "fraction-evaluate": self.fraction_evaluate,
-            "similarity-layers": self.similarity_layers,
-            "projection-dim": self.projection_dim,
-            "untrained": list(self.untrained),
-            "max-norm-ratio": self.max_norm_ratio,
-            "exclude-after": self.exclude_after,
-            "selection": self.selection,
-            "seed": self.seed,
-            "metric": self.metric.name,
-            "higher-is-better": self.metric.higher_is_better,
-            "arrayrecord-key": self.keys.arrays,
-            "configrecord-key": self.keys.config,
-            "weighted-by-key": self.keys.weighted_by,
-        }
-
-    @property
-    def _method(self) -> str:
-        if self.isolated:
-            return "isolated"
-        return "federated" if described(self.criterion)["name"] == "never" else "clustered"
-
-    def initialize_parameters(self, client_manager: object) -> NoReturn:
-        """Refuse Flower's older workflows, with them SecAgg+: they begin with this call.
-
-        Raises
-        ------
-        ConfigError
-        """
-        raise ConfigError(
-            "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older "
-            "workflows: secure aggregation shows the server only sums of updates, and clusters "
-            "are found by comparing single ones. Call ClusteredFL.start; against a curious server "
-            "there are LocalDpMod and cflower.PermutationMod."
-        )
-
-    def summary(self) -> None:
-        """Log the effective settings."""
-        log(INFO, "\t├──> Clusters split by: %s", self.criterion)
-        log(INFO, "\t├──> Within a cluster: %s, weighted by %s", self.optimizer, self.weighting)
-        log(
-            INFO,
-            "\t└──> Sampled per cluster: train (%.2f) | evaluate (%.2f)",
-            self.fraction_train,
-            self.fraction_evaluate,
-        )
 
     def start(
         self,
@@ -323,6 +198,7 @@ class ClusteredFL(Strategy):
                     if evaluated is not None:
                         result.evaluate_metrics_clientapp[server_round] = evaluated
                         log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
+                self._judge_trials(grid, server_round, evaluate_config, timeout)
                 self._evaluate_centrally(server_round, evaluate_fn, result)
                 self._report(server_round, num_rounds, time.monotonic() - began)
             if num_rounds and (problem := self.failures.must_not_end(simulated=self._simulated)):
@@ -337,169 +213,50 @@ class ClusteredFL(Strategy):
             self._own_start = False
         return ClusteredResult.of(result, self.final_report, self.models)
 
-    def resume(
-        self, state: CFLState, server_round: int, failures: FailureRecord | None = None
+    def _judge_trials(
+        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
     ) -> None:
-        """Let `start` go on after ``server_round`` from this state instead of from the beginning.
-
-        With the same settings and clients, the rounds that follow are those that would have
-        followed without the interruption.
-        """
-        self.state, self._finished_rounds = state, server_round
-        self.failures = failures or FailureRecord()
-
-    def _begin(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord | None = None,
-    ) -> None:
-        """Wait for the clients and lay out the model, once a run."""
-        self.roll_call.gather(grid, max(self.min_available_nodes, 1))
-        self.layout = Layout.of(initial_arrays, self.untrained)
-        projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
-        self._cfl = CFL(
-            self.criterion, projection, self.optimizer, self.weighting, self.layout.as_sent
-        )
-        facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
-        settings = {
-            **self.settings,
-            "train-config": plain(train_config),
-            "evaluate-config": plain(evaluate_config or {}),
-        }
-        start = RunStart(num_rounds, self.metric, settings, self.layout, facts)
-        if checkpoint := self._observers.start(start):
-            self._take_up(checkpoint)
-        if self._finished_rounds:
+        """Let the clients of splits whose trial ends now decide about them."""
+        names = self.tree.trials_due(server_round)
+        if not names:
             return
-        try:
-            model = self.layout.weights(initial_arrays)
-        except BadArraysError as problem:
-            raise ConfigError(f"The initial model {problem}.") from None
-        self.state = CFLState(
-            ParameterTree.initial(model, self.roll_call.clients, isolated=self.isolated)
+        assert self._cfl is not None and self._round is not None and self._round.result is not None
+        compared = ask(
+            grid,
+            self._messenger,
+            self.layout,
+            self.tree,
+            names,
+            self._present,
+            config,
+            server_round,
+            timeout,
         )
-
-    def _take_up(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint, if it is one of these clients."""
-        if not set(checkpoint.state.tree.clients) & set(self.roll_call.clients):
-            raise FederationError(
-                "Cannot resume: none of the run's clients "
-                f"({', '.join(checkpoint.state.tree.clients[:3])}, ...) is here, but "
-                f"{', '.join(self.roll_call.clients[:3])}, ... are. Node ids change from run to "
-                "run: give the clients lasting names with cflower.name_clients(app) in the "
-                "ClientApp."
-            )
-        self.resume(checkpoint.state, checkpoint.server_round, checkpoint.failures)
-
-    # ---------------------------------------------------------------- training
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """A message for every sampled client, with the model of its own cluster.
-
-        ``arrays`` is what `aggregate_train` returned last. If it is not, as when a wrapper added
-        noise, the difference is added to the clusters' models.
-        """
-        if self._cfl is None:
-            self._begin(grid, arrays, 0, config)
-        if not self._own_start:
-            refuse_clipping_on_the_server()
-            if self._returned is not None and arrays is not self._returned:
-                noisy = with_noise_of(arrays, self._returned, self.tree, self.layout)
-                self.state = replace(self.state, tree=noisy)
-        self._admit(grid, server_round)
-        drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
-        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
-        assigned = {client: self.tree.training_cluster(client) for client in drawn}
-        kind = MessageType.TRAIN
-        return self._messenger.messages(assigned, self.layout, kind, config, server_round)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One round of the algorithm on the replies; θ_root and the mean metrics."""
-        assert self._cfl is not None, "configure_train comes first"
-        this = TrainingRound(self.state, self.layout, self._messenger, self.max_norm_ratio)
-        self._round = this
-        result = self._cfl.run_round(
-            self.state,
-            this.usable(replies),
-            server_round=server_round,
-            excluded=self.failures.excluded,
-        )
-        this.decisions, self.state = result.decisions, result.state
-        self._note(this, server_round)
-        for decision in this.decisions:
-            log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
-        for client, fork in result.forks.items():
-            log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
-        if not this.measured:
-            return None, None
-        metrics = as_record(weighted_mean(this.measured.values()))
-        if self.train_metrics_aggr_fn is not None:
-            metrics = self.train_metrics_aggr_fn(this.contents, self.keys.weighted_by)
-        self._returned = self.layout.record(self.tree.root.model)
-        return self._returned, metrics
-
-    def _note(self, this: TrainingRound, server_round: int) -> None:
-        """Note how the clients behaved in the round; exclude some, or stop the run."""
-        before = self.failures.excluded
-        answers = ExchangeOutcome(this.measured.keys(), self._messenger.drain_problems())
-        self.failures = self.failures.trained(answers, self.exclude_after, len(self._present))
-        excluded = {c: self.failures.excluded[c] for c in self.failures.excluded if c not in before}
-        this.note(answers.problems, excluded)
-        log(
-            INFO,
-            "aggregate_train: Received %d results and %d failures",
-            len(this.measured),
-            len(answers.problems),
-        )
-        for client, reason in excluded.items():
-            log(WARNING, "Client %s is excluded: %s.", client, reason)
-        stop = self.failures.must_stop(answers, server_round, simulated=self._simulated)
-        if stop:
-            raise FederationError(stop)
-
-    # -------------------------------------------------------------- evaluation
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """A message for every sampled client, with the model of its own cluster."""
-        drawn = self._draw(
-            "evaluate", server_round, self.fraction_evaluate, self.min_evaluate_nodes
-        )
-        if drawn:
-            total = len(self._present)
-            log(INFO, "configure_evaluate: Sampled %d nodes (out of %d)", len(drawn), total)
-        assigned = {client: self.tree.leaf_of(client) for client in drawn}
-        kind = MessageType.EVALUATE
-        return self._messenger.messages(assigned, self.layout, kind, config, server_round)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """The clients' mean metrics, weighted by their examples."""
-        measured = self._messenger.measured(replies)
         problems = self._messenger.drain_problems()
         self.failures = replace(self.failures, problems=self.failures.noted(problems))
-        if measured.metrics or problems:
-            log(
-                INFO,
-                "aggregate_evaluate: Received %d results and %d failures",
-                len(measured.metrics),
-                len(problems),
-            )
-        if self._round is not None:
-            self._round.note(problems)
-            self._round.evaluated(measured)
-        if not self._own_start:
-            self._report(server_round, 0, 0.0)
-        return self._mean_metrics(measured)
+        self._round.note(problems)
+        measures = measures_of(compared, self.metric)
+        result = self._cfl.judged(self._round.result, compared, measures)
+        self._round.decisions, self.state = result.decisions, result.state
+        for decision in result.decisions:
+            if decision.cluster in compared:
+                log(INFO, "	cluster %s, %s: %s", *said(decision))
+
+    def _evaluate_centrally(
+        self,
+        server_round: int,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        result: Result,
+    ) -> None:
+        if evaluate_fn is None:
+            return
+        measured = []
+        for leaf in self.tree.leaves:
+            metrics = evaluate_fn(server_round, self.layout.record(leaf.model))
+            if metrics is not None:
+                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+        if measured:
+            result.evaluate_metrics_serverapp[server_round] = as_record(weighted_mean(measured))
 
     def _close(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
@@ -530,75 +287,3 @@ class ClusteredFL(Strategy):
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
         return report
-
-    def _mean_metrics(self, measured: Measured) -> MetricRecord | None:
-        if not measured.metrics:
-            return None
-        if self.evaluate_metrics_aggr_fn is not None:
-            contents = list(measured.contents.values())
-            return self.evaluate_metrics_aggr_fn(contents, self.keys.weighted_by)
-        return as_record(weighted_mean(measured.metrics.values()))
-
-    def _evaluate_centrally(
-        self,
-        server_round: int,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-        result: Result,
-    ) -> None:
-        if evaluate_fn is None:
-            return
-        measured = []
-        for leaf in self.tree.leaves:
-            metrics = evaluate_fn(server_round, self.layout.record(leaf.model))
-            if metrics is not None:
-                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
-        if measured:
-            result.evaluate_metrics_serverapp[server_round] = as_record(weighted_mean(measured))
-
-    # ----------------------------------------------------------------- clients
-
-    @property
-    def _present(self) -> tuple[str, ...]:
-        """The clients that can be asked: connected, not excluded."""
-        return tuple(c for c in self.roll_call.clients if c not in self.failures.excluded)
-
-    @property
-    def _simulated(self) -> bool:
-        """Whether the nodes are those of a simulation, which announce how many they are."""
-        return any("num-partitions" in facts for facts in self.roll_call.facts.values())
-
-    def _admit(self, grid: Grid, server_round: int) -> None:
-        """Find out who is there; newcomers become clients."""
-        self.roll_call.update(grid)
-        tree = self.tree
-        for client in self.roll_call.clients:
-            tree = tree.admit(client, server_round, isolated=self.isolated)
-        newcomers = set(tree.clients) - set(self.tree.clients)
-        if newcomers:
-            log(INFO, "New client(s): %s", ", ".join(in_order(newcomers)))
-        self.state = replace(self.state, tree=tree)
-
-    def _draw(self, purpose: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
-        rng = generator(self.seed, purpose, server_round)
-        return sample(self.tree, self._present, fraction, least, rng)
-
-    # --------------------------------------------------------------- reporting
-
-    def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
-        this = self._round
-        if this is None:
-            return
-        self._observers.round(
-            RoundReport(
-                server_round,
-                num_rounds,
-                self.state,
-                this.decisions,
-                this.trained_on,
-                this.measured,
-                this.problems,
-                seconds,
-                self.layout,
-                self.failures,
-            )
-        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
-from cflower.algorithm.cfl_round import CFLState, Reply
+from cflower.algorithm.cfl_round import CFLState, Reply, RoundResult
 from cflower.algorithm.criteria import Decision
 from cflower.federation.failures import Problem, fault_of
 from cflower.federation.layout import Layout
@@ -36,6 +36,10 @@ class TrainingRound:
         Why a client's reply was set aside, or that it did not answer.
     decisions : tuple of Decision
         What was decided about every leaf.
+    result : RoundResult or None
+        What the algorithm made of the replies, before splits on trial are judged.
+    general : dict of str to dict
+        What clients measured in training an inner cluster's model, by its name.
     """
 
     state: CFLState
@@ -46,6 +50,8 @@ class TrainingRound:
     trained_on: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    result: RoundResult | None = None
+    general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
 
     @property
     def contents(self) -> list[RecordDict]:
@@ -60,9 +66,13 @@ class TrainingRound:
         """The usable replies; the others are set aside with their reason."""
         tree = self.state.tree
         watch = NormFilter(tree, self.state.known, self.max_norm_ratio)
-        for client, update, norm, measured in watch.sift(
+        for client, update, norm, measured, general in watch.sift(
             self._read(replies), self.messenger.set_aside
         ):
+            if general:
+                self.general.setdefault(general, {})[client] = measured
+                yield Reply(client, update, norm, measured.num_examples, general)
+                continue
             self.measured[client] = measured
             self.trained_on[client] = tree.training_cluster(client).name
             yield Reply(client, update, norm, measured.num_examples)
@@ -81,9 +91,13 @@ class TrainingRound:
 
     def _read(self, replies: Iterable[Message]) -> Iterator[TrainReply]:
         for client, message in self.messenger.by_client(replies):
-            origin = self.state.tree.training_cluster(client).model
+            cluster = self.state.tree.training_cluster(client)
+            sent = self.messenger.model_of(message) or cluster.name
+            general = "" if sent == cluster.name else sent
+            origin = self.state.tree.clusters[sent].grown.model if general else cluster.model
             try:
                 weighted_by = self.messenger.keys.weighted_by
-                yield read_train_reply(client, message, self.layout, weighted_by, origin)
+                answer = read_train_reply(client, message, self.layout, weighted_by, origin)
+                yield answer._replace(general=general)
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))

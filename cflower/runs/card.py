@@ -146,9 +146,11 @@ def origin_of(record: RunRecord, cluster: str) -> str:
     if cluster != ROOT:
         text = f"made of {cluster.rpartition('.')[0]} in round {line['born']}"
     if line["children"]:
+        parts, split = ", ".join(line["children"]), f"the split in round {line['split_round']}"
         text += (
-            f"; the model as it was before the split into {', '.join(line['children'])} in round "
-            f"{line['split_round']}"
+            f"; it has learned on since {split} into {parts}"
+            if line.get("general")
+            else f"; the model as it was before {split} into {parts}"
         )
     return text
 

@@ -17,11 +17,12 @@ from safetensors.numpy import load, save
 
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
+from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-2"
+FORMAT = "cflower-checkpoint-3"
 KEPT = 2
 
 
@@ -103,6 +104,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
                 "edge": {client: put(vector) for client, vector in cluster.edge.items()},
                 "optimizer": {key: put(vector) for key, vector in cluster.optimizer.items()},
                 "memory": packed(cluster.memory, put),
+                "general": cluster.general and [put(part) for part in cluster.general],
+                "trial": cluster.trial,
+                "undone": cluster.undone,
             }
             for cluster in tree.clusters.values()
         ],
@@ -131,6 +135,9 @@ def decode(content: bytes) -> Checkpoint:
             {client: arrays[name] for client, name in c["edge"].items()},
             {key: arrays[name] for key, name in c["optimizer"].items()},
             unpacked(c["memory"], arrays),
+            c["general"] and Weights(*(arrays[name] for name in c["general"])),
+            c["trial"] and trial_of(c["trial"]),
+            tuple(trial_of(trial) for trial in c["undone"]),
         )
         for c in structure["clusters"]
     }
@@ -141,6 +148,12 @@ def decode(content: bytes) -> Checkpoint:
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
     return Checkpoint(structure["server_round"], CFLState(tree, known), failures)
+
+
+def trial_of(told: list[Any]) -> Trial:
+    """A trial as JSON has it."""
+    began, until, parts, standing, reason = told
+    return Trial(began, until, tuple(map(tuple, parts)), Standing(standing), reason)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
@@ -29,15 +29,16 @@ from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
     data_line,
+    note_split,
     rand_index,
     round_line,
     served_line,
-    split_line,
     tree_lines,
 )
 from cflower.runs.tables import as_text, headline, model_table, run_view
 
 CHECKPOINTS = "checkpoints"
+FOLDERS = ("models", "general", "edges")
 MAY_CHANGE = (
     "resume",
     "output-dir",
@@ -158,8 +159,7 @@ class Recorder(Observer):
         for line, decision in zip(lines, report.decisions, strict=True):
             if decision.similarity is not None:
                 self._write_similarity(decision)
-            if decision.outcome is Outcome.SPLIT:
-                self._splits.append(split_line(line, report.state.tree))
+            note_split(self._splits, line)
         for client, measured in report.measured.items():
             self._clients.setdefault(client, {}).update(measured.metrics)
         # Added, not written anew: a line that is cut short lies after the last checkpoint.
@@ -232,8 +232,7 @@ class Recorder(Observer):
         for line in kept:
             for client, metrics in line["clients"].items():
                 self._clients.setdefault(client, {}).update(metrics)
-            if line["decision"] == Outcome.SPLIT:
-                self._splits.append(split_line(line, checkpoint.state.tree))
+            note_split(self._splits, line)
         return checkpoint
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -259,7 +258,15 @@ class Recorder(Observer):
             if cluster.edge and cluster.name not in self._written:
                 self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
             self._written[cluster.name] = cluster.model
+        for cluster in tree.clusters.values():
+            written = f"general/{cluster.name}"
+            if cluster.general is not None and self._written.get(written) is not cluster.general:
+                self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
+                self._written[written] = cluster.general
         self._write_json("tree.json", tree_lines(tree))
+        for path in self.path.glob("*/0*.safetensors"):
+            if path.parent.name in FOLDERS and path.stem not in tree.clusters:
+                path.unlink()  # of children that were joined again
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """``summary.json``, also as `summary`."""

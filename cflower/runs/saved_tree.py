@@ -37,15 +37,17 @@ def read_data_spec(run: Path) -> DataSpec:
     return kind
 
 
-def read_model(run: Path, cluster: str, layout: Layout) -> Weights:
+def read_model(run: Path, cluster: str, layout: Layout, folder: str = "models") -> Weights:
     """A cluster's model as the run folder has it: every use of a stored model starts here.
+
+    Those in ``general`` are of split clusters, as far as they have learned since.
 
     Raises
     ------
     RunFolderError
         If the file is missing, damaged, or does not fit the layout.
     """
-    path = run / "models" / f"{cluster}.safetensors"
+    path = run / folder / f"{cluster}.safetensors"
     try:
         return layout.weights(record_of(read_arrays(path)))
     except BadArraysError as problem:
@@ -82,6 +84,9 @@ def read_tree(run: Path, layout: Layout, num_compared: int) -> ParameterTree:
                     tuple(line["children"]),
                     line["split_round"],
                     read_edge(run, name, line["edge_clients"], num_compared),
+                    general=read_model(run, name, layout, "general")
+                    if line.get("general")
+                    else None,
                 )
                 for name, line in read_json(run, "tree.json")["clusters"].items()
             }

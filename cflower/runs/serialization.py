@@ -4,35 +4,51 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from cflower.algorithm.criteria import Decision
+from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.trial import Standing, Trial
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
+ABOUT_TRIALS = {
+    Outcome.ON_TRIAL: Standing.OPEN,
+    Outcome.CONFIRMED: Standing.CONFIRMED,
+    Outcome.UNDONE: Standing.UNDONE,
+}
+"""What decisions on a split cluster say of its trial."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
 def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     """One cluster's line of ``rounds.jsonl``."""
     tree = report.state.tree
+    if decision.cluster not in tree.clusters and report.trained is not None:
+        tree = report.trained  # a child that was joined again
     members = tree.clusters[decision.cluster].members
+    general = report.general.get(decision.cluster, {})
+    # What a client measured and what went wrong is told once, with its own cluster.
+    own = decision.outcome not in ABOUT_TRIALS
+    measured, problems = (report.measured, report.problems) if own else ({}, {})
     return {
         "round": report.server_round,
         "cluster": decision.cluster,
         "members": list(members),
-        "heard": [name for name in members if report.trained_on.get(name) == decision.cluster],
+        "heard": [
+            name
+            for name in members
+            if name in general or report.trained_on.get(name) == decision.cluster
+        ],
         "mean_norm": decision.mean_norm,
         "max_norm": decision.max_norm,
         "alpha_cross": decision.alpha_cross,
         "decision": decision.outcome.value,
         "reason": decision.reason,
+        "children": list(decision.children),
         "figures": dict(decision.figures),
         "metrics": report.metrics(decision.cluster),
-        "clients": {
-            name: report.measured[name].metrics for name in members if name in report.measured
-        },
-        "problems": {name: report.problems[name] for name in members if name in report.problems},
+        "clients": {name: measured[name].metrics for name in members if name in measured},
+        "problems": {name: problems[name] for name in members if name in problems},
         "seconds": round(report.seconds, 3),
     }
 
@@ -76,11 +92,15 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def split_line(line: Mapping[str, Any], tree: ParameterTree) -> dict[str, Any]:
-    """One entry of ``splits`` in the summary, from the split's line in ``rounds.jsonl``."""
-    children = list(tree.clusters[line["cluster"]].children)
-    figures = {key: line[key] for key in ("alpha_cross", "mean_norm", "max_norm")}
-    return {"round": line["round"], "cluster": line["cluster"], "children": children, **figures}
+def note_split(splits: list[dict[str, Any]], line: Mapping[str, Any]) -> None:
+    """Add to ``splits`` of the summary what a line of ``rounds.jsonl`` tells of a split."""
+    outcome = line["decision"]
+    if outcome == Outcome.SPLIT:
+        keys = ("round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm")
+        splits.append({**{key: line[key] for key in keys}, "trial": None, "verdict": ""})
+    elif outcome in ABOUT_TRIALS:
+        split = next(split for split in reversed(splits) if split["cluster"] == line["cluster"])
+        split["trial"], split["verdict"] = ABOUT_TRIALS[outcome], line["reason"]
 
 
 def tree_lines(tree: ParameterTree) -> dict[str, Any]:
@@ -93,6 +113,9 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
             "born": cluster.born,
             "split_round": cluster.split_round,
             "edge_clients": list(cluster.edge),
+            "general": cluster.general is not None,
+            "trial": trial_line(cluster.trial) if cluster.trial else None,
+            "undone": [trial_line(trial) for trial in cluster.undone],
         }
 
     names = in_order(tree.clusters)
@@ -100,6 +123,11 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
         "clusters": {name: line(tree.clusters[name]) for name in names},
         "walking": dict(tree.unassigned),
     }
+
+
+def trial_line(trial: Trial) -> dict[str, Any]:
+    """What ``tree.json`` has of the trial of a split."""
+    return {**trial._asdict(), "standing": trial.standing.value}
 
 
 def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[str, Any]:

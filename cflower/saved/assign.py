@@ -182,7 +182,7 @@ def way_down(
     steps = descend(tree, update_of)
     by_cluster = {step.cluster: step for step in steps}
     return tuple(
-        Level(c.name, len(c.members), measured(c), by_cluster.get(c.name))
+        Level(c.name, len(c.members), measured(c.grown), by_cluster.get(c.name))
         for c in tree.path(steps[-1].fork.child)
     )
 

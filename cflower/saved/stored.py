@@ -69,8 +69,9 @@ class StoredRun:
         return read_tree(self.path, self.layout, self.projection.num_compared)
 
     def weights(self, cluster: str) -> Weights:
-        """The model of one cluster, without reading the others."""
-        return read_model(self.path, cluster, self.layout)
+        """The model of one cluster as far as it has learned, without reading the others."""
+        learned = read_json(self.path, "tree.json")["clusters"][cluster].get("general")
+        return read_model(self.path, cluster, self.layout, "general" if learned else "models")
 
 
 def check_assignable(run: Path, method: str) -> None:

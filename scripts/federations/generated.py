@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 Array = NDArray[np.float64]
+HELD_OUT = 12
+"""Examples of a client that judge a split: a fifth of its 62."""
 DataSpec = Literal["planted", "nothing to gain", "continuum"]
 
 
@@ -21,6 +23,9 @@ class Clients(Protocol):
 
     def loss(self, client: int, model: Array) -> float:
         """Of a model on the client's fresh examples, which no update has seen."""
+
+    def held_out(self, client: int, model: Array) -> tuple[float, int]:
+        """Loss on examples that the client holds out to judge a split by, and their number."""
 
 
 @dataclass
@@ -43,6 +48,10 @@ class Quadratic:
     def loss(self, client: int, model: Array) -> float:
         """‖w − t_i‖²/2."""
         return float(((model - self.truth[client]) ** 2).sum() / 2)
+
+    def held_out(self, client: int, model: Array) -> tuple[float, int]:
+        """As if they told the truth."""
+        return self.loss(client, model), HELD_OUT
 
 
 @dataclass
@@ -73,7 +82,15 @@ class Regression:
 
     def loss(self, client: int, model: Array) -> float:
         """Mean squared error, or mean log loss."""
-        output, target = self.fresh_inputs[client] @ model, self.fresh_targets[client]
+        return self._loss(self.fresh_inputs[client], self.fresh_targets[client], model)
+
+    def held_out(self, client: int, model: Array) -> tuple[float, int]:
+        """The same of the first few of the fresh examples."""
+        inputs, targets = self.fresh_inputs[client], self.fresh_targets[client]
+        return self._loss(inputs[:HELD_OUT], targets[:HELD_OUT], model), HELD_OUT
+
+    def _loss(self, inputs: Array, target: Array, model: Array) -> float:
+        output = inputs @ model
         if not self.logistic:
             return float(((output - target) ** 2).mean())
         return float((np.logaddexp(0, output) - target * output).mean())

@@ -229,9 +229,9 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         found = {n: cluster if cluster in with_honest else "" for n, cluster in found.items()}
     names = sorted(truth)
     index = adjusted_rand_score([truth[n] for n in names], [found[n] for n in names])
+    splits = [split for split in summary["splits"] if split.get("trial") != "undone"]
     sides = [
-        [tree["clusters"][child]["edge_clients"] for child in split["children"]]
-        for split in summary["splits"]
+        [tree["clusters"][child]["edge_clients"] for child in split["children"]] for split in splits
     ]
     clients = [summary["clients"][name] for name in judged]
     known = [c["num_examples"] for c in clients if c["num_examples"]]
@@ -242,9 +242,10 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "adjusted_rand_index": float(index),
         "groups": len(set(truth.values())),
         "clusters": len(summary["clusters"]),
-        "splits": len(summary["splits"]),
+        "splits": len(splits),
+        "undone": len(summary["splits"]) - len(splits),
         "false_splits": sum(separates(split, truth, judged) for split in sides),
-        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
     }
 

@@ -162,6 +162,7 @@ def decided(
         alpha,
         clients=tuple(names) if similarity is not None else (),
         similarity=similarity,
+        children=(f"{cluster}.0", f"{cluster}.1") if outcome is Outcome.SPLIT else (),
     )
 
 

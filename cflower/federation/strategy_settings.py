@@ -1,0 +1,148 @@
+"""How a strategy is set up: `ClusteredFL`'s parameters, and how it tells of them."""
+
+from collections.abc import Callable, Sequence
+from logging import INFO
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+
+from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
+from cflower.algorithm.criteria import Criterion
+from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.tree import ParameterTree, Selection
+from cflower.errors import ConfigError
+from cflower.federation.describing import described
+from cflower.federation.failures import FailureRecord
+from cflower.federation.layout import UNTRAINED, Layout
+from cflower.federation.messenger import ClientMessenger, Keys
+from cflower.federation.observers import Observer, Observers
+from cflower.federation.reports import FinalReport, Metric
+from cflower.federation.roll_call import RollCall
+from cflower.federation.training_round import TrainingRound
+
+
+class StrategySettings(Strategy):
+    """What stays the same through a run; see `ClusteredFL`, which documents the parameters."""
+
+    def __init__(
+        self,
+        criterion: Criterion | None = None,
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
+        evaluate_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
+        optimizer: ServerOptimizer | None = None,
+        weighting: Weighting = "examples",
+        similarity_layers: str = "*",
+        projection_dim: int = 16384,
+        untrained: Sequence[str] = UNTRAINED,
+        max_norm_ratio: float = 0.0,
+        exclude_after: int = 5,
+        isolated: bool = False,
+        trial_rounds: int | None = None,
+        inner_interval: int = 0,
+        selection: Selection = "leaf",
+        seed: int = 0,
+        metric: str = "accuracy",
+        higher_is_better: bool | None = None,
+        observers: Sequence[Observer] = (),
+        roll_call: RollCall | None = None,
+    ) -> None:
+        self.criterion = criterion or AutoCriterion()
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
+        self.min_available_nodes = min_available_nodes
+        self.keys = Keys(weighted_by_key, arrayrecord_key, configrecord_key)
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
+        self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
+        self.untrained = tuple(untrained)
+        self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
+        self.isolated, self.seed = isolated, seed
+        if trial_rounds is None:
+            trial_rounds = getattr(self.criterion, "trial_rounds", 0)
+        self.trial_rounds, self.inner_interval = trial_rounds, inner_interval
+        self.selection: Selection = selection
+        self.metric = Metric.of(metric, higher_is_better)
+        # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
+        self.roll_call = roll_call or RollCall(timeout=300.0, asks=None)
+        self.state = CFLState(ParameterTree({}))
+        self.layout = Layout((), np.dtype(np.float32))
+        self.failures = FailureRecord()
+        self.final_report: FinalReport | None = None
+        self._observers = Observers(observers)
+        self._cfl: CFL | None = None
+        self._round: TrainingRound | None = None
+        self._finished_rounds = 0
+        self._own_start = False
+        self._returned: ArrayRecord | None = None
+        self._messenger = ClientMessenger(self.roll_call, self.keys)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the run is set up, as plain values under kebab-case keys."""
+        return {
+            "method": self._method,
+            "criterion": described(self.criterion),
+            "server-optimizer": described(self.optimizer),
+            "weighting": self.weighting,
+            "fraction-train": self.fraction_train,
+            "fraction-evaluate": self.fraction_evaluate,
+            "similarity-layers": self.similarity_layers,
+            "projection-dim": self.projection_dim,
+            "untrained": list(self.untrained),
+            "max-norm-ratio": self.max_norm_ratio,
+            "exclude-after": self.exclude_after,
+            "trial-rounds": self.trial_rounds,
+            "inner-interval": self.inner_interval,
+            "selection": self.selection,
+            "seed": self.seed,
+            "metric": self.metric.name,
+            "higher-is-better": self.metric.higher_is_better,
+            "arrayrecord-key": self.keys.arrays,
+            "configrecord-key": self.keys.config,
+            "weighted-by-key": self.keys.weighted_by,
+        }
+
+    @property
+    def _method(self) -> str:
+        if self.isolated:
+            return "isolated"
+        return "federated" if described(self.criterion)["name"] == "never" else "clustered"
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """Refuse Flower's older workflows, with them SecAgg+: they begin with this call.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older "
+            "workflows: secure aggregation shows the server only sums of updates, and clusters "
+            "are found by comparing single ones. Call ClusteredFL.start; against a curious server "
+            "there are LocalDpMod and cflower.PermutationMod."
+        )
+
+    def summary(self) -> None:
+        """Log the effective settings."""
+        log(INFO, "\t├──> Clusters split by: %s", self.criterion)
+        log(INFO, "\t├──> Within a cluster: %s, weighted by %s", self.optimizer, self.weighting)
+        log(
+            INFO,
+            "\t└──> Sampled per cluster: train (%.2f) | evaluate (%.2f)",
+            self.fraction_train,
+            self.fraction_evaluate,
+        )
