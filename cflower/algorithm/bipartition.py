@@ -5,8 +5,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cflower.algorithm.similarity import LARGE, ROUNDING, Points
+from cflower.seeding import generator
+
 Linkage = Literal["single", "complete"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete")
+MOST_PAIRS = 2 * 10**8
+"""That are looked at in search of a better tree."""
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -18,6 +23,8 @@ class Bipartition(NamedTuple):
     second: tuple[int, ...]
     alpha_cross: float
     """Largest similarity between clients of different sides, eq. 17."""
+    loss: float = 0.0
+    """``alpha_cross`` is at most so much above the least of all bipartitions."""
 
 
 def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartition:
@@ -36,7 +43,8 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     Returns
     -------
     Bipartition
-        With ``alpha_cross`` of the sides found, whichever the linkage.
+        With ``alpha_cross`` of the sides found, whichever the linkage; ``loss`` is of single
+        linkage only.
 
     Raises
     ------
@@ -46,7 +54,7 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     Examples
     --------
     >>> bipartition([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])
-    Bipartition(first=(0, 1), second=(2,), alpha_cross=-0.7)
+    Bipartition(first=(0, 1), second=(2,), alpha_cross=-0.7, loss=0.0)
     """
     matrix = np.asarray(similarity)
     if len(matrix) < 2:
@@ -93,6 +101,62 @@ def complete_sides(similarity: NDArray[np.floating]) -> Sides:
     for merge, parts in zip(range(2 * size - 3, size - 1, -1), merges[-2::-1], strict=True):
         side[parts] = side[merge]
     return as_sides(*(np.flatnonzero(side[:size] == i) for i in (0, 1)))
+
+
+def certified_bipartition(points: Points) -> Bipartition:
+    """Algorithm 1 for many clients, by single linkage, without the matrix of all pairs.
+
+    The weakest edge of any spanning tree is a lower bound of ``alpha_cross``. So a tree is made of
+    the best edges within a sample, from every client to the sample, and from those worst served by
+    it to anyone. As long as an edge that crosses its weakest one is stronger, the best such edges
+    join the tree; this ends, at a ``loss`` that is known, once `MOST_PAIRS` were looked at.
+
+    Parameters
+    ----------
+    points : Points
+        Whose inner products are the cosines of the clients' updates.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+
+    size = len(points.members)
+    sample = np.sort(generator(0, "tree", size).choice(size, min(size, LARGE), replace=False))
+    everyone, inside = np.arange(size), np.zeros(size, bool)
+    inside[sample] = True
+    rows, columns = np.triu_indices(len(sample), 1)
+    edges = [(sample[rows], sample[columns], points.among(sample)[rows, columns])]
+    best: Bipartition | None = None
+    looked = 0
+
+    def nearest(of: NDArray[np.intp], among: NDArray[np.bool_]) -> None:
+        """Add the strongest edge from each of these to one of those."""
+        partner, strength = points.strongest(of, among)
+        edges.append((of, partner, strength))
+
+    nearest(everyone[~inside], inside)
+    nearest(everyone[~inside][np.argsort(edges[-1][2])[:LARGE]], np.ones(size, bool))
+    while True:
+        one, other, strength = (np.concatenate(column) for column in zip(*edges, strict=True))
+        # An edge that is there twice would count as their sum, and one of length 0 as none.
+        keep = np.unique(np.minimum(one, other) * size + np.maximum(one, other), return_index=True)
+        one, other, strength = (column[keep[1]] for column in (one, other, strength))
+        graph = coo_array((2.0 - strength.astype(float), (one, other)), (size, size))
+        tree = minimum_spanning_tree(graph.tocsr()).tocoo()
+        weakest = int(tree.data.argmax())
+        edges = [(tree.row, tree.col, 2.0 - tree.data)]
+        bound = float(2.0 - tree.data[weakest])
+        tree.data[weakest] = 0.0
+        tree.eliminate_zeros()
+        side = connected_components(tree, directed=False)[1] == 0
+        side = side if 2 * side.sum() <= size else ~side
+        nearest(everyone[side], ~side)
+        alpha_cross = float(edges[-1][2].max())
+        if best is None or alpha_cross < best.alpha_cross:
+            best = Bipartition(*as_sides(everyone[side], everyone[~side]), alpha_cross)
+        looked += int(side.sum())
+        loss = max(0.0, best.alpha_cross - bound)
+        if loss < ROUNDING or looked * size > MOST_PAIRS:
+            return best._replace(loss=loss if loss >= ROUNDING else 0.0)
 
 
 def as_sides(one: NDArray[np.intp], other: NDArray[np.intp]) -> Sides:

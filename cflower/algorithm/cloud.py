@@ -13,19 +13,23 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from cflower.algorithm.clustering import (
+from cflower.algorithm.clustering import Labels, Parts, best_clustering, in_appearance
+from cflower.algorithm.similarity import (
+    LARGE,
     ROUNDING,
-    Labels,
-    best_clustering,
-    in_appearance,
-    part_statistics,
+    Gram,
+    Points,
+    Similarities,
+    blocks,
+    cosine_similarity,
+    weighted_sum,
 )
-from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.seeding import generator
 
 SURE = 9.0
 """Squared: two parts must be three standard errors of their distance apart to have one."""
 
-LARGEST = 500
+LARGEST = 200
 """Points of a cloud without groups: finding its parts takes the square of their number."""
 
 
@@ -33,34 +37,47 @@ LARGEST = 500
 class Cloud:
     """Points about their unweighted centre, so that a client of much weight moves no other's."""
 
-    gram: Matrix
-    """Their inner products, in units of their mean squared length, shape (m, m)."""
-    cosines: Matrix
-    """Shape (m, m)."""
+    gram: Similarities
+    """Their inner products, in units of their mean squared length."""
+    cosines: Similarities
     noise: NDArray[np.float64]
     """What chance adds to each one's squared length, in the same unit, shape (m,)."""
 
     @classmethod
-    def of(cls, points: NDArray[np.floating], noise: NDArray[np.float64]) -> "Cloud":
-        """Of points, shape (m, k), and their noise in their own unit."""
-        centred = points - points.mean(axis=0, dtype=np.float64)
-        gram = centred @ centred.T
-        unit = float(np.trace(gram)) / len(gram) or 1.0
-        return cls(gram / unit, cosine_similarity(centred), noise / unit)
+    def of(
+        cls,
+        points: NDArray[np.floating],
+        noise: NDArray[np.float64],
+        members: NDArray[np.intp] | None = None,
+    ) -> "Cloud":
+        """Of points, shape (m, k), or some of them, and their noise in their own unit."""
+        members = np.arange(len(points)) if members is None else members
+        size = len(members)
+        if size > LARGE:
+            belongs = np.zeros(len(points))
+            belongs[members] = 1 / size
+            shift, ones = -weighted_sum(belongs, points), np.ones(size)
+            unit = float(Points(points, members, shift, ones).diagonal.mean()) or 1.0
+            gram = Points(points, members, shift, ones / np.sqrt(unit))
+            return cls(gram, Points.cosines(points, members, shift), noise / unit)
+        centred = points[members] - points[members].mean(axis=0, dtype=np.float64)
+        products = centred @ centred.T
+        unit = float(np.trace(products)) / size or 1.0
+        return cls(Gram(products / unit), Gram(cosine_similarity(centred)), noise / unit)
 
-    def scatters(self, labels: Labels) -> NDArray[np.float64]:
+    def separation(self, labels: Labels) -> NDArray[np.float64]:
         """How far the nearest parts are apart, as they lie and by angle, shape (2,).
 
         Points on a line are told apart as they lie, where angles know only left and right; groups
         whose members' updates are of uneven length, by angle.
         """
-        squares = np.diag(self.gram)
+        squares = self.gram.diagonal
         angular = self.noise / np.where(squares > 0, squares, 1.0)
-        by_angle = scatters(self.cosines, labels, angular)
-        return np.array([scatters(self.gram, labels, self.noise), by_angle])
+        by_angle = separation(self.cosines, labels, angular)
+        return np.array([separation(self.gram, labels, self.noise), by_angle])
 
     def by_chance(
-        self, enough: NDArray[np.float64], companions: float, rng: Generator
+        self, enough: NDArray[np.float64], grouped_share: float, rng: Generator
     ) -> NDArray[np.float64]:
         """The most scatters in clouds without groups; no more are drawn once there is ``enough``.
 
@@ -68,28 +85,28 @@ class Cloud:
         200 of them, fewer of more than 100 members, where one is much like another; of a sample of
         `LARGEST` members where there are more, in which chance parts them further.
         """
-        size, most, gram = min(len(self.gram), LARGEST), np.zeros(2), self.gram
-        if size < len(gram):
-            some = rng.choice(len(gram), size, replace=False)
-            gram = gram[np.ix_(some, some)]
+        number, most = len(self.noise), np.zeros(2)
+        size = min(number, LARGEST)
+        some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
+        gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
         for _ in range(min(200, max(40, 20_000 // size))):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             cut = best_clustering(cloud.cosines)
-            if cut.companions >= companions:
-                most = np.maximum(most, cloud.scatters(cut.labels))
+            if cut.grouped_share >= grouped_share:
+                most = np.maximum(most, cloud.separation(cut.labels))
             if np.all(most >= enough):
                 break
         return most
 
 
-def scatters(gram: Matrix, labels: Labels, noise: NDArray[np.float64]) -> float:
+def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
     """Distance of the two nearest parts, in scatters of the members along the lines between parts.
 
     Parameters
     ----------
-    gram : ndarray, shape (m, m)
+    gram : Similarities
         Inner products of the members.
     labels : ndarray, shape (m,)
         The part of every member.
@@ -101,47 +118,58 @@ def scatters(gram: Matrix, labels: Labels, noise: NDArray[np.float64]) -> float:
     float
         0 with one part, with nobody in company, or if chance may be all that parts two of them.
     """
-    _, sizes, nearness, _, means = part_statistics(gram, labels)
-    if len(sizes) == 1 or sizes.max() == 1:
+    parts = Parts.of(gram, labels)
+    sizes, means, count = parts.sizes, parts.means, len(parts.sizes)
+    if count == 1 or sizes.max() == 1:
         return 0.0
     within, alone = np.diag(means).copy(), sizes[labels] == 1
-    within[labels[alone]] = (np.diag(gram) - noise)[alone]
+    within[labels[alone]] = (gram.diagonal - noise)[alone]
     chance = np.bincount(labels, noise) / sizes**2
     squares = within[:, None] + within - 2 * means
     np.fill_diagonal(squares, np.inf)
     if np.any(squares <= SURE * (chance[:, None] + chance)):
         return 0.0
-    # Where each member lies on the line from every other part to its own, and how far from its
-    # companions there.
-    along = nearness[np.arange(len(labels)), labels][:, None] - nearness
-    belongs = np.eye(len(sizes))[labels]
-    aside = along - (belongs.T @ along / sizes[:, None])[labels]
-    scatter = (belongs.T @ aside**2 / squares).sum() / ((sizes - 1).sum() * (len(sizes) - 1))
+    # Where each member lies on the line from every other part to its own, and how far from the
+    # mean of its companions there, which follows from the means of pairs.
+    spread = np.where(sizes == 1, np.diag(means)[:, None], np.diag(means))
+    centre = np.diag(means)[:, None] / 2 - means + spread / 2
+    total = 0.0
+    for block, nearness in parts.nearness():
+        mine = labels[block]
+        aside = nearness[np.arange(len(mine)), mine][:, None] - nearness - centre[mine]
+        aside[sizes[mine] == 1] = 0.0
+        total += float((aside**2 / squares[mine]).sum())
+    scatter = total / ((sizes - 1).sum() * (count - 1))
     return float(np.sqrt(squares.min() / max(scatter, ROUNDING**2 * squares.min())))
 
 
-def distinct(points: NDArray[Any]) -> tuple[NDArray[np.intp], Labels]:
-    """Positions of the points without copies of another, and which of these each point is.
+def distinct(points: NDArray[Any], members: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labels]:
+    """The members without copies of another, and which of these each member is.
 
     Copies of one client are one witness. But where most points have a copy, they are groups.
 
-    >>> distinct(np.array([[1.0], [3.0], [1.0], [2.0], [4.0]]))
+    >>> points = np.array([[1.0], [3.0], [1.0], [2.0], [4.0]])
+    >>> distinct(points, np.arange(5))
     (array([0, 1, 3, 4]), array([0, 1, 0, 2, 3], dtype=int32))
     """
-    _, first, which = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    # Copies are equal to the last bit. So are sums of all bits, each times a random number.
+    bits = np.ascontiguousarray(points).view(f"u{points.dtype.itemsize}")
+    key = generator(0, "distinct").integers(2**64, size=bits.shape[1], dtype=np.uint64)
+    sums = np.concatenate([np.einsum("ij,j->i", bits[part], key) for part in blocks(*bits.shape)])
+    _, first, which = np.unique(sums[members], return_index=True, return_inverse=True)
     copied = np.bincount(which)[which] > 1
-    if 2 * copied.sum() > len(points):
-        return np.arange(len(points)), np.arange(len(points), dtype=np.int32)
-    return np.sort(first), in_appearance(which)
+    if 2 * copied.sum() > len(members):
+        return members, np.arange(len(members), dtype=np.int32)
+    return members[np.sort(first)], in_appearance(which)
 
 
-def together(rounds: NDArray[np.integer], labels: Labels) -> float:
+def joint_rounds(heard: NDArray[np.uint8], labels: Labels) -> float:
     """How often the members of the loneliest part took part in rounds with those of others.
 
     Parameters
     ----------
-    rounds : ndarray, shape (m, m)
-        In how many rounds each two were heard.
+    heard : ndarray of bits, shape (m, rounds / 8)
+        In which rounds each was heard.
     labels : ndarray, shape (m,)
 
     Returns
@@ -149,11 +177,13 @@ def together(rounds: NDArray[np.integer], labels: Labels) -> float:
     float
         In units of the mean over all pairs; 1 where no two were ever heard together.
     """
-    belongs = np.eye(labels.max() + 1)[labels]
-    pairs = belongs.T @ (rounds - np.diag(np.diag(rounds))) @ belongs
-    sizes, size = belongs.sum(axis=0), len(labels)
-    mean = pairs.sum() / (size * (size - 1))
-    if len(sizes) == 1 or mean == 0:
+    sizes, size = np.bincount(labels), len(labels)
+    outside, pairs = np.zeros(len(sizes)), 0
+    for byte in heard.T:
+        for bit in range(8):
+            mine = np.bincount(labels[byte >> bit & 1 == 1], minlength=len(sizes))
+            outside += mine * (mine.sum() - mine)
+            pairs += mine.sum() * (mine.sum() - 1)
+    if len(sizes) == 1 or pairs == 0:
         return 1.0
-    outside = (pairs.sum(axis=1) - np.diag(pairs)) / (sizes * (size - sizes))
-    return float(outside.min() / mean)
+    return float((outside / (sizes * (size - sizes))).min() * size * (size - 1) / pairs)

@@ -10,8 +10,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import Bipartition, Linkage, bipartition, largest_safe_gamma
-from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.algorithm.bipartition import (
+    Bipartition,
+    Linkage,
+    bipartition,
+    certified_bipartition,
+    largest_safe_gamma,
+)
+from cflower.algorithm.similarity import LARGE, Matrix, Points, cosine_similarity
 
 Memory = dict[str, Any]
 """What a criterion remembers of one cluster between rounds: arrays and plain numbers."""
@@ -26,7 +32,7 @@ class Outcome(StrEnum):
     NOT_APART = "sides not apart enough"
     UNSTEADY = "sides not steady yet"
     TOO_SMALL = "too small"
-    TOO_FEW_HEARD = "too few heard from"
+    TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
     ON_TRIAL = "on trial"
     CONFIRMED = "split confirmed"
@@ -74,6 +80,12 @@ class Evidence:
     def similarity(self) -> Matrix:
         """Cosine matrix of the clients' updates, shape (m, m), computed when first asked for."""
         return cosine_similarity(np.stack(self.vectors))
+
+    @property
+    def points(self) -> Points:
+        """The updates as vectors whose inner products are the cosines, for a large cluster."""
+        rows = np.stack(self.vectors)
+        return Points.cosines(rows, np.arange(len(rows)), np.zeros(rows.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ def early_verdict(
     # 0.14 * 150 is 21.000000000000004: the share asked for must not lose a client to rounding.
     needed = max(least, ceil(share * members - 1e-9))
     if heard < needed:
-        reason = f"{heard} of {members} members {how}, and a split needs {needed}"
+        reason = f"{heard} of {members} members {how}, and a decision needs {needed}"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
     return None
 
@@ -233,7 +245,7 @@ class NormCriterion:
         mean_norm: float,
         max_norm: float,
         num_members: int,
-        similarity: Callable[[], Matrix | None],
+        sides: Callable[[], Bipartition | None],
     ) -> NormVerdict:
         """Eqs. 32, 33 and 39 for one cluster in one round, when it decides and in hindsight.
 
@@ -242,9 +254,9 @@ class NormCriterion:
         mean_norm, max_norm : float
             Left sides of eqs. 32 and 33.
         num_members : int
-        similarity : callable
-            The cosine matrix of the members' updates, shape (m, m), or None if it is not known;
-            called only where the norms allow a split.
+        sides : callable
+            The bipartition of the members' updates, or None if it is not known; called only where
+            the norms allow a split.
         """
         least = max(2, 2 * self.min_cluster_size)
         if num_members < least:
@@ -260,10 +272,9 @@ class NormCriterion:
             f"stationary (mean norm {mean_norm:.3g} < {self.eps1:g}) but not for every client "
             f"(largest norm {max_norm:.3g} > {self.eps2:g})"
         )
-        matrix = similarity()
-        if matrix is None:
+        parts = sides()
+        if parts is None:
             return NormVerdict(None, f"{norms}; the similarities of this round were not recorded")
-        parts = bipartition(matrix, self.linkage)
         gamma = largest_safe_gamma(parts.alpha_cross)
         if self.gamma_max >= gamma:
             reason = (
@@ -283,12 +294,15 @@ class NormCriterion:
         least = max(2, 2 * self.min_cluster_size)
         if early := early_verdict(evidence, self.heard_share, least):
             return early
-        found = self.judge(
-            evidence.mean_norm,
-            evidence.max_norm,
-            evidence.num_members,
-            lambda: evidence.similarity,
-        )
+        # Complete linkage needs the similarities of all pairs, however many.
+        certified = self.linkage == "single" and len(evidence.clients) > LARGE
+
+        def parts() -> Bipartition:
+            if certified:
+                return certified_bipartition(evidence.points)
+            return bipartition(evidence.similarity, self.linkage)
+
+        found = self.judge(evidence.mean_norm, evidence.max_norm, evidence.num_members, parts)
         assert found.outcome is not None  # similarities are at hand
         if found.parts is None:
             return verdict(evidence, found.outcome, found.reason)
@@ -299,6 +313,7 @@ class NormCriterion:
             found.reason,
             alpha_cross=found.parts.alpha_cross,
             clients=evidence.clients,
-            similarity=evidence.similarity,
+            similarity=None if certified else evidence.similarity,
+            figures={"alpha_cross_loss": found.parts.loss} if certified else {},
             sides=sides if found.outcome is Outcome.SPLIT else (),
         )

@@ -1,9 +1,27 @@
-"""How alike the clients' updates are: eq. 44, for all pairs in one matrix product."""
+"""How alike the clients' updates are: eq. 44, for all pairs in one matrix product.
+
+Of many clients the matrix of all pairs is never made. What a decision asks of it are sums over
+parts, and those are inner products with the parts' sums of vectors, see `Points`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Matrix = NDArray[np.floating]
+Blocks = Iterator[tuple[slice, NDArray[Any]]]
+"""Runs of consecutive members, and what is asked of each of them, one a row."""
+
+LARGE = 2_000
+"""Of more members than this no matrix of all pairs is made (docs/performance.md)."""
+ROUNDING = 1e-6
+"""A cosine of float32 vectors is not known better than this."""
+BLOCK_ENTRIES = 2**22
+"""Entries of the vectors that are looked at together."""
 
 LEAST_SQUARE = 1e-24
 """Squared lengths from here to its inverse are safe in single precision."""
@@ -49,3 +67,166 @@ def cosine_similarity(updates: ArrayLike) -> Matrix:
     np.clip(similarity, -1.0, 1.0, out=similarity)
     np.fill_diagonal(similarity, 1.0)
     return similarity
+
+
+class Similarities(Protocol):
+    """The similarities of every pair of m members, asked for in sums.
+
+    A label below 0 means that a member is in no part.
+    """
+
+    @property
+    def diagonal(self) -> NDArray[Any]:
+        """Of every member with itself, shape (m,)."""
+
+    def sums(self, labels: NDArray[np.integer]) -> tuple[NDArray[Any], Callable[[], Blocks]]:
+        """From parts to parts, shape (parts, parts); and from members, each (b, parts)."""
+
+    def squares(self) -> float:
+        """Sum of the squares over all ordered pairs of two members."""
+
+    def among(self, some: NDArray[np.integer]) -> Matrix:
+        """The matrix of some of the members."""
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Similarities whose matrix is at hand."""
+
+    matrix: Matrix
+
+    @property
+    def diagonal(self) -> NDArray[Any]:
+        """See `Similarities`."""
+        return np.diag(self.matrix)
+
+    def sums(self, labels: NDArray[np.integer]) -> tuple[NDArray[Any], Callable[[], Blocks]]:
+        """See `Similarities`; everyone must be in a part."""
+        sizes = np.bincount(labels)
+        # O(m²), where a product with the (m, parts) matrix of who belongs where takes O(m² parts).
+        by_part, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
+        sums = np.add.reduceat(self.matrix[by_part], starts, axis=0, dtype=np.float64).T
+        totals = np.add.reduceat(sums[by_part], starts, axis=0)
+        return totals, lambda: iter([(slice(0, len(labels)), sums)])
+
+    def squares(self) -> float:
+        """See `Similarities`."""
+        squares = np.einsum("ij,ij->", self.matrix, self.matrix, dtype=np.float64)
+        return float(squares - (self.diagonal**2).sum())
+
+    def among(self, some: NDArray[np.integer]) -> Matrix:
+        """See `Similarities`."""
+        return np.asarray(self.matrix[np.ix_(some, some)])
+
+
+@dataclass(frozen=True)
+class Points:
+    """Similarities as inner products of vectors: (rows[members] + shift) * scale."""
+
+    rows: NDArray[Any]
+    members: NDArray[np.integer]
+    """Which rows, shape (m,)."""
+    shift: NDArray[Any]
+    """Shape (k,)."""
+    scale: NDArray[Any]
+    """Shape (m,)."""
+
+    @classmethod
+    def cosines(
+        cls, rows: NDArray[Any], members: NDArray[np.integer], shift: NDArray[Any]
+    ) -> "Points":
+        """Those whose inner products are cosines; a zero vector's are 0."""
+        lengths = np.sqrt(cls(rows, members, shift, np.ones(len(members))).diagonal)
+        return cls(rows, members, shift, np.divide(1, lengths, where=lengths > 0, out=lengths))
+
+    def blocks(self) -> Blocks:
+        """The vectors themselves, shape (b, k)."""
+        for part in blocks(len(self.members), self.rows.shape[1]):
+            yield part, self._vectors(part)
+
+    def _vectors(self, which: slice | NDArray[np.integer]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self.rows[self.members[which]].astype(np.float32, copy=False)
+        vectors += self.shift.astype(np.float32)
+        vectors *= self.scale[which, None].astype(np.float32)
+        return vectors
+
+    @cached_property
+    def diagonal(self) -> NDArray[Any]:
+        """See `Similarities`."""
+        return np.concatenate(
+            [np.einsum("ij,ij->i", u, u, dtype=np.float64) for _, u in self.blocks()]
+        )
+
+    def sums(self, labels: NDArray[np.integer]) -> tuple[NDArray[Any], Callable[[], Blocks]]:
+        """See `Similarities`: s_ip is u_i times the sum of the vectors of p."""
+        parts = np.arange(labels.max() + 1)[:, None]
+        of_parts = np.zeros((len(parts), self.rows.shape[1]))
+        for part, vectors in self.blocks():
+            of_parts += (labels[part] == parts).astype(np.float32) @ vectors
+        single = of_parts.T.astype(np.float32)
+        return of_parts @ of_parts.T, lambda: ((part, u @ single) for part, u in self.blocks())
+
+    def squares(self) -> float:
+        """See `Similarities`: ‖U Uᵀ‖² = ‖Uᵀ U‖², whichever of the two is smaller."""
+        own = float((self.diagonal**2).sum())
+        if len(self.members) >= self.rows.shape[1]:
+            product = sum(vectors.T @ vectors for _, vectors in self.blocks())
+            return float(np.square(product, dtype=np.float64).sum()) - own
+        total = 0.0
+        for part, vectors in self.blocks():
+            for other, against in self.blocks():
+                if other.start <= part.start:
+                    square = np.einsum("ij->", np.square(vectors @ against.T), dtype=np.float64)
+                    total += float(square) * (1 + (other.start < part.start))
+        return total - own
+
+    def among(self, some: NDArray[np.integer]) -> Matrix:
+        """See `Similarities`."""
+        vectors = self._vectors(some)
+        return np.asarray(vectors @ vectors.T)
+
+    def strongest(
+        self, of: NDArray[np.intp], among: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.intp], NDArray[Any]]:
+        """The member, of those ``among``, that each of ``of`` is most similar to, and how much.
+
+        Nobody is a neighbour of its own.
+        """
+        partner, strength = np.zeros(len(of), np.intp), np.full(len(of), -np.inf)
+        for other in blocks(int(among.sum()), self.rows.shape[1]):
+            others = np.flatnonzero(among)[other]
+            against = self._vectors(others).T
+            for part in blocks(len(of), self.rows.shape[1]):
+                found = self._vectors(of[part]) @ against
+                found[of[part][:, None] == others] = -np.inf
+                place = found.argmax(axis=1)
+                reached = found[np.arange(len(place)), place]
+                better = reached > strength[part]
+                strength[part][better] = reached[better]
+                partner[part][better] = others[place[better]]
+        return partner, strength
+
+
+def blocks(size: int, width: int) -> Iterator[slice]:
+    """Runs of rows of a matrix that are looked at together.
+
+    >>> [part.stop - part.start for part in blocks(5000, 2048)]
+    [2048, 2048, 904]
+    """
+    step = max(1, BLOCK_ENTRIES // max(1, width))
+    for start in range(0, size, step):
+        yield slice(start, min(start + step, size))
+
+
+def weighted_sum(weights: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    """Σ w_i row_i, shape (k,), without a second copy of the rows; blocks add up in float64."""
+    total = np.zeros(rows.shape[1])
+    for part in blocks(*rows.shape):
+        total += weights[part].astype(rows.dtype) @ rows[part]
+    return total
+
+
+def row_lengths(rows: NDArray[Any]) -> NDArray[Any]:
+    """Euclidean norms, shape (m,), without a second copy of the rows."""
+    parts = [np.linalg.norm(rows[part], axis=1) for part in blocks(*rows.shape)]
+    return np.concatenate(parts)

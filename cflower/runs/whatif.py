@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from cflower.algorithm.bipartition import largest_safe_gamma
+from cflower.algorithm.bipartition import bipartition, largest_safe_gamma
 from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
@@ -33,9 +33,13 @@ def rejudged(line: Line, rule: NormCriterion, matrix: RecordedMatrix | None) -> 
     """
     if line["decision"] == Outcome.TOO_FEW_HEARD:
         return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
-    values = None if matrix is None else matrix.values
     members = len(line["members"])
-    return rule.judge(line["mean_norm"], line["max_norm"], members, lambda: values)
+    return rule.judge(
+        line["mean_norm"],
+        line["max_norm"],
+        members,
+        lambda: None if matrix is None else bipartition(matrix.values, rule.linkage),
+    )
 
 
 def matrix_for(run: RunRecord, line: Line) -> RecordedMatrix | None:

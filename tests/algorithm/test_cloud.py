@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.auto import AutoCriterion, in_touch, remember
-from cflower.algorithm.cloud import Cloud, distinct, scatters, together
+from cflower.algorithm.cloud import Cloud, distinct, joint_rounds, separation
 from cflower.algorithm.criteria import Evidence, Outcome
+from cflower.algorithm.similarity import Gram
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -43,8 +44,8 @@ def decided(
         if decision.outcome is Outcome.SPLIT:
             f = decision.figures
             assert (
-                f["scatters"] > f["scatters_by_chance"]
-                or f["scatters_by_angle"] > f["scatters_by_angle_by_chance"]
+                f["separation"] > f["separation_by_chance"]
+                or f["separation_by_angle"] > f["separation_by_angle_by_chance"]
             )
             return {frozenset(side) for side in decision.sides}
     return set()
@@ -88,14 +89,16 @@ def test_copies_of_a_client_are_one_witness() -> None:
     updates[:3] = updates[0]
     updates -= updates.mean(axis=0)
     assert decided(updates, noise=0.0, rounds=20) == set()
-    kept, which = distinct(updates)
+    kept, which = distinct(updates, np.arange(10))
     assert (len(kept), which[:4].tolist()) == (8, [0, 0, 0, 1])
 
 
 def test_rounds_of_different_clients_are_no_groups() -> None:
     present = np.arange(20)[:, None] // 5 % 2 == np.arange(8) // 4
     assert decided(two_groups(), rounds=20, present=present) == set()
-    assert together(np.kron(np.eye(2, dtype=int), np.ones((4, 4), int)), np.repeat([0, 1], 4)) == 0
+    assert (
+        joint_rounds(np.repeat([[1], [2]], 4, axis=0).astype(np.uint8), np.repeat([0, 1], 4)) == 0
+    )
 
 
 def test_a_member_that_left_holds_nobody_up() -> None:
@@ -117,10 +120,10 @@ def test_who_is_heard_in_every_round_is_in_touch() -> None:
 
 @laws
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
-def test_scatters_have_no_scale(seed: int, scale: float) -> None:
+def test_separation_has_no_scale(seed: int, scale: float) -> None:
     points, labels = generator(seed, "scatters").normal(size=(8, 3)), np.repeat([0, 1], 4)
     plain, scaled = (
-        scatters(f * f * points @ points.T, labels.astype(np.int32), np.zeros(8))
+        separation(Gram(f * f * points @ points.T), labels.astype(np.int32), np.zeros(8))
         for f in (1, scale)
     )
     assert scaled == pytest.approx(plain)
@@ -129,5 +132,5 @@ def test_scatters_have_no_scale(seed: int, scale: float) -> None:
 def test_noise_alone_is_no_distance() -> None:
     points = two_groups()
     labels = np.repeat([0, 1], 4).astype(np.int32)
-    assert Cloud.of(points, np.zeros(8)).scatters(labels).min() > 10
-    assert Cloud.of(points, np.full(8, 100.0)).scatters(labels).tolist() == [0, 0]
+    assert Cloud.of(points, np.zeros(8)).separation(labels).min() > 10
+    assert Cloud.of(points, np.full(8, 100.0)).separation(labels).tolist() == [0, 0]

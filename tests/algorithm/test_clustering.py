@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from cflower.algorithm.clustering import best_clustering, in_appearance, part_statistics, score
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.clustering import Parts, best_clustering, in_appearance, score
+from cflower.algorithm.similarity import Gram, cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -26,8 +26,8 @@ def groups(seed: int, *sizes: int, noise: float, entries: int = 200) -> tuple[np
 @given(st.permutations(range(7)))
 def test_permuting_the_members_permutes_the_cut(order: list[int]) -> None:
     updates = generator(3, "cut").normal(size=(7, 5))
-    parts = best_clustering(cosine_similarity(updates)).labels
-    permuted = best_clustering(cosine_similarity(updates[order])).labels
+    parts = best_clustering(Gram(cosine_similarity(updates))).labels
+    permuted = best_clustering(Gram(cosine_similarity(updates[order]))).labels
     together = parts[:, None] == parts[None, :]
     np.testing.assert_array_equal(
         permuted[:, None] == permuted[None, :], together[np.ix_(order, order)]
@@ -43,10 +43,10 @@ def test_the_margin_is_that_of_the_least_clear_member() -> None:
             [0.1, 0.0, 0.8, 1.0],
         ]
     )
-    cut = best_clustering(similarity)
+    cut = best_clustering(Gram(similarity))
     assert cut.labels.tolist() == [0, 0, 1, 1]
-    assert cut.apart == pytest.approx((0.8 - 0.8 / 2) - ((0.2 + 0.3) / 2 - 0.9 / 2))
-    assert cut.companions == 1.0
+    assert cut.margin == pytest.approx((0.8 - 0.8 / 2) - ((0.2 + 0.3) / 2 - 0.9 / 2))
+    assert cut.grouped_share == 1.0
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 0, 1], [0, 0, 1, 2, 3, 3]])
@@ -71,10 +71,10 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
         margins.append(near[own] - near[after])
         share = 1 / (sizes[own] - 1) + 1 / sizes[after]
         errors.append(margins[-1] / np.sqrt(left / freedom * share))
-    cut = score(similarity, part_statistics(similarity, np.array(labels, np.int32)))
+    cut = score(Gram(similarity), Parts.of(Gram(similarity), np.array(labels, np.int32)))
     assert cut.freedom == freedom
-    assert cut.apart == pytest.approx(min(margins))
-    assert cut.standard_errors == pytest.approx(min(errors))
+    assert cut.margin == pytest.approx(min(margins))
+    assert cut.margin_errors == pytest.approx(min(errors))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
 def test_groups_are_found_in_much_noise(sizes: tuple[int, ...], noise: float) -> None:
     # With noise 2, similarity within a group is 0.2 on average and varies by 0.07.
     similarity, truth = groups(1, *sizes, noise=noise)
-    assert best_clustering(similarity).labels.tolist() == truth
+    assert best_clustering(Gram(similarity)).labels.tolist() == truth
 
 
 def test_a_member_that_the_tree_misplaced_is_moved() -> None:
@@ -91,20 +91,20 @@ def test_a_member_that_the_tree_misplaced_is_moved() -> None:
     distances = np.sqrt(2 - 2 * similarity[np.triu_indices(60, 1)])
     tree = in_appearance(fcluster(linkage(distances, "ward"), 3, "maxclust"))
     assert (tree != truth).sum() == 4
-    assert best_clustering(similarity).labels.tolist() == truth
+    assert best_clustering(Gram(similarity)).labels.tolist() == truth
 
 
 @pytest.mark.parametrize("entries", [10, 100, 1000])
 def test_by_chance_no_member_is_sure(entries: int) -> None:
     # Whatever the number of entries, which alone sets how far apart chance puts the parts.
     errors = [
-        best_clustering(groups(seed, 20, noise=1.0, entries=entries)[0]).standard_errors
+        best_clustering(Gram(groups(seed, 20, noise=1.0, entries=entries)[0])).margin_errors
         for seed in range(50)
     ]
     assert max(errors) < 2.5
 
 
 def test_equal_updates_have_one_part_or_none_to_be_sure_of() -> None:
-    cut = best_clustering(np.ones((5, 5)))
-    assert cut.apart == 0.0
-    assert np.isfinite(cut.standard_errors)
+    cut = best_clustering(Gram(np.ones((5, 5))))
+    assert cut.margin == 0.0
+    assert np.isfinite(cut.margin_errors)

@@ -217,7 +217,7 @@ def test_the_figures_of_auto_are_defined_and_there_are_no_sliders(
     run = made_up_run(tmp_path / "run", split_criterion="auto")
     lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
-        line["figures"] = {"alive": 0.2, "apart": 0.5, "apart_needed": 0.1}
+        line["figures"] = {"norm_ratio": 0.2, "margin": 0.5, "margin_needed": 0.1}
     (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Visit(browser, write_report(run).as_uri()) as visit:
         assert visit.texts("#terms dt") == ["heard", "not done", "apart"]

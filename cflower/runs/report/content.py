@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
 from cflower.ordering import in_order
 from cflower.runs.record import RunRecord, counted
 from cflower.runs.report.matrices import matrices
@@ -16,48 +16,53 @@ SHARES = ("accuracy", "precision", "recall", "f1", "auc")
 """Metrics whose name has one of these words are shares of 1."""
 Condition = tuple[str, str, str, float | None]
 CONDITIONS: dict[str, Condition] = {
-    "alive": (
+    "norm_ratio": (
         "not done",
         "the longest average update, as a share of the longest that was seen so far",
         ">",
-        AutoCriterion.alive,
+        AutoCriterion.min_norm_ratio,
     ),
-    "settled": (
+    "mean_ratio": (
         "settled",
         "the length of the mean update, as a share of the members' mean length: small when the "
         "members pull in different directions",
         "<",
-        AutoCriterion.settled,
+        AutoCriterion.max_mean_ratio,
     ),
-    "companions": (
+    "grouped_share": (
         "company",
         "the share of members that are not alone in their part",
         "≥",
-        AutoCriterion.companions,
+        AutoCriterion.min_grouped_share,
     ),
-    "apart": (
+    "margin": (
         "apart",
         "how much more alike members are to their own part than to the next one, in mean cosine",
         ">",
         None,
     ),
-    "errors": ("sure", "the same gap, in standard errors of it", ">", None),
-    "together": (
-        "together",
+    "margin_errors": ("sure", "the same gap, in standard errors of it", ">", None),
+    "joint_rounds": (
+        "same rounds",
         "how often members of different parts were heard in the same rounds, as a share of how "
         "often any two members were",
         "≥",
-        0.5,
+        MIN_JOINT_ROUNDS,
     ),
-    "steady": ("steady", "for how many rounds in a row the same parts were found", "≥", None),
-    "scatters": (
+    "stable_rounds": (
+        "steady",
+        "for how many rounds in a row the same parts were found",
+        "≥",
+        None,
+    ),
+    "separation": (
         "groups",
         "how far the nearest parts are apart, in scatters of their members; more than in clouds "
         "without groups",
         ">",
         None,
     ),
-    "scatters_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
+    "separation_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
 }
 """Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed`` or
 ``<key>_by_chance``)."""

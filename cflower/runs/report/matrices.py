@@ -9,6 +9,7 @@ import numpy as np
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.clustering import best_clustering
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.similarity import Gram
 from cflower.ordering import natural_order
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
@@ -88,6 +89,6 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
         two = bipartition(matrix.values, run.criterion["linkage"])
         found = [list(two.first), list(two.second)]
     else:
-        labels = best_clustering(matrix.values).labels
+        labels = best_clustering(Gram(matrix.values)).labels
         found = [np.flatnonzero(labels == part).tolist() for part in range(labels.max() + 1)]
     return [sorted(side, key=rank) for side in found]

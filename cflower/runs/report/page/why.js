@@ -3,7 +3,7 @@
 // The criterion's own sentence of every round, what a split needed and what there was of it. For the
 // paper's criterion also what other thresholds would have done, asked of the recorded figures: eqs. 32
 // and 33 of every round, and eq. 39 where the similarity was computed, as `cflower explain` does.
-const NEVER = ['too small', 'too few heard from'];
+const NEVER = ['too small', 'waiting for members'];
 const compare = { '<': (a, b) => a < b, '>': (a, b) => a > b, '≥': (a, b) => a >= b };
 const safeGamma = (alpha) => (known(alpha) ? Math.sqrt((1 - alpha) / 2) : null);
 
