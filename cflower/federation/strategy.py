@@ -160,8 +160,8 @@ class ClusteredFL(Rounds):
         -------
         ClusteredResult
             Flower's Result: its metrics are over all clients, its ``arrays`` the root's model,
-            which learns no more once the root is split; and each cluster's model, clients and
-            metrics.
+            which learns no more once the root's split is final, or in some rounds only; and each
+            cluster's model, clients and metrics.
 
         Raises
         ------

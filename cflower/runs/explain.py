@@ -66,12 +66,17 @@ def story(run: RunRecord, cluster: str, used: NormCriterion) -> Iterator[str]:
     first, last = lines[0]["round"], lines[-1]["round"]
     size = counted(len(lines[-1]["members"]), "client")
     split = lines[-1]["decision"] == Outcome.SPLIT
-    end = "into " + " and ".join(run.clusters[cluster]["children"]) if split else "was not split"
+    end = "into " + " and ".join(lines[-1]["children"]) if split else "was not split"
+    if cluster not in run.clusters:
+        end = "was joined with its other parts again"
     verdict = f"split in round {last} {end}" if split else end
     yield f"Cluster {cluster} ({size}, {span(first, last)}): {verdict}."
     for decision, run_of in groupby(lines, key=lambda line: str(line["decision"])):
         same = list(run_of)
         yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
+    for line in run.trials.get(cluster, ()):
+        if line["decision"] != Outcome.ON_TRIAL:
+            yield f"  {span(line['round'], line['round'])}, {line['decision']}: {line['reason']}"
     if run.criterion["name"] != "norms":
         return  # there were no thresholds, or they moved from round to round
     if split and lines[-1]["alpha_cross"] is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
 from cflower.errors import ConfigError
-from cflower.runs.record import Line, RunRecord
+from cflower.runs.record import Line, RunRecord, lasting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ def norm_picture(axes: "Axes", run: RunRecord) -> None:
 
 def mark_splits(axes: "Axes", run: RunRecord) -> None:
     """A dotted line at every round that split a cluster."""
-    for server_round in sorted({split["round"] for split in run.summary["splits"]}):
+    for server_round in sorted({split["round"] for split in lasting(run.summary["splits"])}):
         axes.axvline(server_round, color="black", linestyle=(0, (1, 2)), linewidth=1)
 
 

@@ -1,7 +1,7 @@
 """What a run folder tells, read back: also of a run that is still going on."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.tree import ROOT
+from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
 from cflower.runs.run_files import read_json
+from cflower.runs.serialization import ABOUT_TRIALS
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
@@ -102,11 +104,13 @@ class RunRecord:
 
     @cached_property
     def by_cluster(self) -> dict[str, list[Line]]:
-        """The lines of each cluster, by round."""
-        lines: dict[str, list[Line]] = {}
-        for line in self.lines:
-            lines.setdefault(line["cluster"], []).append(line)
-        return {name: lines[name] for name in in_order(lines)}
+        """The lines of each cluster before it was split, by round."""
+        return by_cluster(line for line in self.lines if line["decision"] not in ABOUT_TRIALS)
+
+    @cached_property
+    def trials(self) -> dict[str, list[Line]]:
+        """The lines of each cluster whose split was on trial, of these rounds."""
+        return by_cluster(line for line in self.lines if line["decision"] in ABOUT_TRIALS)
 
     @property
     def leaves(self) -> list[str]:
@@ -139,6 +143,19 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size", "heard-share")
     criterion = {key: config[key] for key in keys if key in config}
     return {**config, "method": method, "criterion": {"name": name, **criterion}}
+
+
+def by_cluster(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """Lines by their cluster, in natural order."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line["cluster"], []).append(line)
+    return {name: found[name] for name in in_order(found)}
+
+
+def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The splits of a summary that were not taken back."""
+    return [split for split in splits if split.get("trial") != Standing.UNDONE]
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
@@ -200,7 +217,7 @@ def finding(summary: Mapping[str, Any]) -> str:
     text = f"The run found {found}, with a mean {metric.name} of {in_words(own, metric)}"
     if federated is None:
         return f"{text}."
-    if len(clusters) > 1 and not summary["splits"]:
+    if len(clusters) > 1 and not lasting(summary["splits"]):
         return f"{text}: every client trained alone, so there is no model for all to compare with."
     if len(clusters) == 1 and list(clusters) == [ROOT]:
         return f"{text}: no cluster was split, so this is conventional federated learning."
@@ -215,7 +232,7 @@ def finding(summary: Mapping[str, Any]) -> str:
 
 def first_split(summary: Mapping[str, Any]) -> str:
     """When the FL model stopped learning: it is not what more rounds would have made of it."""
-    rounds = [split["round"] for split in summary["splits"]]
+    rounds = [split["round"] for split in lasting(summary["splits"])]
     return f" (round {min(rounds)})" if rounds else ""
 
 

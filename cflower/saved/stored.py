@@ -13,6 +13,7 @@ from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.layout import Layout
+from cflower.runs.record import lasting
 from cflower.runs.run_files import read_json
 from cflower.runs.saved_tree import read_model, read_tree
 
@@ -99,7 +100,7 @@ def check_assignable(run: Path, method: str) -> None:
             f"The run {run.name} trained every client alone (method = 'isolated'): it has no "
             "groups to assign a newcomer to."
         )
-    if not summary.get("splits"):
+    if not lasting(summary.get("splits") or ()):
         raise RunFolderError(
             f"The run {run.name} was never split: all its clients share the model of cluster 0, "
             "which is a newcomer's too."

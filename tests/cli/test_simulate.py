@@ -52,9 +52,8 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
     for client in summary["clients"].values():
         assert {"cluster", "num_examples", "accuracy", "loss", "fl_accuracy"} <= set(client)
     for split in summary["splits"]:
-        assert {"round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm"} == set(
-            split
-        )
+        keys = {"round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm"}
+        assert keys | {"trial", "verdict"} == set(split)
     assert {"accuracy", "fl_accuracy"} <= set(summary["metrics"])
     columns = ("accuracy", *(f"{column}_accuracy" for column in ("leaf", "best", "ensemble")))
     for client in summary["clients"].values():

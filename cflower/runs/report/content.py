@@ -5,11 +5,13 @@ from math import isfinite
 from typing import Any
 
 from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
+from cflower.algorithm.criteria import Outcome
 from cflower.ordering import in_order
-from cflower.runs.record import RunRecord, counted
+from cflower.runs.record import Line, RunRecord, counted, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
+from cflower.runs.serialization import ABOUT_TRIALS
 
 Columns = dict[str, list[Any]]
 SHARES = ("accuracy", "precision", "recall", "f1", "auc")
@@ -87,6 +89,7 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clients": [client(run, metric["name"], name) for name in names],
         "clusters": clusters(run, position),
         "lines": lines(run, metric["name"]),
+        "trials": trials(run),
         "conditions": conditions(run),
         "norms": norm_rule(run),
         "scores": scores(run, metric["name"], position),
@@ -106,7 +109,7 @@ def metric_of(run: RunRecord) -> dict[str, Any]:
 def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model that the first split put an end to."""
     kind = run.settings["method"]
-    splits = [split["round"] for split in run.summary["splits"]]
+    splits = [split["round"] for split in lasting(run.summary["splits"])]
     metrics = run.summary["metrics"]
     return {
         "id": run.name,
@@ -160,7 +163,7 @@ def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
         "examples": told.get("num_examples"),
         "own": rounded(told.get(f"leaf_{metric}", told.get(metric))),
         # Without a split, that model is the own one.
-        "common": rounded(told.get(f"fl_{metric}")) if run.summary["splits"] else None,
+        "common": rounded(told.get(f"fl_{metric}")) if lasting(run.summary["splits"]) else None,
         "level": level,
         "levelScore": rounded((told.get("levels") or {}).get(level)),
         "ensemble": rounded(told.get(f"ensemble_{metric}")) if selection == "ensemble" else None,
@@ -183,11 +186,14 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
 
 
 def lines(run: RunRecord, metric: str) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number."""
+    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number.
+
+    Of the clusters that there are, while they were not split.
+    """
     sentences: dict[str, int] = {}
     columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
     columns |= {key: [] for key in ("mean", "max", "alpha", "score", "heard", "members")}
-    for line in run.lines:
+    for line in decided(run):
         columns["round"].append(line["round"])
         columns["cluster"].append(line["cluster"])
         columns["outcome"].append(line["decision"])
@@ -200,6 +206,26 @@ def lines(run: RunRecord, metric: str) -> dict[str, Any]:
         columns["heard"].append(len(line["heard"]))
         columns["members"].append(len(line["members"]))
     return {**columns, "sentences": list(sentences)}
+
+
+def decided(run: RunRecord) -> list[Line]:
+    """The lines of those clusters that are in the tree, without the trials of their splits."""
+    return [
+        line
+        for line in run.lines
+        if line["cluster"] in run.clusters and line["decision"] not in ABOUT_TRIALS
+    ]
+
+
+def trials(run: RunRecord) -> list[dict[str, Any]]:
+    """What became of each split on trial, in a sentence; of an open one the last that is known."""
+    return [
+        {"cluster": name, "round": line["round"], "outcome": line["decision"]}
+        | {"reason": line["reason"]}
+        for name, lines in run.trials.items()
+        for line, after in zip(lines, [*lines[1:], None], strict=True)
+        if line["decision"] != Outcome.ON_TRIAL or after is None
+    ]
 
 
 def conditions(run: RunRecord) -> list[dict[str, Any]]:
@@ -248,6 +274,8 @@ def heard(run: RunRecord, position: Mapping[str, int]) -> list[list[int]]:
     """Of each client: the rounds it was heard from, and the rounds it was a member."""
     counts = [[0, 0] for _ in position]
     for line in run.lines:
+        if line["decision"] in ABOUT_TRIALS:
+            continue
         for name in line["heard"]:
             counts[position[name]][0] += 1
         for name in line["members"]:

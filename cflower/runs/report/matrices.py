@@ -25,7 +25,9 @@ def matrices(run: RunRecord, position: Mapping[str, int]) -> dict[str, Any]:
     dict
         ``shown``, by round, and ``left_out``, how many were recorded but are not shown.
     """
-    recorded = [line for line in run.lines if run.has_matrix(line)]
+    recorded = [
+        line for line in run.lines if line["cluster"] in run.clusters and run.has_matrix(line)
+    ]
     chosen = fitting(recorded)
     return {
         "shown": [entry for line in chosen if (entry := matrix_entry(run, line, position))],
@@ -78,8 +80,8 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
         name = matrix.clients[i]
         return natural_order(homes.get(name, "")), natural_order(name)
 
-    children = run.clusters.get(line["cluster"], {}).get("children", [])
-    if line["decision"] == Outcome.SPLIT and len(children) >= 2:
+    children = line["children"]
+    if line["decision"] == Outcome.SPLIT and all(child in run.clusters for child in children):
         # Those who were placed later, without an update at the time, are in no edge.
         edges = [set(run.clusters[child]["edge_clients"]) for child in children]
         sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]

@@ -58,7 +58,8 @@ function drawWhy() {
 function whyPanel(name) {
   const lines = look.lines.get(name);
   const rounds = lines.map((i) => run.lines.round[i]);
-  const did = lines.find((i) => run.lines.outcome[i] === 'split');
+  const splitIn = look.clusters.get(name).split;
+  const did = lines.find((i) => run.lines.round[i] === splitIn);
   const shown = lines[rounds.indexOf(state.round)] ?? did ?? lines[lines.length - 1];
   const { round, outcome, reason, sentences, members } = run.lines;
   const children = look.clusters.get(name)?.children ?? [];
@@ -66,6 +67,8 @@ function whyPanel(name) {
     html('h3', {}, swatch(colorOf(name)), button(`Cluster ${name}`, () => toggle('cluster', name), { class: 'plain', 'data-key': `why:${name}` }),
       html('small', {}, `${counted(members[lines[lines.length - 1]], 'client')}; ${did === undefined ? 'not split' : `split in round ${round[did]} into ${listed(children)}`}`)),
     html('p', { class: 'reason' }, html('strong', {}, `Round ${round[shown]}, ${outcome[shown]}: `), `${sentences[reason[shown]]}.`),
+    run.trials.filter(({ cluster }) => cluster === name).map((trial) => html('p', { class: 'reason trial' },
+      html('strong', {}, `Round ${trial.round}, ${trial.outcome}: `), `${trial.reason}.`)),
     needsTable(shown),
     picture(`conditions-${name}`, (width) => needsPicture(name, lines, rounds, width)),
     run.norms ? picture(`norms-${name}`, (width) => normPicture(name, lines, rounds, width), { class: 'norms' }) : null,
