@@ -70,6 +70,7 @@ class RunConfig(TrainingSettings, DataSettings):
     max_norm_ratio: float = number(0.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
+    moving: bool = True
     inner_interval: int = number(0, least=0)
 
     metric: str = "accuracy"

@@ -115,6 +115,7 @@ def strategy_of(
         max_norm_ratio=config.max_norm_ratio,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
+        moving=None if config.moving else False,
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
         inner_interval=config.inner_interval,
         selection=config.selection,

@@ -17,9 +17,10 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.moving import Habit, Move, resembles, watch
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
 from cflower.algorithm.trial import Comparison, Measure, Standing, Trial, judge, not_again
 from cflower.ordering import in_order, natural_order
 
@@ -59,6 +60,10 @@ class CFLState:
 
     tree: ParameterTree
     known: Mapping[str, KnownUpdate] = field(default_factory=dict)
+    habits: Mapping[str, Habit] = field(default_factory=dict)
+    """How long each member's updates usually are."""
+    moves: tuple[Move, ...] = ()
+    """All that there were."""
 
 
 class RoundResult(NamedTuple):
@@ -84,6 +89,8 @@ class CFL:
     """Rounds a new model to what clients can be sent (integers, half precision)."""
     trial_rounds: int = 0
     """Rounds after a split in which it is on trial; 0: splits are final."""
+    moving: bool = False
+    """Whether a member whose data change moves to another leaf, see `cflower.algorithm.moving`."""
     inner_interval: int = 0
     """Inner models are trained on in every so many-th round; 0: they are not."""
 
@@ -126,6 +133,7 @@ class CFL:
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
+        habits, moves = dict(state.habits), list(state.moves)
         means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
         lengths: dict[str, list[float]] = {}
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
@@ -143,10 +151,15 @@ class CFL:
                 origins[start.name],
             )
             if reply.client in tree.unassigned:
-                tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
+                if is_moving(reply.client, tree, moves):
+                    tree = self._walk(tree, reply.client, self._seen(heard), server_round, moves)
+                else:
+                    tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
                 means.add(start.name, reply.update, self._weight(heard))
+        if self.moving:
+            tree = self._call_back(state.tree, tree, known, habits, moves, server_round)
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -167,6 +180,10 @@ class CFL:
             unplaced = set(settled) - placed if decision.sides else ()
             unassigned = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.unassigned}
             tree = tree.update(*clusters, unassigned=unassigned)
+            if leaf.name == ROOT and tree.root.is_leaf and ROOT in unassigned.values():
+                tree, decisions[-1] = self._open_root(
+                    leaf, tree, known, fresh, habits, decision, server_round, moves
+                )
         for name in lengths:
             learned = self._follow(tree.clusters[name].grown, means.mean(name))
             cluster = replace(tree.clusters[name], general=learned.model)
@@ -183,7 +200,10 @@ class CFL:
             decisions.append(
                 Decision(name, server_round, Outcome.ON_TRIAL, reason, mean_norm, longest)
             )
-        return RoundResult(CFLState(tree, known), tuple(decisions), forks)
+        for client in tree.unassigned:
+            if is_moving(client, tree, moves):
+                known.pop(client, None)  # of a model that is not its own any more
+        return RoundResult(CFLState(tree, known, habits, tuple(moves)), tuple(decisions), forks)
 
     def judged(
         self,
@@ -297,6 +317,106 @@ class CFL:
             decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
         return replace(decision, children=names), [parent, *children]
 
+    def _call_back(
+        self,
+        before: ParameterTree,
+        tree: ParameterTree,
+        known: Mapping[str, KnownUpdate],
+        habits: dict[str, Habit],
+        moves: list[Move],
+        server_round: int,
+    ) -> ParameterTree:
+        """The members that have changed go back to the root, to walk down from there."""
+        for leaf in before.leaves:
+            norms = {
+                name: known[name].norm
+                for name in leaf.members
+                if name not in before.unassigned
+                and name in known
+                and known[name].server_round == server_round
+            }
+            after, changed = watch(habits, leaf.name, norms)
+            habits.update(after)
+            for client, reason in changed.items():
+                del habits[client]
+                tree = tree.called_back(client)
+                home = tree.clusters[leaf.name]
+                if forget := getattr(self.criterion, "without", None):
+                    tree = tree.update(replace(home, memory=forget(home.memory, client)))
+                moves.append(Move(server_round, client, leaf.name, ROOT, reason))
+        return tree
+
+    def _walk(
+        self,
+        tree: ParameterTree,
+        client: str,
+        vector: Vector,
+        server_round: int,
+        moves: list[Move],
+    ) -> ParameterTree:
+        """Algorithm 4 for a client that changed: one step down, or a branch of its own."""
+        where, left = tree.unassigned[client], tree.leaf_of(client)
+        if tree.clusters[where].on_trial:
+            return tree
+        edges = {child: tree.clusters[child].edge for child in tree.clusters[where].children}
+        fork = tree.fork(where, vector)
+        bar = resembles(edges)
+        told = f"its similarity to {fork.child} is {fork.similarities[fork.child]:.2f}"
+        if fork.similarities[fork.child] > bar:
+            tree, _ = tree.assign_step(client, vector)
+            name = tree.unassigned.get(client, fork.child)
+            back = "it belongs where it was" if name == left.name else "it belongs there now"
+            reason = f"{told}, above {bar:.2f}: {back}"
+        else:
+            name = tree.next_child(where)
+            branch = replace(
+                left,
+                name=name,
+                members=(),
+                born=server_round,
+                edge={client: vector},
+                memory={},
+                undone=(),
+            )
+            tree = tree.branched(client, branch)
+            reason = f"{told}, not above {bar:.2f}: it resembles nobody, and goes on alone"
+        moves.append(Move(server_round, client, left.name, name, reason))
+        return tree
+
+    def _open_root(
+        self,
+        leaf: Cluster,
+        tree: ParameterTree,
+        known: Mapping[str, KnownUpdate],
+        fresh: Mapping[str, KnownUpdate],
+        habits: dict[str, Habit],
+        decision: Decision,
+        server_round: int,
+        moves: list[Move],
+    ) -> tuple[ParameterTree, Decision]:
+        """The first that changed, where the root is the only leaf: it and the others part."""
+        name = tree.next_child(ROOT)
+        stay = replace(
+            tree.root,
+            name=name,
+            edge={client: self._seen(update) for client, update in fresh.items()},
+            undone=(),
+        )
+        root = replace(
+            leaf, members=tree.root.members, children=(name,), split_round=server_round, memory={}
+        )
+        tree = tree.update(root, stay)
+        for client, habit in habits.items():
+            habits[client] = habit._replace(leaf=name)
+        for client in tree.unassigned:
+            tree = self._walk(tree, client, self._seen(known[client]), server_round, moves)
+        children = tree.root.children
+        sides = tuple(tree.clusters[child].members for child in children)
+        reason = f"changed: {' and '.join(c for side in sides[1:] for c in side)}"
+        return tree, replace(
+            decision, outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
+        )
+
     @staticmethod
     def _held(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decision:
         """A split that the criterion wants, put off where it cannot be made now."""
@@ -337,6 +457,12 @@ class CFL:
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
+
+
+def is_moving(client: str, tree: ParameterTree, moves: Iterable[Move]) -> bool:
+    """Whether a client on its way down the tree once had a place, and was called back."""
+    last = [move for move in moves if move.client == client][-1:]
+    return client in tree.unassigned and any(tree.clusters[m.target].children for m in last)
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

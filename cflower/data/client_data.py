@@ -63,7 +63,9 @@ def load_client_data(
     """
     with _LOADING:
         stored = _dealt(settings, partition, num_partitions)
-    return _as_client(stored, _decoded(stored, settings), settings, partition, num_partitions, group)
+    return _as_client(
+        stored, _decoded(stored, settings), settings, partition, num_partitions, group
+    )
 
 
 def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:

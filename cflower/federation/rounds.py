@@ -76,6 +76,7 @@ class Rounds(StrategySettings):
             self.weighting,
             self.layout.as_sent,
             trial_rounds,
+            self.moving,
             inner_interval,
         )
         facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
@@ -169,6 +170,7 @@ class Rounds(StrategySettings):
         assert self._cfl is not None, "configure_train comes first"
         this = TrainingRound(self.state, self.layout, self._messenger, self.max_norm_ratio)
         self._round = this
+        before = len(self.state.moves)
         result = self._cfl.run_round(
             self.state,
             this.usable(replies),
@@ -179,6 +181,8 @@ class Rounds(StrategySettings):
         self._note(this, server_round)
         for decision in this.decisions:
             log(INFO, "\tcluster %s, %s: %s", *said(decision))
+        for move in result.state.moves[before:]:
+            log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
         for client, fork in result.forks.items():
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
         if not this.measured:

@@ -51,6 +51,7 @@ class StrategySettings(Strategy):
         exclude_after: int = 5,
         isolated: bool = False,
         trial_rounds: int | None = None,
+        moving: bool | None = None,
         inner_interval: int = 0,
         selection: Selection = "leaf",
         seed: int = 0,
@@ -73,6 +74,9 @@ class StrategySettings(Strategy):
         self.isolated, self.seed = isolated, seed
         if trial_rounds is None:
             trial_rounds = getattr(self.criterion, "trial_rounds", 0)
+        if moving is None:
+            moving = getattr(self.criterion, "moving", False)
+        self.moving = moving
         self.trial_rounds, self.inner_interval = trial_rounds, inner_interval
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
@@ -106,6 +110,7 @@ class StrategySettings(Strategy):
             "max-norm-ratio": self.max_norm_ratio,
             "exclude-after": self.exclude_after,
             "trial-rounds": self.trial_rounds,
+            "moving": self.moving,
             "inner-interval": self.inner_interval,
             "selection": self.selection,
             "seed": self.seed,

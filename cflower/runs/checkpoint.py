@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
+from cflower.algorithm.moving import Habit, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
@@ -92,6 +93,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     structure = {
         "server_round": checkpoint.server_round,
         "walking": dict(tree.unassigned),
+        "habits": checkpoint.state.habits,
+        "moves": checkpoint.state.moves,
         "failures": checkpoint.failures.as_json(),
         "clusters": [
             {
@@ -147,7 +150,9 @@ def decode(content: bytes) -> Checkpoint:
     }
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known), failures)
+    habits = {client: Habit(*told) for client, told in structure["habits"].items()}
+    moves = tuple(Move(*told) for told in structure["moves"])
+    return Checkpoint(structure["server_round"], CFLState(tree, known, habits, moves), failures)
 
 
 def trial_of(told: list[Any]) -> Trial:

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
@@ -165,7 +166,7 @@ class Recorder(Observer):
         # Added, not written anew: a line that is cut short lies after the last checkpoint.
         with self._path("rounds.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
-        self._write_tree(report.state.tree, report.layout)
+        self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
         write_checkpoint(
             self.path / CHECKPOINTS,
@@ -249,8 +250,9 @@ class Recorder(Observer):
             content = {"class_names": list(classes), "clients": told}
             self._write("clients.json", json.dumps(content).encode())
 
-    def _write_tree(self, tree: ParameterTree, layout: Layout) -> None:
+    def _write_tree(self, state: CFLState, layout: Layout) -> None:
         """``tree.json`` and the models and edges that changed since they were last written."""
+        tree = state.tree
         for cluster in tree.clusters.values():
             if self._written.get(cluster.name) is cluster.model:
                 continue
@@ -263,7 +265,7 @@ class Recorder(Observer):
             if cluster.general is not None and self._written.get(written) is not cluster.general:
                 self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
                 self._written[written] = cluster.general
-        self._write_json("tree.json", tree_lines(tree))
+        self._write_json("tree.json", tree_lines(state))
         for path in self.path.glob("*/0*.safetensors"):
             if path.parent.name in FOLDERS and path.stem not in tree.clusters:
                 path.unlink()  # of children that were joined again
