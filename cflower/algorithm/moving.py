@@ -26,23 +26,23 @@ class Habit(NamedTuple):
     """What is known of how long a member's updates are, since it came to its leaf."""
 
     leaf: str
-    count: int = 0
+    heard: int = 0
     mean: float = 0.0
     """Of the logarithm of their length over the median length of the leaf's of the same round."""
     squares: float = 0.0
     """Sum of squared deviations from that mean."""
     longest: float = -np.inf
     """Logarithm of the longest one's length, but for the first, which a new leaf makes long."""
-    standing_out: int = 0
-    """Rounds that it has stood out for; these do not count as habit."""
+    standing_out: float = 0.0
+    """By what factor its last update stood out, which does not count as habit; 0: it did not."""
 
     def usual(self, share: float, length: float) -> "Habit":
         """With a round in which it did not stand out."""
-        count = self.count + 1
-        mean = self.mean + (share - self.mean) / count
+        heard = self.heard + 1
+        mean = self.mean + (share - self.mean) / heard
         squares = self.squares + (share - mean) * (share - self.mean)
-        longest = max(self.longest, length) if self.count else self.longest
-        return Habit(self.leaf, count, mean, squares, longest)
+        longest = max(self.longest, length) if self.heard else self.longest
+        return Habit(self.leaf, heard, mean, squares, longest)
 
 
 class Move(NamedTuple):
@@ -79,21 +79,21 @@ def watch(
     before = {
         c: habits[c] if c in habits and habits[c].leaf == leaf else Habit(leaf) for c in lengths
     }
-    freedom = sum(max(0, habit.count - 1) for habit in before.values())
+    freedom = sum(max(0, habit.heard - 1) for habit in before.values())
     scatter = np.sqrt(sum(habit.squares for habit in before.values()) / max(1, freedom))
     after, changed = {}, {}
     for client, length in lengths.items():
         habit, share = before[client], length - middle
-        longer = length > habit.longest and habit.count >= LEAST
+        longer = length > habit.longest and habit.heard >= LEAST
         if habit.standing_out and longer:
             changed[client] = (
-                f"its updates are suddenly {np.exp(share - habit.mean):.1f} times as long beside "
-                "the others' as they were, two rounds in a row"
+                f"its update was {habit.standing_out:.1f} times as long as usual, beside those of "
+                "the others, and the next one is longer than all before, too"
             )
         if longer and not habit.standing_out and scatter > 0:
-            errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.count))
-            if stdtr(freedom, -errors) < CHANCE / (len(lengths) * habit.count):
-                after[client] = habit._replace(standing_out=1)
+            errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.heard))
+            if stdtr(freedom, -errors) < CHANCE / (len(lengths) * habit.heard):
+                after[client] = habit._replace(standing_out=float(np.exp(share - habit.mean)))
                 continue
         after[client] = habit.usual(share, length)
     return after, changed

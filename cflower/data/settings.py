@@ -92,8 +92,8 @@ class DataSettings:
 
         if changes_of(self.drift) and self.shift in ("none", "topic"):
             raise ConfigError(
-                f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to change "
-                "between: choose another shift, or leave drift empty."
+                f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to "
+                "change between: choose another shift, or leave drift empty."
             )
 
     @property
