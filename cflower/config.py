@@ -82,9 +82,15 @@ class RunConfig(TrainingSettings, DataSettings):
     output_dir: str = "~/cflower-runs"
     resume: str = ""
     tracker: str = choice("", TRACKERS)
+    baselines: bool = False
 
     def __post_init__(self) -> None:
         DataSettings.__post_init__(self)
+        if self.baselines and self.method != "clustered":
+            raise ConfigError(
+                f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
+                "leave one of them out."
+            )
         if 0 < self.max_norm_ratio < 1:
             raise ConfigError(
                 f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
@@ -224,9 +230,13 @@ def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        names = {int: "a whole number", float: "a number", str: "a text in quotes"}
+        expected = {
+            int: f"a whole number, such as {spec.default!r}",
+            float: f"a number, such as {spec.default!r}",
+            str: f"a text in quotes, such as {spec.default!r}",
+            bool: "true or false",
+        }
         raise ConfigError(
-            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), "
-            f"but expected {names.get(kind, kind.__name__)}, such as {spec.default!r}."
+            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), but expected {expected[kind]}."
         )
     return value

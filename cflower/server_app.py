@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -18,9 +19,11 @@ from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
 from cflower.federation.observers import Observer
 from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
+from cflower.federation.reports import FinalReport
 from cflower.federation.roll_call import RollCall
 from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import arrays_of, build_model
+from cflower.runs.baselines import BASELINES
 from cflower.runs.progress import RoundProgress, Say
 from cflower.runs.recorder import Recorder
 from cflower.runs.trackers import Tracker
@@ -74,11 +77,29 @@ def run(
     model = agree(grid, roll_call, config)
     terminal = [] if say is None else [RoundProgress(say, Console())]
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    recorder.baselines = {} if config.baselines else None
+    train(strategy, grid, model, config)
+    for method in BASELINES if config.baselines else ():
+        recorder.say(f"Training a baseline: {BASELINES[method]}.")
+        alike = replace(config, method=method, baselines=False, fraction_evaluate=0.0)
+        baseline = strategy_of(alike, None, roll_call, [])
+        recorder.add_baseline(method, train(baseline, grid, model, alike))
+    return recorder.summary
+
+
+def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig) -> FinalReport:
+    """All rounds of a strategy; how its clients are served in the end.
+
+    Raises
+    ------
+    FederationError
+        If no client answered the closing evaluation.
+    """
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:
         raise FederationError("No client answered the closing evaluation.")
-    return recorder.summary
+    return strategy.final_report
 
 
 def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:

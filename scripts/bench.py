@@ -3,6 +3,8 @@
     OMP_NUM_THREADS=1 python scripts/bench.py                  # everything
     OMP_NUM_THREADS=1 python scripts/bench.py --only similarity,bipartition
     python scripts/bench.py --quick                            # tiny sizes: does it still run?
+    python scripts/bench.py --alone round stream 1000 1100000  # one peak of memory, in MB
+    python scripts/bench.py --alone decision auto 10000 1024   # one decision: CPU seconds and GB
 
 Prints a table and writes it to ``docs/results/bench.json``; `docs/performance.md` shows it. A
 figure that was not measured this time keeps its place there.
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from benchmarks import clients, flower, server
+from benchmarks import clients, flower, growth, server
 from benchmarks.measure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +28,8 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "similarity": server.similarity,
     "bipartition": server.bipartitions,
     "aggregation": server.aggregation,
+    "decisions": growth.decisions,
+    "growth": growth.growth,
     "simulation": clients.simulation,
     "flwr": flower.under_flower,
 }
@@ -84,8 +88,8 @@ def machine() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peak-of"]:
-        print(json.dumps(server.peak_of(sys.argv[2])))
+    if sys.argv[1:2] == ["--alone"]:
+        print(json.dumps(server.ALONE[sys.argv[2]](*sys.argv[3:])))
     else:
         app = typer.Typer(pretty_exceptions_enable=False)
         app.command()(bench)

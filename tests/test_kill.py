@@ -122,7 +122,10 @@ def interrupted(tmp_path: Path) -> Path:
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
     damage: str, interrupted: Path, whole: dict[str, object]
 ) -> None:
-    older, newest = sorted(interrupted.glob("checkpoints/*.safetensors"))
+    older, newest = (
+        path.with_suffix(".safetensors")
+        for path in sorted(interrupted.glob("checkpoints/*.sha256"))
+    )
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     if damage == "gone":

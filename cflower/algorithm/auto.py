@@ -32,6 +32,8 @@ from cflower.seeding import generator
 
 ENOUGH = 50
 """Members heard from twice that may tell the parts of any cluster; all others walk."""
+FULL_PRECISION = 2**28
+"""With more entries than this, a cluster's averages are kept in half precision."""
 MIN_JOINT_ROUNDS = 0.5
 """How often parts must have been heard in the same rounds, compared with any two members."""
 
@@ -111,7 +113,7 @@ class AutoCriterion:
         if early := early_verdict(evidence, share, 3, heard_twice, how):
             return early, memory
         averages, weights = memory["averages"], memory["weights"]
-        lengths = row_lengths(averages)
+        lengths = memory["unit"] * row_lengths(averages)
         memory["peak"] = max(memory.get("peak", 0.0), float(lengths.max()))
         here = np.flatnonzero(in_touch(memory))
         single, which = distinct(averages, here)
@@ -122,6 +124,7 @@ class AutoCriterion:
         # others would all want to go the same way.
         even = np.full(len(averages), 1 / len(averages))
         mean = weighted_sum(weights / (weights.sum() or 1.0), averages)
+        moved = memory["unit"] * np.linalg.norm(mean)
         uneven = (mean - weighted_sum(even, averages)).astype(np.float32)
         cosines: Similarities = (
             Points.cosines(averages, single, uneven)
@@ -137,7 +140,7 @@ class AutoCriterion:
         memory["cut"] = everyone
         figures = {
             "norm_ratio": float(lengths.max() / (memory["peak"] or 1.0)),
-            "mean_ratio": float(np.linalg.norm(mean) * weights.sum() / (weights @ lengths or 1.0)),
+            "mean_ratio": float(moved * weights.sum() / (weights @ lengths or 1.0)),
             "grouped_share": cut.grouped_share,
             "margin": cut.margin,
             "margin_needed": self.min_margin / len(single) ** 2,
@@ -270,8 +273,8 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     Polynomial-decay averaging (Shamir and Zhang, arXiv 1212.1824) with η = 3: the t-th update
     enters with weight 4 / (t + 3). Beside it: what chance adds to an average's squared length
     (``noise``), from how far updates lay from their averages, apart from what all had in common;
-    in which rounds each member was ``heard``, a bit each; and how often the ``median`` member had
-    been heard from when each last was.
+    in which rounds each member was ``heard``, a bit each; how often the ``median`` member had been
+    heard from when each last was; and the ``unit`` of averages and noise.
     """
     clients: list[str] = list(memory.get("clients", ()))
     place = {name: i for i, name in enumerate(clients)}
@@ -282,9 +285,14 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     size, before = len(clients), memory.get("averages", np.zeros((0, 0)))
     # No update is fresh when all models have just moved far, such as by a wrapper's noise.
     width = len(evidence.vectors[0]) if evidence.vectors else before.shape[1]
-    rounds = memory.get("rounds", 0)
+    rounds, unit = memory.get("rounds", 0), memory.get("unit", 1.0)
+    half = size * width > FULL_PRECISION
+    if half and unit == 1.0 and len(heard):
+        # Half precision has little range.
+        unit = float(np.linalg.norm(evidence.vectors[heard[0]]) / np.sqrt(width)) or 1.0
+        memory = {**memory, "averages": before / unit, "power": memory.get("power", 0) / unit**2}
     after: dict[str, NDArray[Any]] = {
-        "averages": np.zeros((size, width), np.float32),
+        "averages": np.zeros((size, width), np.float16 if half else np.float32),
         "counts": np.zeros(size, np.int64),
         "weights": np.zeros(size),
         "power": np.zeros(size),
@@ -307,7 +315,7 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     def differences() -> Blocks:
         for part in blocks(len(rows), width):
             vectors = np.stack([evidence.vectors[i] for i in heard[part]])
-            yield part, vectors - averages[rows[part]]
+            yield part, vectors / np.float32(unit) - averages[rows[part]]
 
     for part, difference in differences():
         common += known[part].astype(difference.dtype) @ difference / max(1, known.sum())
@@ -329,5 +337,6 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
         **after,
         "clients": tuple(clients),
         "rounds": rounds + 1,
+        "unit": unit,
         "noise": after["power"] * after["share"],
     }

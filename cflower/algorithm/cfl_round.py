@@ -186,8 +186,7 @@ class CFL:
                 )
         for name in lengths:
             learned = self._follow(tree.clusters[name].grown, means.mean(name))
-            cluster = replace(tree.clusters[name], general=learned.model)
-            tree = tree.update(replace(cluster, optimizer=learned.optimizer))
+            tree = tree.update(learned_on(tree.clusters[name], learned))
         for name in in_order(state.tree.clusters):
             cluster = state.tree.clusters[name]
             if cluster.trial is None or not cluster.on_trial:
@@ -306,12 +305,9 @@ class CFL:
         parent = replace(leaf, children=names, split_round=server_round, memory={})
         if self.trial_rounds:
             until = server_round + self.trial_rounds
-            learned = self._follow(leaf, mean)
             parent = replace(
-                parent,
+                learned_on(parent, self._follow(leaf, mean)),
                 memory=self.criterion.inherit(memory),
-                general=learned.model,
-                optimizer=learned.optimizer,
                 trial=Trial(server_round, until, decision.sides),
             )
             decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
@@ -434,7 +430,8 @@ class CFL:
             cluster.model.trained, mean.trained, cluster.optimizer
         )
         model = Weights(trained, cluster.model.carried + mean.carried)
-        return replace(cluster, model=self.as_sent(model), optimizer=optimizer)
+        rounds = cluster.rounds + 1
+        return replace(cluster, model=self.as_sent(model), optimizer=optimizer, rounds=rounds)
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """Σ w_i Δ_i over these clients, of what is kept of their updates."""
@@ -463,6 +460,13 @@ def is_moving(client: str, tree: ParameterTree, moves: Iterable[Move]) -> bool:
     """Whether a client on its way down the tree once had a place, and was called back."""
     last = [move for move in moves if move.client == client][-1:]
     return client in tree.unassigned and any(tree.clusters[m.target].children for m in last)
+
+
+def learned_on(cluster: Cluster, learned: Cluster) -> Cluster:
+    """A split cluster whose model has learned on; θ*_v stays."""
+    return replace(
+        cluster, general=learned.model, optimizer=learned.optimizer, rounds=learned.rounds
+    )
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

@@ -27,8 +27,28 @@ from cflower.seeding import generator
 Vector = NDArray[np.floating]
 
 SIGNS = np.array([-1, 1], np.float32)
+STATE_BUDGET = 2 * 10**9
+"""Bytes of memory for what is kept of all clients' updates."""
+COPIES = 4
+"""Of each client's update in single precision: the last known one, the average, its successor while
+it is made, and the one that the client sent before its cluster was split."""
+LEAST_LENGTH = 256
+"""Shorter ones tell too little apart, whatever they would save."""
 AT_ONCE = 8
 """Stretches that signs are drawn for and multiplied with together."""
+
+
+def affordable_length(length: int, clients: int) -> int:
+    """The length of projections with which so many clients' updates fit in `STATE_BUDGET`.
+
+    At most ``length``. The error of one cosine grows to ``sqrt(2 / k)``; that of a mean over many
+    pairs, which decisions rest on, is smaller, by the root of their number where errors are
+    independent. 0, which keeps updates whole, stays 0.
+
+    >>> [affordable_length(16_384, clients) for clients in (100, 10_000, 100_000, 10**6)]
+    [16384, 12500, 1250, 256]
+    """
+    return min(length, max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients))))
 
 
 @dataclass(frozen=True)

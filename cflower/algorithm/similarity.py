@@ -222,11 +222,13 @@ def weighted_sum(weights: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
     """Σ w_i row_i, shape (k,), without a second copy of the rows; blocks add up in float64."""
     total = np.zeros(rows.shape[1])
     for part in blocks(*rows.shape):
-        total += weights[part].astype(rows.dtype) @ rows[part]
+        block = rows[part].astype(np.result_type(rows, np.float32), copy=False)
+        total += weights[part].astype(block.dtype) @ block
     return total
 
 
 def row_lengths(rows: NDArray[Any]) -> NDArray[Any]:
     """Euclidean norms, shape (m,), without a second copy of the rows."""
-    parts = [np.linalg.norm(rows[part], axis=1) for part in blocks(*rows.shape)]
+    dtype = np.result_type(rows, np.float32)
+    parts = [np.linalg.norm(rows[part].astype(dtype), axis=1) for part in blocks(*rows.shape)]
     return np.concatenate(parts)

@@ -57,6 +57,9 @@ class Cluster:
     """Of its split; None where there is no trial."""
     undone: tuple[Trial, ...] = ()
     """The trials of its splits that were taken back."""
+    rounds: int = 0
+    """In how many rounds its model has learned, as far as ``grown`` has it; those of the clusters
+    that it comes from count."""
 
     @property
     def grown(self) -> "Cluster":

@@ -15,7 +15,16 @@ from rich.text import Text
 
 from cflower.config import read_overrides
 from cflower.errors import ConfigError, RunFolderError
-from cflower.runs.compare import comparison_table, differences, differing, measures_of, named
+from cflower.federation.reports import Metric
+from cflower.runs.compare import (
+    comparison_table,
+    differences,
+    differing,
+    measures_of,
+    named,
+    pair_lines,
+    pairs,
+)
 from cflower.runs.explain import explanation
 from cflower.runs.plots import write_comparison, write_figures
 from cflower.runs.record import RunRecord
@@ -31,6 +40,7 @@ RunsDir = Annotated[
     Path, typer.Option("--runs", help="Where the run folders are.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
+UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
 DEFAULT_RUNS = Path("~/cflower-runs")
 
 
@@ -46,7 +56,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
     for row in rows:
         cells = {k: str(shown(v, "")) for k, v in row.items()}
-        cells["accuracy"] = shown(row["accuracy"], ".4f")
+        cells["accuracy"] = Metric().in_words(row["accuracy"])
         table.add_row(*(Text(cell) for cell in cells.values()))
     Console(highlight=False).print(table)
 
@@ -70,13 +80,18 @@ def row_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def show(run: Run = "", runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
+def show(
+    run: Run = "",
+    runs: RunsDir = DEFAULT_RUNS,
+    as_json: AsJson = False,
+    every: Annotated[bool, typer.Option("--all", help="All clients, however many.")] = False,
+) -> None:
     """Print the cluster tree and the client × model table of a run."""
     folder = find_run(runs.expanduser(), run)
     summary, tree = read_json(folder, "summary.json"), read_json(folder, "tree.json")
     if as_json:
         return print(json.dumps({**summary, "tree": tree["clusters"]}, indent=1))
-    Console().print(run_view(summary, tree))
+    Console().print(run_view(summary, tree, every=every))
     print(f"Run folder: {folder}")
 
 
@@ -151,11 +166,19 @@ def compare(
         raise ConfigError("Got one run, but expected two or more to compare.")
     records = named([RunRecord.read(find_run(runs.expanduser(), name)) for name in names])
     if as_json:
-        measures = [measures_of(record) for record in records.values()]
-        return print(json.dumps({"runs": measures, "differences": differing(records)}, indent=1))
+        told = {
+            "runs": [measures_of(record) for record in records.values()],
+            "differences": differing(list(records.values())),
+            "pairs": [
+                {"run": records[one].name, "against": records[other].name, **found.as_json()}
+                for (one, other), found in pairs(records).items()
+            ],
+        }
+        return print(json.dumps(told, indent=1))
     console = Console(highlight=False)
     console.print(comparison_table(records))
-    console.print(differences(records), markup=False)
+    for text in [*(pair_lines(records) or [UNPAIRED]), differences(list(records.values()))]:
+        console.print(text, markup=False)
     with writing(figure, "--figure"):
         for path in write_comparison(records, figure.expanduser()):
             print(f"Picture: {path}")

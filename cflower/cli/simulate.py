@@ -54,6 +54,13 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for run folders; output-dir if not given.")
     ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Also train conventional FL and each client alone; say what the run is worth.",
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -70,6 +77,7 @@ def simulate(
     cflower's own app; `-c "resume='RUN'"` goes on with a run of it that was interrupted.
     """
     given = read_overrides(config or [])
+    given |= {"baselines": True} if baselines else {}
     if app is None:
         return simulate_own(given, clients, out, workers)
     from cflower.federation.app_folder import AppFolder  # loads Flower
@@ -79,6 +87,11 @@ def simulate(
         return simulate_own(given, clients, out, workers, folder.config)
     if out is not None:
         raise ConfigError(f"Got --out, but where {folder.path.name} writes is for it to say.")
+    if baselines:
+        raise ConfigError(
+            f"Got --baselines, but what {folder.path.name} trains is for its ServerApp to say: "
+            "docs/own-app.md shows how it adds them."
+        )
     simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
 
 

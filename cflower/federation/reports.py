@@ -13,6 +13,8 @@ from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
 
 LOWER_IS_BETTER = ("loss", "perplexity", "error", "rmse", "mse", "mae", "mape", "bpc", "wer")
 """Parts of the names of metrics that are better the lower they are."""
+SHARES = ("acc", "precision", "recall", "f1", "auc")
+"""Parts of the names of metrics that are shares of 1."""
 
 
 class Metric(NamedTuple):
@@ -31,6 +33,21 @@ class Metric(NamedTuple):
         if higher_is_better is None:
             higher_is_better = not any(part in name.lower() for part in LOWER_IS_BETTER)
         return cls(name, higher_is_better)
+
+    @property
+    def share(self) -> bool:
+        """Whether it is a share of 1, shown as a percentage."""
+        return any(part in self.name.lower() for part in SHARES)
+
+    def in_words(self, value: float | None) -> str:
+        """A value as it is shown; a dash where there is none.
+
+        >>> Metric().in_words(0.975), Metric("perplexity", False).in_words(26.6)
+        ('97.5%', '26.6')
+        """
+        if value is None:
+            return "-"
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
 
     def best(self, values: Iterable[float]) -> float | None:
         """The best of some values, None of none."""

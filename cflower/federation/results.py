@@ -72,7 +72,7 @@ def tree_lines(report: FinalReport, metric: Metric) -> Iterator[str]:
         text = f"{'    ' * depth}cluster {name}: {len(cluster.members)} client(s)"
         if cluster.is_leaf:
             value = metrics_of(report, cluster.members).get(metric.name)
-            text += "" if value is None else f", {metric.name} {value:.4f}"
+            text += "" if value is None else f", {metric.name} {metric.in_words(value)}"
             text += f": {', '.join(cluster.members[:MOST_NAMES])}"
             more = len(cluster.members) - MOST_NAMES
             text += f" and {more} more" if more > 0 else ""

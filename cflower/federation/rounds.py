@@ -10,6 +10,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.cfl_round import CFL, CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
@@ -60,6 +61,8 @@ class Rounds(StrategySettings):
         """Wait for the clients and lay out the model, once a run."""
         self.roll_call.gather(grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(initial_arrays, self.untrained)
+        num_clients = len(self.roll_call.clients)
+        self.projection_dim = affordable_length(self.projection_dim, num_clients)
         projection = self.layout.projection(self.projection_dim, self.seed, self.similarity_layers)
         # What Flower's wrappers account for is one model a client and round.
         trial_rounds, inner_interval = (

@@ -1,13 +1,15 @@
 """The model card: what a reader of an exported model needs to know, as Markdown."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.federation.data_spec import DataSpec
+from cflower.federation.reports import Metric
 from cflower.ordering import in_order
-from cflower.runs.record import RunRecord, counted
+from cflower.runs.baselines import BASELINES
+from cflower.runs.record import RunRecord, all_clients, counted, weighted
 from cflower.runs.run_files import read_json
 
 LOADING = {
@@ -157,33 +159,34 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 def quality(record: RunRecord, cluster: str) -> list[str]:
     """The closing evaluation of this model, by client."""
-    metric, inner = record.metric.name, bool(record.clusters[cluster]["children"])
-    key = f"fl_{metric}" if inner else metric
+    metric, inner = record.metric, bool(record.clusters[cluster]["children"])
     if not record.finished or (inner and cluster != ROOT):
         return ["The run has no closing evaluation of this model."]
-    measured = {
-        name: client
-        for name, client in record.summary["clients"].items()
-        if name in record.clusters[cluster]["members"] and client.get(key) is not None
-    }
-    if not measured:
+    key = f"{'fl' if inner else 'leaf'}_{metric.name}"
+    clients = all_clients(record.summary)
+    members = in_order(record.clusters[cluster]["members"])
+    rows = [(n, clients[n]) for n in members if clients.get(n, {}).get(key) is not None]
+    if not rows:
         return ["No member answered the closing evaluation."]
-    rows = [row_of(name, measured[name], key) for name in in_order(measured)]
-    mean = sum(client[key] for client in measured.values()) / len(measured)
+    baselines = record.summary["baselines"] or {}
+    headings = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
+    means = {words: metric.in_words(weighted(k, rows)) for k, words in headings.items()}
+    told = [f"{words} {mean}" for words, mean in means.items()]
     return [
-        f"Mean {metric} of its clients: {mean:.4f}. Each judged it by held-out examples of its "
-        "own, never trained on:",
+        f"Means over its clients: {'; '.join(told)}. Each client judged by held-out examples of "
+        "its own, never trained on:",
         "",
-        f"| client | training examples | {metric} |",
-        "| --- | --- | --- |",
-        *rows,
+        f"| client | held-out examples | {' | '.join(headings.values())} |",
+        "| --- | --- |" + " --- |" * len(headings),
+        *(row_of(name, client, headings, metric) for name, client in rows),
     ]
 
 
-def row_of(name: str, client: Mapping[str, Any], key: str) -> str:
+def row_of(name: str, client: Mapping[str, Any], keys: Iterable[str], metric: Metric) -> str:
     """One client's line of the table."""
-    count = client.get("num_examples")
-    return f"| {cell(name)} | {'-' if count is None else f'{count:g}'} | {client[key]:.4f} |"
+    count = client.get("held_out")
+    cells = [cell(name), "-" if count is None else f"{count:g}"]
+    return f"| {' | '.join([*cells, *(metric.in_words(client.get(key)) for key in keys)])} |"
 
 
 def cell(text: str) -> str:

@@ -1,14 +1,18 @@
 """Checkpoints: the algorithm's whole state after a round, so that a run can go on from there.
 
-One safetensors file a round (no pickle) with the arrays, its structure as JSON in the file's
-metadata, and beside it a file with its SHA-256. The last two are kept.
+One safetensors file a round (no pickle) with the arrays that are new, its structure as JSON in the
+file's metadata, and beside it a file with its SHA-256. An array that lies in an earlier round's
+file already is referred to there: of ten thousand clients a round may hear a hundred. The last two
+checkpoints are kept, and the earlier files that they refer to.
 """
 
 import hashlib
 import json
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,74 +27,175 @@ from cflower.errors import RunFolderError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-3"
+FORMAT = "cflower-checkpoint-4"
 KEPT = 2
+ROWS = 1_000_000
+"""Bytes from which the rows of a matrix are kept one by one: each belongs to a client."""
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, write: Callable[..., None]) -> None:
-    """Write one checkpoint, then remove all but the last two.
+class Place(NamedTuple):
+    """Where an array lies."""
+
+    file: str
+    num_bytes: int
+
+
+class Pack:
+    """The arrays of one checkpoint by their content.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoint's own file.
+    there : mapping of str to Place
+        By digest: what lies in earlier files and may stay there.
+    """
+
+    def __init__(self, name: str, there: Mapping[str, Place]) -> None:
+        self._name, self._there = name, there
+        self._seen: dict[int, tuple[NDArray[Any], Any]] = {}
+        self.new: dict[str, NDArray[Any]] = {}
+        self.used: dict[str, Place] = {}
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """What to read it by again: ``file/digest``, or a list of these, one for each row."""
+        if id(array) not in self._seen:  # holds the array, so that its id stays its own
+            self._seen[id(array)] = array, self._put(np.ascontiguousarray(array))
+        return self._seen[id(array)][1]
+
+    def _put(self, array: NDArray[Any]) -> Any:
+        if array.ndim == 2 and array.nbytes > ROWS:
+            return [self._put(row) for row in array]
+        digest = digest_of(array)
+        place = self.used.get(digest) or self._there.get(digest)
+        if place is None:
+            self.new[digest], place = array, Place(self._name, array.nbytes)
+        self.used[digest] = place
+        return f"{place.file}/{digest}"
+
+
+class PackReader:
+    """The arrays that a checkpoint refers to.
 
     Parameters
     ----------
     folder : Path
-        Of the checkpoints.
-    checkpoint : Checkpoint
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._load = cache(self._load)  # type: ignore[method-assign]
+        self.used: dict[str, Place] = {}
+
+    def __getitem__(self, reference: str | list[str]) -> NDArray[Any]:
+        """ValueError if its content is not what was written."""
+        if isinstance(reference, list):
+            return np.stack([self[row] for row in reference])
+        file, digest = reference.split("/")
+        array = self._load(file)[digest]
+        if digest not in self.used and digest_of(array) != digest:
+            raise ValueError(f"{file}.safetensors, which it refers to, is damaged")
+        self.used[digest] = Place(file, array.nbytes)
+        return array
+
+    def _load(self, file: str) -> dict[str, NDArray[Any]]:
+        return load((self._folder / f"{file}.safetensors").read_bytes())
+
+
+class Checkpoints:
+    """Those of one run.
+
+    Parameters
+    ----------
+    folder : Path
     write : callable
         ``write(name, content)`` replaces a file in the folder atomically.
     """
-    content = encode(checkpoint)
-    name = f"{checkpoint.server_round:06d}"
-    write(f"{name}.safetensors", content)
-    # The checksum comes last: without it the file does not count.
-    write(f"{name}.sha256", hashlib.sha256(content).hexdigest().encode())
-    for old in sorted(folder.glob("*.sha256"))[:-KEPT]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
+        self._folder, self._write = folder, write
+        self._used: deque[Mapping[str, Place]] = deque(maxlen=KEPT)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write what is new, then remove what the last two do not need."""
+        name = f"{checkpoint.server_round:06d}"
+        pack = Pack(name, self._worth_keeping())
+        structure = json.dumps(structure_of(checkpoint, pack.put))
+        # One entry: safetensors writes several in any order.
+        content = save(pack.new, metadata={"structure": structure})
+        self._write(f"{name}.safetensors", content)
+        # The checksum comes last: without it the file does not count.
+        self._write(f"{name}.sha256", hashlib.sha256(content).hexdigest().encode())
+        self._used.append(pack.used)
+        checksums = sorted(self._folder.glob("*.sha256"))
+        for old in checksums[:-KEPT]:
+            old.unlink()
+        needed = {path.stem for path in checksums[-KEPT:]}
+        needed |= {place.file for used in self._used for place in used.values()}
+        for path in self._folder.glob("*.safetensors"):
+            if path.stem not in needed:
+                path.unlink()
+
+    def newest(self, warn: Callable[[str], None]) -> Checkpoint:
+        """The newest that is whole.
+
+        Parameters
+        ----------
+        warn : callable
+            Called with one sentence for each that cannot be used.
+
+        Raises
+        ------
+        RunFolderError
+            If there is none.
+        """
+        for checksum in sorted(self._folder.glob("*.sha256"), reverse=True):
+            path = checksum.with_suffix(".safetensors")
+            try:
+                content = path.read_bytes()
+                if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
+                    warn(
+                        f"The checkpoint {path} is damaged (wrong checksum): using the one before "
+                        "it."
+                    )
+                    continue
+                arrays = PackReader(self._folder)
+                checkpoint = decode(content, arrays)
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                warn(f"The checkpoint {path} cannot be read ({error}): using the one before it.")
+            else:
+                self._used.append(arrays.used)
+                return checkpoint
+        raise RunFolderError(
+            f"There is no whole checkpoint in {self._folder}: start the run anew, without resume."
+        )
+
+    def _worth_keeping(self) -> dict[str, Place]:
+        """What the last checkpoint has in files of which it still needs half."""
+        last = self._used[-1] if self._used else {}
+        needed: Counter[str] = Counter()
+        for place in last.values():
+            needed[place.file] += place.num_bytes
+        kept = {
+            file
+            for file, size in needed.items()
+            if 2 * size > (self._folder / f"{file}.safetensors").stat().st_size
+        }
+        return {digest: place for digest, place in last.items() if place.file in kept}
 
 
-def read_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """The newest checkpoint that is whole.
-
-    Parameters
-    ----------
-    folder : Path
-    warn : callable
-        Called with one sentence for each checkpoint that cannot be used.
-
-    Raises
-    ------
-    RunFolderError
-        If there is none.
-    """
-    for checksum in sorted(folder.glob("*.sha256"), reverse=True):
-        path = checksum.with_suffix(".safetensors")
-        try:
-            content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
-                warn(f"The checkpoint {path} is damaged (wrong checksum): using the one before it.")
-                continue
-            return decode(content)
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            warn(f"The checkpoint {path} cannot be read ({error}): using the one before it.")
-    raise RunFolderError(
-        f"There is no whole checkpoint in {folder}: start the run anew, without resume."
-    )
+def digest_of(array: NDArray[Any]) -> str:
+    """Of an array's content, type and shape."""
+    told = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    told.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return told.hexdigest()
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
-    """A checkpoint as the bytes of a safetensors file."""
-    arrays: dict[str, NDArray[Any]] = {}
-    seen: dict[int, str] = {}
-
-    def put(array: NDArray[Any]) -> str:
-        # One copy of an array that several places share, such as the origin of updates.
-        if id(array) not in seen:
-            seen[id(array)] = name = str(len(arrays))
-            arrays[name] = np.ascontiguousarray(array)
-        return seen[id(array)]
-
+def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
+    """A checkpoint as JSON, its arrays put away."""
     tree, known = checkpoint.state.tree, checkpoint.state.known
-    structure = {
+    return {
+        "format": FORMAT,
         "server_round": checkpoint.server_round,
         "walking": dict(tree.unassigned),
         "habits": checkpoint.state.habits,
@@ -110,6 +215,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
                 "general": cluster.general and [put(part) for part in cluster.general],
                 "trial": cluster.trial,
                 "undone": cluster.undone,
+                "rounds": cluster.rounds,
             }
             for cluster in tree.clusters.values()
         ],
@@ -118,15 +224,13 @@ def encode(checkpoint: Checkpoint) -> bytes:
             for client, k in known.items()
         },
     }
-    return save(arrays, metadata={"format": FORMAT, "structure": json.dumps(structure)})
 
 
-def decode(content: bytes) -> Checkpoint:
-    """The checkpoint in the bytes of `encode`."""
-    metadata = metadata_of(content)
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-    arrays, structure = load(content), json.loads(metadata["structure"])
+def decode(content: bytes, arrays: PackReader) -> Checkpoint:
+    """The checkpoint in the bytes of a file."""
+    structure = json.loads(metadata_of(content)["structure"])
+    if structure.get("format") != FORMAT:
+        raise ValueError(f"its format is {structure.get('format')!r}, not {FORMAT!r}")
     clusters = {
         c["name"]: Cluster(
             c["name"],
@@ -141,6 +245,7 @@ def decode(content: bytes) -> Checkpoint:
             c["general"] and Weights(*(arrays[name] for name in c["general"])),
             c["trial"] and trial_of(c["trial"]),
             tuple(trial_of(trial) for trial in c["undone"]),
+            c["rounds"],
         )
         for c in structure["clusters"]
     }
@@ -168,7 +273,7 @@ def metadata_of(content: bytes) -> dict[str, str]:
     return metadata
 
 
-def packed(memory: Any, put: Callable[[NDArray[Any]], str]) -> Any:
+def packed(memory: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     """A criterion's memory with its arrays put away and named."""
     if isinstance(memory, np.ndarray):
         return {"array": put(memory)}
@@ -179,7 +284,7 @@ def packed(memory: Any, put: Callable[[NDArray[Any]], str]) -> Any:
     return {"value": memory}
 
 
-def unpacked(memory: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+def unpacked(memory: Any, arrays: PackReader) -> Any:
     """The inverse of `packed`; sequences come back as tuples."""
     ((kind, content),) = memory.items()
     if kind == "array":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 """Distinguishable in all common kinds of colour blindness; the report uses them too."""
-COMMON = "common model before the split"
+COMMON = "common model at the end"
 INNER = "#7b828a"
 STYLE = {
     "font.size": 9,

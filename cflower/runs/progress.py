@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from logging import INFO
+from typing import cast
 
 from flwr.supercore import log
 from rich.console import Console
@@ -92,7 +93,8 @@ def state_of(report: RoundReport, metric: Metric) -> str:
     parts = [f"{count} cluster{'s' * (count != 1)}"]
     metrics = report.metrics()
     if metric.name in metrics:
-        parts.append(f"{metric.name} {metrics[metric.name]:.4f}")
+        value = cast(float, metrics[metric.name])
+        parts.append(f"{metric.name} {metric.in_words(value)}")
     if report.problems:
         parts.append(f"{len(report.problems)} without a usable reply")
     return ", ".join(parts)

@@ -1,7 +1,7 @@
 """What a run folder tells, read back: also of a run that is still going on."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,16 +11,18 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.tree import ROOT
 from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
+from cflower.runs.baselines import BASELINES, against
 from cflower.runs.run_files import read_json
 from cflower.runs.serialization import ABOUT_TRIALS
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
+Row = tuple[str, Mapping[str, Any]]
+"""A client's name and its part of ``summary.json``."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -63,6 +65,7 @@ class RunRecord:
         config = begun.get("config", {})
         start = {"run_id": path.name, "finished": False, "rounds": 0, "clusters": {}, "splits": []}
         start |= {"clients": {}, "metrics": {}, "groups": None, "adjusted_rand_index": None}
+        start |= {"baselines": None}
         tree = optional(path, "tree.json").get("clusters", {})
         return cls(
             path,
@@ -163,15 +166,6 @@ def metric_of(summary: Mapping[str, Any]) -> Metric:
     return Metric(**summary["metric"]) if "metric" in summary else Metric()
 
 
-def in_words(value: float, metric: Metric) -> str:
-    """A value of a metric: accuracies as percentages, others as they are.
-
-    >>> in_words(0.975, Metric()), in_words(26.6, Metric("perplexity", False))
-    ('97.5%', '26.6')
-    """
-    return f"{value:.1%}" if "acc" in metric.name else f"{value:.4g}"
-
-
 def read_lines(path: Path) -> tuple[Line, ...]:
     """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
 
@@ -196,58 +190,100 @@ def optional(path: Path, name: str) -> dict[str, Any]:
 
 
 def finding(summary: Mapping[str, Any]) -> str:
-    """What was found and what it brought, in one sentence.
+    """What was found, and how well each model serves the clients, in a few sentences.
 
-    >>> finding({"finished": False, "rounds": 1, "clusters": {"0": ["a", "b"]}, "clients": {}})
-    'So far 1 cluster among 2 clients after 1 round.'
+    >>> start = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": []}
+    >>> finding({**start, "finished": False})
+    '1 cluster among 2 clients so far, after 1 round.'
+    >>> finding({**start, "finished": True, "metrics": {"accuracy": 0.5}})
+    '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%.'
     """
-    clusters, rounds = summary["clusters"], summary["rounds"]
+    clusters, metric = summary["clusters"], metric_of(summary)
     members = sum(len(names) for names in clusters.values())
-    found = (
+    text = (
         f"{counted(len(clusters), 'cluster')} among {counted(members, 'client')} "
-        f"after {counted(rounds, 'round')}"
+        f"{'after' if summary['finished'] else 'so far, after'} "
+        f"{counted(summary['rounds'], 'round')}."
     )
     metrics = summary.get("metrics") or {}
-    if not summary["finished"]:
-        return f"So far {found}."
-    metric = metric_of(summary)
-    own, federated = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
-    if own is None:
-        return f"The run found {found}."
-    text = f"The run found {found}, with a mean {metric.name} of {in_words(own, metric)}"
-    if federated is None:
-        return f"{text}."
-    if len(clusters) > 1 and not lasting(summary["splits"]):
-        return f"{text}: every client trained alone, so there is no model for all to compare with."
-    if len(clusters) == 1 and list(clusters) == [ROOT]:
-        return f"{text}: no cluster was split, so this is conventional federated learning."
-    gained, lost, _ = gains(summary)
-    return (
-        f"{text}; the common model before the first split{first_split(summary)} has "
-        f"{in_words(federated, metric)}, and conventional federated learning for all rounds was "
-        f"not measured; "
-        f"against it {counted(gained, 'client')} gained and {lost} lost."
-    )
+    own, common = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
+    if own is not None:
+        text += f" Own model: mean {metric.name} {metric.in_words(own)}"
+        if lasting(summary["splits"]) and common is not None:
+            text += (
+                f"; {common_in_words(summary)}: {metric.in_words(common)}; "
+                f"{BASELINES['federated']}: {federated_in_words(summary)}"
+            )
+        text += "."
+    if summary.get("adjusted_rand_index") is not None:
+        text += (
+            f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
+        )
+    return text
 
 
-def first_split(summary: Mapping[str, Any]) -> str:
-    """When the FL model stopped learning: it is not what more rounds would have made of it."""
-    rounds = [split["round"] for split in lasting(summary["splits"])]
-    return f" (round {min(rounds)})" if rounds else ""
+def common_in_words(summary: Mapping[str, Any]) -> str:
+    """What the common model is: it learned in some of the rounds only.
+
+    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
+    'common model (8 of 30 rounds)'
+    """
+    rounds = summary.get("common_rounds")  # not in folders of 0.2
+    if rounds is None:
+        rounds = min((split["round"] for split in summary["splits"]), default=1) - 1
+    return f"common model ({rounds} of {summary['rounds']} rounds)"
 
 
-def gains(summary: Mapping[str, Any]) -> tuple[int, int, int]:
-    """How many clients are served better, worse, and as well as by the FL model."""
-    metric = metric_of(summary)
-    own, federated = metric.name, f"fl_{metric.name}"
-    sign = 1 if metric.higher_is_better else -1
-    differences = [
-        sign * (client[own] - client[federated])
-        for client in summary["clients"].values()
-        if client.get(own) is not None and client.get(federated) is not None
-    ]
-    gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    return gained, lost, len(differences) - gained - lost
+def federated_in_words(summary: Mapping[str, Any]) -> str:
+    """The leading metric of conventional FL for all rounds, or why there is none."""
+    baselines, metric = summary.get("baselines"), metric_of(summary)
+    if baselines is None:
+        return "not measured"
+    if "federated" not in baselines:
+        return "measured next"
+    return metric.in_words(baselines["federated"][metric.name])
+
+
+def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What the run is worth: a line for its own models, one for each measured baseline."""
+    metric, baselines = metric_of(summary), summary.get("baselines") or {}
+    if not baselines:
+        return []
+    lines = [f"own model: {metric.in_words(summary['metrics'].get(metric.name))}"]
+    for name, baseline in baselines.items():
+        text = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
+        found = against(summary, baseline["clients"], metric)
+        lines.append(f"{text}. Own model: {found.sentence}" if found else text)
+    return lines
+
+
+def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The clients, each with its value under each baseline too; while a run goes on, as it is."""
+    metric = metric_of(summary).name
+    baselines = {
+        f"{name}_{metric}": baseline["clients"]
+        for name, baseline in (summary.get("baselines") or {}).items()
+    }
+    return {
+        name: {
+            f"leaf_{metric}": client.get(metric),
+            **client,
+            **{key: values.get(name) for key, values in baselines.items()},
+        }
+        for name, client in summary["clients"].items()
+    }
+
+
+def total(rows: Sequence[Row]) -> float | None:
+    """The held-out examples of all these clients; None if one's number is not known."""
+    told = [client["held_out"] for _, client in rows if client.get("held_out")]
+    return sum(told) if len(told) == len(rows) else None
+
+
+def weighted(key: str, rows: Iterable[Row]) -> float | None:
+    """The mean of a figure, weighted by held-out examples; None if no client has it."""
+    told = [(c.get("held_out") or 1, c[key]) for _, c in rows if c.get(key) is not None]
+    return sum(n * value for n, value in told) / sum(n for n, _ in told) if told else None
 
 
 def counted(number: int, noun: str) -> str:

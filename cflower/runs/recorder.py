@@ -7,6 +7,7 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import randbelow
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from cflower.federation.observers import Checkpoint, Observer, RunStart
 from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
-from cflower.runs.checkpoint import read_checkpoint, write_checkpoint
+from cflower.runs.baselines import Baseline, against, baseline_line
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
-from cflower.runs.record import read_lines
+from cflower.runs.record import baseline_lines, finding, read_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json
 from cflower.runs.serialization import (
@@ -36,7 +38,7 @@ from cflower.runs.serialization import (
     served_line,
     tree_lines,
 )
-from cflower.runs.tables import as_text, headline, model_table, run_view
+from cflower.runs.tables import as_text, model_tables, run_view
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
@@ -49,6 +51,7 @@ MAY_CHANGE = (
     "tracker",
     "seed-file",
     "selection",
+    "baselines",
 )
 """Keys that a resumed run may have other values of."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
@@ -82,6 +85,8 @@ class Recorder(Observer):
         The run folder; made when the run starts.
     summary : dict
         The content of ``summary.json`` as it was last written.
+    baselines : dict or None
+        What `add_baseline` was given, as ``summary.json`` has it. None: nothing will come.
 
     Raises
     ------
@@ -114,8 +119,9 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         self.config, self.summary = dict(config or {}), dict[str, Any]()
+        self.baselines: dict[str, dict[str, Any]] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
-        self._say, self._terminal = say or say_by_log, say is not None
+        self.say, self._terminal = say or say_by_log, say is not None
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
@@ -130,6 +136,10 @@ class Recorder(Observer):
             resume was started with another config.
         """
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._checkpoints = Checkpoints(
+            self.path / CHECKPOINTS,
+            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
+        )
         begun = {
             "config": self.config,
             "settings": dict(run.settings),
@@ -151,7 +161,7 @@ class Recorder(Observer):
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
             ) from None
-        self._say(f"Run folder: {self.path}")
+        self.say(f"Run folder: {self.path}")
         return checkpoint
 
     def on_round(self, report: RoundReport) -> None:
@@ -168,11 +178,7 @@ class Recorder(Observer):
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
-        write_checkpoint(
-            self.path / CHECKPOINTS,
-            Checkpoint(report.server_round, report.state, report.failures),
-            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
-        )
+        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
@@ -180,12 +186,36 @@ class Recorder(Observer):
             return
         self._write_summary(report.num_rounds, report)
         if self._terminal:
-            self._say(as_text(run_view(self.summary, read_json(self.path, "tree.json"))))
+            view = run_view(self.summary, read_json(self.path, "tree.json"))
+            self.say(as_text(view, get_terminal_size((100, 24)).columns))
         else:
-            self._say(headline(self.summary))
-            self._say(as_text(model_table(self.summary)))
-        self._say(self._report())
-        self._say(f"Run folder: {self.path}")
+            self.say(finding(self.summary))
+            self.say(as_text(model_tables(self.summary)))
+        self.say(self._report())
+        self.say(f"Run folder: {self.path}")
+
+    def add_baseline(self, name: Baseline, report: FinalReport) -> None:
+        """Compare the finished run with another strategy's, of the same clients and rounds.
+
+        Writes ``summary.json`` and the report anew, and tells what the comparison says.
+
+        Parameters
+        ----------
+        name : {"federated", "isolated"}
+            Conventional federated learning, or each client alone.
+        report : FinalReport
+            The other strategy's ``final_report``.
+        """
+        line = baseline_line(report, self._metric)
+        self.baselines = (self.baselines or {}) | {name: line}
+        self.summary["baselines"] = self.baselines
+        if found := against(self.summary, line["clients"], self._metric):
+            line |= found.as_json()
+        self._write_json("summary.json", self.summary)
+        self._report()
+        lines = baseline_lines(self.summary)
+        for text in lines if len(lines) == 2 else lines[-1:]:
+            self.say(text)
 
     def _report(self) -> str:
         # A failed report must not fail the run.
@@ -219,11 +249,11 @@ class Recorder(Observer):
                 "the clients have now. Give them the seed file of the first time."
             )
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
-            self._say("The run was interrupted before its first checkpoint: from the beginning.")
+            self.say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
-        checkpoint = read_checkpoint(self.path / CHECKPOINTS, self._say)
-        self._say(f"Going on after round {checkpoint.server_round}.")
+        checkpoint = self._checkpoints.newest(self.say)
+        self.say(f"Going on after round {checkpoint.server_round}.")
         kept = [
             line
             for line in read_lines(self.path / "rounds.jsonl")
@@ -293,10 +323,12 @@ class Recorder(Observer):
             "selection": final.selection if final else "leaf",
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
+            "common_rounds": tree.root.rounds,
             "clients": placed,
             "metrics": final.metrics if final else {},
             "groups": groups or None,
             "adjusted_rand_index": rand_index(groups, tree) if groups else None,
+            "baselines": self.baselines,
             "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
             "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
         }

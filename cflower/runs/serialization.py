@@ -119,6 +119,7 @@ def tree_lines(state: CFLState) -> dict[str, Any]:
             "born": cluster.born,
             "split_round": cluster.split_round,
             "edge_clients": list(cluster.edge),
+            "rounds": cluster.rounds,
             "general": cluster.general is not None,
             "trial": trial_line(cluster.trial) if cluster.trial else None,
             "undone": [trial_line(trial) for trial in cluster.undone],
@@ -147,6 +148,7 @@ def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[
     return {
         **result.served(report.selection).metrics,
         "num_examples": result.num_examples,
+        "held_out": result.leaf.num_examples,
         **columns,
         "best_cluster": result.best_cluster,
         "levels": {name: level.metrics.get(metric) for name, level in result.levels.items()},

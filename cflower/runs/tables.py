@@ -1,6 +1,6 @@
 """The end of a run in the terminal: the cluster tree and the client × model table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -13,86 +13,72 @@ from rich.tree import Tree
 from cflower.algorithm.tree import ROOT
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
-from cflower.runs.record import metric_of
+from cflower.runs.record import (
+    Row,
+    all_clients,
+    baseline_lines,
+    counted,
+    finding,
+    lasting,
+    metric_of,
+    total,
+    weighted,
+)
 
-COLUMNS = {"fl": "common", "leaf": "own", "best": "best", "ensemble": "ensemble"}
-"""The models that a client may be served by: prefix in ``summary.json``, heading."""
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
+MANY, FEW = 25, 10
+"""More clients than the first are shown by cluster, and so many of them one by one."""
 
 
 def as_text(content: Any, width: int = 100) -> str:
     """What rich would print, without colours."""
     buffer = StringIO()
     Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
-    return buffer.getvalue().rstrip()
+    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
 
-def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Group:
+def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any], *, every: bool = False) -> Group:
     """Everything `cflower show` prints of a run.
 
     Parameters
     ----------
     summary, tree : mapping
         ``summary.json`` and ``tree.json``.
+    every : bool
+        Whether all clients are shown where there are many.
     """
+    lines = baseline_lines(summary)
     return Group(
-        Text(headline(summary)),
+        Text(finding(summary)),
         Text(),
+        *(Text(line) for line in lines),
+        *(Text(),) * bool(lines),
         cluster_tree(summary, tree),
         Text(),
-        model_table(summary),
+        model_tables(summary, every=every),
     )
-
-
-def headline(summary: Mapping[str, Any]) -> str:
-    """What was found and what it brought, in one or two sentences.
-
-    >>> headline({"finished": True, "rounds": 9, "clusters": {"0": ["a"]}, "metrics": {}})
-    '1 cluster after 9 rounds.'
-    """
-    count, rounds = len(summary["clusters"]), summary["rounds"]
-    so_far = "after" if summary["finished"] else "so far, after"
-    text = f"{count} cluster{'s' * (count != 1)} {so_far} {rounds} rounds."
-    metrics, metric = summary["metrics"], metric_of(summary)
-    own, common = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
-    if own is not None:
-        text += f" Own model: mean {metric.name} {own:.4f}"
-        split_in = [split["round"] for split in summary["splits"]]
-        if split_in and common is not None:
-            text += (
-                f"; common model before the split (round {min(split_in)}): {common:.4f}; "
-                "conventional FL for all rounds: not measured"
-            )
-        text += "."
-    if summary.get("adjusted_rand_index") is not None:
-        text += (
-            f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
-        )
-    return text
 
 
 def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
-    metric = metric_of(summary).name
+    metric = metric_of(summary)
     clusters = tree["clusters"]
-    splits = {split["cluster"]: split for split in summary["splits"]}
+    splits = {split["cluster"]: split for split in lasting(summary["splits"])}
 
     def label(name: str) -> str:
         members = clusters[name]["members"]
-        text = f"cluster {name}: {len(members)} client{'s' * (len(members) != 1)}"
+        text = f"cluster {name}: {counted(len(members), 'client')}"
         if name in splits:
             split = splits[name]
             alpha = shown(split["alpha_cross"], ".2f")
-            return f"{text}, split in round {split['round']} (alpha_cross {alpha})"
+            said = {"open": ", still on trial", "confirmed": ", confirmed"}
+            trial = said.get(str(split.get("trial")), "")
+            return f"{text}, split in round {split['round']}{trial} (alpha_cross {alpha})"
         if clusters[name]["children"]:
             return text
-        scores = [
-            summary["clients"][client][metric]
-            for client in members
-            if metric in summary["clients"].get(client, {})
-        ]
-        mean = f", mean {metric} {sum(scores) / len(scores):.4f}" if scores else ""
+        own = weighted(metric.name, [(n, summary["clients"].get(n, {})) for n in members])
+        mean = "" if own is None else f", mean {metric.name} {metric.in_words(own)}"
         return f"{text}{mean}: {shortened(members)}"
 
     def grow(branch: Tree, name: str) -> Tree:
@@ -114,31 +100,76 @@ def shortened(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + f" and {len(names) - MOST_NAMES} more"
 
 
-def model_table(summary: Mapping[str, Any]) -> Table:
-    """Every client under its own model and the common one; * marks the better.
+def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
+    """Every client under each model that was measured; many clients by cluster, then the worst."""
+    metric, clients = metric_of(summary), all_clients(summary)
+    rows = [(name, clients[name]) for name in in_order(clients)]
+    if every or len(rows) <= MANY:
+        title = f"client × model ({metric.name} on held-out examples, * = best)"
+        return Group(client_table(title, rows, summary))
+    clusters: dict[str, list[Row]] = {}
+    for name, client in rows:
+        clusters.setdefault(client["cluster"], []).append((name, client))
+    ranked = sorted(
+        (row for row in rows if row[1].get(metric.name) is not None),
+        key=lambda row: row[1][metric.name] * (1 if metric.higher_is_better else -1),
+    )
+    return Group(
+        cluster_table(clusters, summary),
+        Text(),
+        client_table(f"the {FEW} clients that are served worst", ranked[:FEW], summary),
+        Text(f"All {len(rows)} clients: cflower show {summary['run_id']} --all"),
+    )
 
-    ``best`` and ``ensemble`` are shown where the run's ``selection`` asked for them.
+
+def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The models that were measured: prefix in ``summary.json``, and heading.
+
+    ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
     """
-    groups, metric = summary.get("groups") or {}, metric_of(summary)
-    extra = [key for key in ("best", "ensemble") if summary.get("selection") == key]
-    columns = ["fl", "leaf", *extra]
-    title = f"client × model ({metric.name} on held-out examples, * = best)"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
-    table.add_column("client", no_wrap=True)
-    headings = ["trained on", "cluster", *(COLUMNS[key] for key in columns)]
-    headings += ["best is"] * ("best" in extra) + ["true group"] * bool(groups)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for name in in_order(summary["clients"]):
-        client = summary["clients"][name]
-        # While a run goes on, there is only the figure of the last round.
-        client = {f"leaf_{metric.name}": client.get(metric.name), **client}
+    measured = summary.get("baselines") or {}
+    columns = {"fl": "common", "leaf": "own"}
+    columns |= {key: key for key in ("best", "ensemble") if summary.get("selection") == key}
+    names = {"federated": "FL, all\nrounds", "isolated": "alone"}
+    return columns | {key: heading for key, heading in names.items() if key in measured}
+
+
+def client_table(title: str, rows: Iterable[Row], summary: Mapping[str, Any]) -> Table:
+    """One row a client; * marks the best of its models."""
+    metric, columns = metric_of(summary), columns_of(summary)
+    groups, best = summary.get("groups") or {}, "best" in columns
+    extra = ["best is"] * best + ["true\ngroup"] * bool(groups)
+    table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra])
+    for name, client in rows:
         values = [client.get(f"{key}_{metric.name}") for key in columns]
-        row = [name, shown(client.get("num_examples"), "g"), client["cluster"]]
+        row = [name, shown(client.get("held_out"), "g"), client["cluster"]]
         row += [marked(value, values, metric) for value in values]
-        row += [client.get("best_cluster") or "-"] * ("best" in extra)
+        row += [client.get("best_cluster") or "-"] * best
         row += [str(groups.get(name, "-"))] * bool(groups)
         table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def cluster_table(clusters: Mapping[str, Sequence[Row]], summary: Mapping[str, Any]) -> Table:
+    """One row a cluster: means over its clients, and the one that is served worst."""
+    metric, columns = metric_of(summary), columns_of(summary)
+    title = f"cluster × model (mean {metric.name} on held-out examples, * = best)"
+    table = table_of(title, ["cluster", "clients", "held\nout", *columns.values(), "worst\nclient"])
+    for name in in_order(clusters):
+        rows = clusters[name]
+        values = [weighted(f"{key}_{metric.name}", rows) for key in columns]
+        own = [c[metric.name] for _, c in rows if c.get(metric.name) is not None]
+        cells = [name, str(len(rows)), shown(total(rows), "g")]
+        cells += [marked(value, values, metric) for value in values]
+        table.add_row(*(Text(cell) for cell in [*cells, metric.in_words(metric.worst(own))]))
+    return table
+
+
+def table_of(title: str, headings: Sequence[str]) -> Table:
+    """An empty table that becomes narrower by folding names and headings, never by cutting."""
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", overflow="fold")
     return table
 
 
@@ -151,7 +182,7 @@ def marked(value: float | None, others: Iterable[float | None], metric: Metric) 
     """A value, with a star if none of the others is better.
 
     >>> marked(0.5, [0.25, None, 0.5], Metric()), marked(0.5, [0.75], Metric())
-    ('0.5000*', '0.5000 ')
+    ('50.0%*', '50.0% ')
     """
     best = metric.best(other for other in others if other is not None)
-    return shown(value, ".4f") + ("*" if value is not None and value == best else " ")
+    return metric.in_words(value) + ("*" if value is not None and value == best else " ")

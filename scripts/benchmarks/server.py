@@ -1,7 +1,7 @@
-"""What `bench.py` measures of the server: similarity, bipartition, one round's aggregation."""
+"""What `bench.py` measures of the server: similarity, bipartition, aggregation, decisions."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from scipy.spatial.distance import squareform
 
 from benchmarks.measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
+from cflower.algorithm.auto import AutoCriterion, remember
 from cflower.algorithm.bipartition import bipartition
-from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
+from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 
@@ -203,7 +204,7 @@ def aggregation(quick: bool) -> Iterator[Figure]:
 def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
     """Peak growth of memory, each as it is in a run: replies as a stream, and as a list."""
     found = {
-        who: (peak_of(who, clients, quick) if quick else in_a_process("--peak-of", who))["mb"]
+        who: (peak_of(who, clients, 1000) if quick else in_a_process("--alone", "round", who))["mb"]
         for who in ("stream", "list", "fedavg")
     }
     for who, title in (("stream", "as they come"), ("list", "given as a list too")):
@@ -218,15 +219,65 @@ def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
         )
 
 
-def peak_of(who: str, clients: int = CLIENTS, quick: bool = False) -> dict[str, float]:
+def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -> dict[str, float]:
     """By how many MB this process grows at its peak in one `aggregate_train`, replies included."""
-    shapes = SHAPES[:2] if quick else SHAPES
+    clients, shapes = int(clients), ((int(parameters),),) if parameters else SHAPES
     strategy = strategy_for(clients, shapes) if who != "fedavg" else FedAvg()
     # Once with few replies first: modules, the projection and the allocator are there then.
     strategy.aggregate_train(1, list(replies(3, shapes)))
     if isinstance(strategy, ClusteredFL):
-        strategy.state = replace(strategy_for(clients, shapes).state)
+        strategy.state = strategy_for(clients, shapes).state
     made = replies(clients, shapes)
     before = now_mb()
     strategy.aggregate_train(1, made if who == "stream" else list(made))
     return {"mb": peak_mb() - before}
+
+
+def decision(rule: str, members: str, entries: str) -> dict[str, float]:
+    """CPU seconds of a decision over planted groups, one of 1 % among them, and GB beyond imports.
+
+    Of more than 100,000 members a tenth is heard from in a round. ``groups`` counts those that are
+    clusters in the end: groups that lie together in one part are looked for in that part again.
+    """
+    m, k, before = int(members), int(entries), now_mb()
+    rng = np.random.default_rng(0)
+    shares = np.array([0.01, 0.09, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2])
+    groups = rng.choice(len(shares), m, p=shares)
+    centres = rng.standard_normal((len(shares), k), dtype=np.float32)
+
+    def heard(server_round: int, who: np.ndarray) -> Evidence:
+        turns = 1 + 9 * (len(who) > 100_000)
+        here = who[server_round % turns :: turns]
+        vectors = rng.standard_normal((len(here), k), dtype=np.float32)
+        mean = (np.bincount(groups[who], minlength=len(shares)) / len(who)) @ centres
+        for group, centre in enumerate(centres - mean.astype(np.float32)):
+            vectors[groups[here] == group] += centre
+        names, norms = tuple(map(str, here.tolist())), np.full(len(here), np.sqrt(2 * k))
+        weights = np.full(len(here), 1 / len(here))
+        return Evidence("0", server_round, len(who), names, tuple(vectors), norms, weights, 0.1)
+
+    def sides(who: np.ndarray) -> tuple[list[np.ndarray], float]:
+        memory: Memory = {}
+        criterion: Criterion = ALWAYS
+        if rule == "auto":
+            criterion = AutoCriterion(min_stable_rounds=1)
+            for server_round in range(3 * (1 + 9 * (len(who) > 100_000))):
+                memory = remember(memory, heard(server_round, who))
+        evidence = heard(30, who)
+        began = time.process_time()
+        found, _ = criterion.decide(evidence, memory)
+        took = time.process_time() - began
+        return [np.array(side, int) for side in found.sides], took
+
+    parts, seconds = sides(np.arange(m))
+    found = {"seconds": seconds, "gb": (peak_mb() - before) / 1000, "parts": len(parts)}
+    if rule == "auto":
+        below = [part if len(set(groups[part])) == 1 else sides(part)[0] for part in parts]
+        leaves = [leaf for part in below for leaf in (part if isinstance(part, list) else [part])]
+        whole = [leaf for leaf in leaves if len(leaf) == (groups == groups[leaf[0]]).sum()]
+        found["groups"] = sum(len(set(groups[leaf])) == 1 for leaf in whole)
+    return found
+
+
+ALONE: dict[str, Callable[..., dict[str, float]]] = {"round": peak_of, "decision": decision}
+"""What `bench.py` measures in a process of its own."""

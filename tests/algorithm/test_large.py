@@ -22,6 +22,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (auto, bipartition, cloud, clustering, criteria):
         monkeypatch.setattr(module, "LARGE", 40)
     monkeypatch.setattr(cloud, "LARGEST", 40)
+    monkeypatch.setattr(auto, "FULL_PRECISION", 100 * 30)  # two of the federations have more
     monkeypatch.setattr(similarity, "BLOCK_ENTRIES", 7 * 30)
 
 

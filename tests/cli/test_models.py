@@ -278,11 +278,11 @@ def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
     assert f"{run.name}, finished after 8 rounds, seed 0" in card
     assert "(batch, 1, 8, 8)" in card
     assert "0 = 0, 1 = 1, 2 = 2" in card
-    assert f"| partition-9 | {client['num_examples']:g} | {client['accuracy']:.4f} |" in card
+    assert f"| partition-9 | {client['held_out']:g} | {client['accuracy']:.1%} |" in card
     assert "projection-dim = 2000" in card
     package.export(run, cluster="0", output=tmp_path / "root")
     root = (tmp_path / "root.md").read_text()
-    assert f"| partition-9 | {client['num_examples']:g} | {client['fl_accuracy']:.4f} |" in root
+    assert f"| partition-9 | {client['held_out']:g} | {client['fl_accuracy']:.1%} |" in root
     assert "before the split into 0.0, 0.1 in round" in root
     package.export(run, cluster="0.1", output=tmp_path / "inner")
     assert "no closing evaluation of this model" in (tmp_path / "inner.md").read_text()

@@ -82,7 +82,7 @@ def test_list_has_every_run_also_those_that_ended_early(runs: Path, tmp_path: Pa
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     numbers = [str(summary["rounds"]), *(str(len(summary[k])) for k in ("clients", "clusters"))]
-    assert rows[0][1:] == ["finished", *numbers, f"{accuracy:.4f}"]
+    assert rows[0][1:] == ["finished", *numbers, f"{accuracy:.1%}"]
     assert rows[1][1:3] == ["not", "begun"]
     assert rows[2][1] == "damaged"
     listed = json.loads(cflower("list", "--runs", tmp_path, "--json").stdout)

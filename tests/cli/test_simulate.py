@@ -36,7 +36,7 @@ def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]
     (row,) = [line for line in printed.splitlines() if line.split()[:1] == ["partition-3"]]
     summary = json.loads((run / "summary.json").read_text())["clients"]["partition-3"]
     for column in ("fl", "leaf"):
-        assert f"{summary[f'{column}_accuracy']:.4f}" in row
+        assert f"{summary[f'{column}_accuracy']:.1%}" in row
     assert f"Run folder: {run}\nNext: cflower report {run} --open (or" in printed
 
 
@@ -81,6 +81,42 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
             or (run / f"similarity/{cluster['split_round']}-{name}.npz").is_file()
         )
     assert not [path for path in run.rglob("*") if path.suffix in (".tmp", ".pkl", ".pt")]
+
+
+@pytest.mark.slow
+def test_baselines_are_the_runs_that_they_name(simulated: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = simulated
+    folder = shutil.copytree(run, tmp_path / run.name)
+    told = cflower("simulate", "--baselines", "-c", f"resume='{folder}'")
+    assert told.returncode == 0, told.stderr
+    assert "conventional FL for all rounds: measured next" in " ".join(told.stdout.split())
+    summary = json.loads((folder / "summary.json").read_text())
+    for name in ("federated", "isolated"):
+        config = f"{QUICK} method='{name}'"
+        assert cflower("simulate", "-c", config, "--out", tmp_path / name).returncode == 0
+        (other,) = (tmp_path / name).iterdir()
+        alone = json.loads((other / "summary.json").read_text())
+        measured = summary["baselines"][name]
+        assert measured["accuracy"] == alone["metrics"]["accuracy"]
+        assert measured["clients"] == {n: c["accuracy"] for n, c in alone["clients"].items()}
+        assert measured["rounds"] == 3
+        figures = cflower("compare", folder, other, "--json", "--runs", tmp_path)
+        (pair,) = json.loads(figures.stdout)["pairs"]
+        assert {key: measured[key] for key in pair if key in measured} == {
+            key: value for key, value in pair.items() if key in measured
+        }
+        assert "verdict" in measured
+        assert f"{measured['held_out']:.0f} held-out examples; {measured['better']} client" in (
+            told.stdout
+        )
+    shown = cflower("show", folder)
+    assert "each client alone for all rounds: " in shown.stdout
+
+
+def test_baselines_of_a_baseline_are_refused() -> None:
+    told = cflower("simulate", "--baselines", "-c", "method='federated'")
+    assert told.returncode == 1
+    assert "baselines=true with method='federated'" in told.stderr
 
 
 def test_the_same_command_gives_the_same_summary(

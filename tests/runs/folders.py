@@ -1,6 +1,6 @@
 """Run folders of made-up runs, written by the real `Recorder`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from cflower.federation.observers import RunStart
 from cflower.federation.replies import ClientMetrics
 from cflower.federation.reports import ClientResult, FinalReport, Metric, RoundReport
 from cflower.federation.roll_call import RollCall
+from cflower.runs.baselines import Baseline
 from cflower.server_app import strategy_of
 
+HELD_OUT = 20
 SPLIT_AT = 0.3
 """Share of the rounds after which the root is split in half."""
 LAYOUT = Layout.of(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
@@ -38,6 +40,7 @@ def made_up_run(
     finished: bool = True,
     data: bool = True,
     problems: bool = True,
+    baselines: Mapping[Baseline, float] | None = None,
     **keys: Any,
 ) -> Path:
     """Two groups that are told apart: the root is split once, its children stay.
@@ -50,6 +53,8 @@ def made_up_run(
         Of a client, with its number.
     refused : int
         Rounds before the split in which the sides were not apart enough.
+    baselines : mapping of str to float, optional
+        What each client has under the baselines that were measured.
     **keys
         Run-config fields.
     """
@@ -67,7 +72,12 @@ def made_up_run(
     if finished:
         tree = report.state.tree
         results = {n: served(n, i, tree, facts[n]) for i, n in enumerate(names)}
+        recorder.baselines = None if baselines is None else {}
         recorder.on_end(FinalReport(report.state, results, rounds))
+        for baseline, value in (baselines or {}).items():
+            levels = {"0": ClientMetrics({"accuracy": value}, HELD_OUT)}
+            results = {n: ClientResult("0", 10.0, levels) for n in names}
+            recorder.add_baseline(baseline, FinalReport(report.state, results, rounds))
     return path
 
 
@@ -93,7 +103,7 @@ def made_up_rounds(
             decided(leaf.name, server_round, names, split, refused, rng) for leaf in tree.leaves
         )
         if server_round == split:
-            root = replace(tree.root, children=tuple(sides), split_round=split)
+            root = replace(tree.root, children=tuple(sides), split_round=split, rounds=split - 1)
             children = (
                 replace(root, name=child, members=tuple(side), born=split)
                 for child, side in sides.items()
@@ -171,5 +181,5 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     before = 0.7 + 0.3 * (number % 7 == 3)
     after = 0.9 + 0.001 * (number % 50)
     models = zip(tree.path_of(name), (before, after), strict=False)
-    levels = {c.name: ClientMetrics({"accuracy": value}, 10) for c, value in models}
+    levels = {c.name: ClientMetrics({"accuracy": value}, HELD_OUT) for c, value in models}
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.bipartition import bipartition
-from cflower.runs.record import RunRecord, finding
+from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.report.build import sources
 from cflower.runs.report.content import page_content
@@ -160,29 +160,3 @@ def test_a_large_run_stays_below_3_megabytes(tmp_path: Path, clients: int, round
 
 def test_the_joined_page_is_fresh() -> None:
     assert parts() == sources(), "run `make page`"
-
-
-@pytest.mark.parametrize(
-    ("metrics", "clusters", "said"),
-    [
-        (
-            {"accuracy": 0.5, "fl_accuracy": 0.75},
-            {"0.0": ["a"], "0.1": ["b"]},
-            "with a mean accuracy of 50.0%; the common model before the first split (round 1) "
-            "has 75.0%, and conventional federated learning for all rounds was not measured",
-        ),
-        ({"accuracy": 0.5, "fl_accuracy": 0.5}, {"0": ["a", "b"]}, "no cluster was split"),
-        ({"accuracy": 0.5}, {"0": ["a", "b"]}, "a mean accuracy of 50.0%."),
-        ({}, {"0": ["a", "b"]}, "1 cluster among 2 clients after 4 rounds."),
-    ],
-)
-def test_the_sentence_at_the_top(
-    metrics: dict[str, float], clusters: dict[str, list[str]], said: str
-) -> None:
-    summary = {
-        "finished": True,
-        "rounds": 4,
-        "splits": [{"round": 1}],
-        "clients": {"a": {"accuracy": 0.5}},
-    }
-    assert said in finding(summary | {"metrics": metrics, "clusters": clusters})

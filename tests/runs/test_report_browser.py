@@ -291,7 +291,7 @@ def test_no_two_clusters_share_a_colour(browser: Any, tmp_path: Path) -> None:
 def test_everything_follows_a_picked_client_and_round(browser: Any, report: str) -> None:
     with Visit(browser, report) as visit:
         visit.page.click("#client-table button:text-is('client-7')")
-        assert "common model before the split (round 6), client-7" in visit.text("#scores")
+        assert "common model (5 of 20 rounds), client-7" in visit.text("#scores")
         assert visit.texts("#data .card.chosen h3 button") == ["client-7"]
         assert visit.texts("#client-table tr.chosen th") == ["client-7"]
         assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
@@ -383,11 +383,67 @@ def test_the_common_model_is_not_called_federated_learning(browser: Any, report:
     with Visit(browser, report) as visit:
         assert visit.texts("#compared dt") == [
             "own model, of each client’s cluster",
-            "common model before the split (round 6)",
+            "common model (5 of 20 rounds)",
             "conventional FL for all rounds",
         ]
         assert visit.texts("#compared dd") == ["91.5%", "74.0%", "not measured"]
         assert "gain" not in visit.text("#facts")
+
+
+def test_measured_baselines_stand_beside_the_own_model(browser: Any, tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", 30, baselines={"federated": 0.914, "isolated": 0.5})
+    with Visit(browser, write_report(run).as_uri()) as visit:
+        assert visit.complaints == []
+        assert visit.texts("#compared dt")[2:] == [
+            "conventional FL for all rounds",
+            "each client alone for all rounds",
+        ]
+        said = visit.texts("#compared .against")
+        assert said[0].startswith("Own model: 549 against 548 of 600 held-out examples; ")
+        assert said[0].endswith(": no difference")
+        assert said[1].endswith(": worth it")
+        assert "stopped learning" not in visit.text("#compared-hint")
+        better = visit.page.locator("#facts div", has_text="under conventional FL")
+        assert better.locator("dd").inner_text() == "15"
+        heads = visit.texts("#client-table thead th")
+        assert heads[2:6] == ["own model", "difference (points)", "conventional FL", "alone"]
+        assert "conventional FL: 91.4%" in visit.text("#scores")
+        rows = list(csv.DictReader(visit.saved("Clients (CSV)").decode().splitlines()))
+        assert {(row["federated"], row["isolated"]) for row in rows} == {("0.914", "0.5")}
+
+
+def test_the_first_rounds_can_be_left_out(browser: Any, report: str) -> None:
+    with Visit(browser, report) as visit:
+        ticks = visit.page.locator("#scores svg text")
+        assert "60%" in ticks.all_text_contents()
+        visit.page.select_option("#from", value="7")
+        assert "from=7" in visit.page.url
+        assert "60%" not in ticks.all_text_contents()
+        chart = visit.page.locator("#scores svg")
+        assert chart.get_attribute("aria-valuemin") == "7"
+        chart.focus()
+        visit.page.keyboard.press("End")
+        assert "At the end" in visit.text("#tip")
+        address = visit.page.url
+        assert visit.complaints == []
+    with Visit(browser, address) as visit:
+        assert visit.page.input_value("#from") == "7"
+    with Visit(browser, report.replace("report.html", "report.html#from=99")) as visit:
+        assert visit.complaints == []
+        assert visit.page.input_value("#from") == "1"
+
+
+def test_a_thousand_clients_open_in_two_seconds_of_computing(browser: Any, tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", clients=1000, rounds=50, refused=30)
+    with Visit(browser, write_report(run).as_uri()) as visit:
+        assert visit.complaints == []
+        session = visit.page.context.new_cdp_session(visit.page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        visit.page.reload()
+        visit.page.wait_for_selector("#scores svg")
+        told = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+        spent = sum(told[k] for k in ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration"))
+        assert 0 < spent < 2
 
 
 @pytest.mark.parametrize("method", ["federated", "isolated"])
@@ -403,7 +459,7 @@ def test_a_run_without_clustering_says_nothing_about_it(
             assert visit.page.locator(section).is_hidden()
         visit.page.evaluate("document.getElementById('config').remove()")
         text = visit.text("main")
-        for word in ("criterion", "cluster", "difference", "before the split", "★"):
+        for word in ("criterion", "cluster", "difference", "common model", "★"):
             assert word not in text
         assert visit.texts("#client-table thead th")[:2] == ["client ↑", "own model"]
 

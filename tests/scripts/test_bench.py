@@ -9,7 +9,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    names = "similarity,bipartition,aggregation"
+    names = "similarity,bipartition,aggregation,decisions,growth"
     done = subprocess.run(
         [sys.executable, SCRIPTS / "bench.py", "--quick", "--only", names],
         capture_output=True,
@@ -17,5 +17,13 @@ def test_the_benchmark_still_runs():
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for figure in ("norms + cosines", "bipartition, m = 100", "no split", "split by auto", "peak"):
+    for figure in (
+        "norms + cosines",
+        "bipartition, m = 100",
+        "no split",
+        "split by auto",
+        "peak",
+        "decision of",
+        "slope over clients",
+    ):
         assert figure in done.stdout

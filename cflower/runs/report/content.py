@@ -7,15 +7,14 @@ from typing import Any
 from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.ordering import in_order
-from cflower.runs.record import Line, RunRecord, counted, lasting
+from cflower.runs.baselines import BASELINES, against
+from cflower.runs.record import Line, RunRecord, common_in_words, counted, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
 from cflower.runs.serialization import ABOUT_TRIALS
 
 Columns = dict[str, list[Any]]
-SHARES = ("accuracy", "precision", "recall", "f1", "auc")
-"""Metrics whose name has one of these words are shares of 1."""
 Condition = tuple[str, str, str, float | None]
 CONDITIONS: dict[str, Condition] = {
     "norm_ratio": (
@@ -81,18 +80,18 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     """
     names = client_names(run)
     position = {name: i for i, name in enumerate(names)}
-    metric = metric_of(run)
+    metric = run.metric.name
     return {
-        "run": about(run, metric, len(names)),
+        "run": about(run, len(names)),
         "config": settings(run.config),
         "versions": dict(run.versions),
-        "clients": [client(run, metric["name"], name) for name in names],
+        "clients": [client(run, metric, name) for name in names],
         "clusters": clusters(run, position),
-        "lines": lines(run, metric["name"]),
+        "lines": lines(run, metric),
         "trials": trials(run),
         "conditions": conditions(run),
         "norms": norm_rule(run),
-        "scores": scores(run, metric["name"], position),
+        "scores": scores(run, metric, position),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
         "heard": heard(run, position),
@@ -100,17 +99,11 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def metric_of(run: RunRecord) -> dict[str, Any]:
-    """The figure that clients are compared by, and whether it reads as a percentage."""
-    percent = any(word in run.metric.name.lower() for word in SHARES)
-    return {**run.metric._asdict(), "percent": percent}
-
-
-def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[str, Any]:
+def about(run: RunRecord, num_clients: int) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model that the first split put an end to."""
     kind = run.settings["method"]
     splits = [split["round"] for split in lasting(run.summary["splits"])]
-    metrics = run.summary["metrics"]
+    metrics, metric = run.summary["metrics"], run.metric
     return {
         "id": run.name,
         "sentence": sentence(run, kind, num_clients),
@@ -118,14 +111,29 @@ def about(run: RunRecord, metric: Mapping[str, Any], num_clients: int) -> dict[s
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
-        "metric": dict(metric),
-        "own": rounded(metrics.get(f"leaf_{metric['name']}", metrics.get(metric["name"]))),
-        "common": rounded(metrics.get(f"fl_{metric['name']}")) if splits else None,
+        "metric": {**metric._asdict(), "percent": metric.share},
+        "own": rounded(metrics.get(f"leaf_{metric.name}", metrics.get(metric.name))),
+        "common": rounded(metrics.get(f"fl_{metric.name}")) if splits else None,
+        "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
+        "commonModel": common_in_words(run.summary),
         "selection": run.settings.get("selection", "leaf"),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,
     }
+
+
+def baselines(run: RunRecord) -> list[dict[str, Any]]:
+    """Each baseline in words, its mean (None: not measured), what the comparison with it says."""
+    measured = run.summary["baselines"] or {}
+    found = []
+    for name, words in BASELINES.items():
+        line, said = measured.get(name), None
+        if line and (pair := against(run.summary, line["clients"], run.metric)):
+            said = {"verdict": pair.verdict, "figures": pair.figures}
+        value = rounded(line[run.metric.name]) if line else None
+        found.append({"key": name, "words": words, "value": value, "against": said})
+    return found
 
 
 def sentence(run: RunRecord, kind: str, num_clients: int) -> str:
@@ -160,7 +168,11 @@ def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "cluster": told.get("cluster"),
-        "examples": told.get("num_examples"),
+        "examples": told.get("held_out"),
+        **{
+            key: rounded(line["clients"].get(name))
+            for key, line in (run.summary["baselines"] or {}).items()
+        },
         "own": rounded(told.get(f"leaf_{metric}", told.get(metric))),
         # Without a split, that model is the own one.
         "common": rounded(told.get(f"fl_{metric}")) if lasting(run.summary["splits"]) else None,

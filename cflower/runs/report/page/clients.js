@@ -1,6 +1,19 @@
 // Clusters and clients, with the models that serve them
+//
+// They are compared with conventional FL where it was measured, else with the common model.
+const other = () => (run.clients.some((client) => known(client.federated)) ? ['federated', 'conventional FL']
+  : ['common', run.run.commonModel]);
+
 function gainOf(client) {
-  return known(client.own) && known(client.common) ? client.own - client.common : null;
+  const [key] = other();
+  return known(client.own) && known(client[key]) ? client.own - client[key] : null;
+}
+
+// The mean of a figure, by held-out examples.
+function meanOf(clients, key) {
+  const told = clients.filter((client) => known(client[key]));
+  const weight = (client) => client.examples ?? 1;
+  return told.length ? told.reduce((sum, client) => sum + weight(client) * client[key], 0) / told.reduce((sum, client) => sum + weight(client), 0) : null;
 }
 
 const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
@@ -21,13 +34,14 @@ function drawClients() {
 // One row a cluster: what its clients get, and who gets least.
 function clusterTable() {
   if (run.run.kind !== 'clustered' || look.leaves.length < 2) return null;
-  const compared = run.clients.some((client) => known(client.common));
+  const [key, words] = other();
+  const compared = run.clients.some((client) => known(client[key]));
   const grouped = run.clients.some((client) => known(client.group));
-  const heads = ['cluster', 'clients', 'own model', ...(compared ? ['before the split', difference(), 'better / worse'] : []), 'lowest',
+  const heads = ['cluster', 'clients', 'own model', ...(compared ? [words, difference(), 'better / worse'] : []), 'lowest',
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);
-    const of = (key) => average(mine.map((client) => client[key]).filter(known));
+    const of = (name) => meanOf(mine, name);
     const gains = mine.map(gainOf).filter(known).map(better);
     const worst = mine.filter((client) => known(client.own)).sort((a, b) => better(a.own - b.own))[0];
     const groups = new Map();
@@ -36,7 +50,7 @@ function clusterTable() {
       html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
         { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
       html('td', {}, String(mine.length)), html('td', {}, score(of('own'))),
-      compared ? [html('td', {}, score(of('common'))), html('td', {}, signed(known(of('common')) ? of('own') - of('common') : null)),
+      compared ? [html('td', {}, score(of(key))), html('td', {}, signed(known(of(key)) ? of('own') - of(key) : null)),
         html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
       html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
       grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);
@@ -46,7 +60,8 @@ function clusterTable() {
 
 function clientTable(count) {
   const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['gain', difference()],
-    ['common', `before the split (round ${run.run.firstSplit})`], ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'training examples'], ['group', 'true group']];
+    ['federated', 'conventional FL'], ['isolated', 'alone'], ['common', run.run.commonModel],
+    ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'held-out examples'], ['group', 'true group']];
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
   const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));

@@ -24,7 +24,6 @@ const known = (value) => value !== null && value !== undefined;
 const figure = (value) => (known(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–');
 const percent = (value, digits = 1) => (known(value) ? `${(value * 100).toFixed(digits)}%` : '–');
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? '' : 's'}`;
-const average = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 const natural = new Intl.Collator('en', { numeric: true });
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 

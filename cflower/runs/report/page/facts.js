@@ -6,22 +6,24 @@ function drawFacts() {
   const name = metric().name;
   const rows = [];
   if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model, of each client’s cluster', about.own]);
-  if (known(about.common)) {
-    rows.push([`common model before the split (round ${about.firstSplit})`, about.common],
-      ['conventional FL for all rounds', null]);
-  }
+  if (known(about.common)) rows.push([about.commonModel, about.common]);
+  // Each client alone is only named where it was measured.
+  const compared = about.baselines.filter(({ key, value }) => known(value) || (key === 'federated' && known(about.common)));
+  rows.push(...compared.map(({ words, value, against }) => [words, value, against]));
   const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
-  fill('compared', rows.map(([words, value]) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : 'not measured'))));
-  byId('compared-hint').textContent = known(about.common)
-    ? `Mean ${name} on held-out examples. The common model stopped learning in round ${about.firstSplit}: this difference is not the gain over conventional federated learning, which would have gone on.`
+  fill('compared', rows.map(([words, value, against]) => html('div', {}, html('dt', {}, words),
+    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : 'not measured'),
+against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
+  const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
+  byId('compared-hint').textContent = known(about.common) && !measured
+    ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, whose model would have.`
     : rows.length ? `Mean ${name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = [['clients', String(run.clients.length), ''],
     ['rounds', String(about.rounds), about.finished ? '' : ` of ${about.planned}`]];
   if (about.kind === 'clustered') facts.unshift(['clusters', String(look.leaves.length), '']);
   if (gains.length) {
-    facts.push(['clients better than before the split', String(gains.filter((gain) => better(gain) > 0).length), ''],
+    facts.push([`clients better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}`, String(gains.filter((gain) => better(gain) > 0).length), ''],
       ['clients worse', String(gains.filter((gain) => better(gain) < 0).length), '']);
   }
   if (known(about.adjustedRandIndex)) facts.push(['match with the true groups (adjusted Rand index)', figure(about.adjustedRandIndex), '']);

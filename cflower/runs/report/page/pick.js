@@ -3,7 +3,7 @@
 // One cluster, one round and one client can be picked, here or by a click on any of them; every part
 // of the page follows. What is picked and set stands in the address, so it can be sent to others.
 const NOTHING = { cluster: '', round: null, client: null };
-const state = { ...NOTHING, search: '', sort: 'name', way: 1, matrix: '', eps1: null, eps2: null, at: '',
+const state = { ...NOTHING, search: '', sort: 'name', way: 1, matrix: '', from: 1, eps1: null, eps2: null, at: '',
   panels: 12, cards: 12 };
 
 function pick(changes) {
@@ -52,6 +52,7 @@ function readAddress() {
     sort: (told.get('sort') ?? 'name').replace('-', ''),
     way: told.get('sort')?.startsWith('-') ? -1 : 1,
     matrix: told.get('matrix') ?? '',
+    from: number('from') ?? 1,
     eps1: number('eps1'),
     eps2: number('eps2'),
     at: told.get('at') ?? '',
@@ -62,7 +63,7 @@ function writeAddress() {
   const sort = `${state.way < 0 ? '-' : ''}${state.sort}`;
   const changed = (key) => (run.norms && state[key] !== run.norms[key] ? state[key] : null);
   const told = { cluster: state.cluster, round: state.round, client: state.client === null ? null : clientName(state.client),
-    search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, eps1: changed('eps1'),
+    search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, from: state.from > 1 ? state.from : null, eps1: changed('eps1'),
     eps2: changed('eps2'), at: state.at };
   const set = Object.entries(told).filter(([, value]) => known(value) && value !== '');
   history.replaceState(null, '', `#${new URLSearchParams(set.map(([key, value]) => [key, String(value)]))}`);

@@ -16,8 +16,17 @@ function drawScores() {
     crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
       : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of the cluster they ended in; bold lines are means of clusters.'
         : 'Thin lines are clients.'}`;
+  const last = run.run.rounds;
+  // To see what happens between 90 and 100 % one leaves out the rounds before.
+  const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);
+  const from = /** @type {HTMLSelectElement} */ (html('select', { id: 'from', 'data-key': 'from', onchange: () => {
+    state.from = Number(from.value);
+    writeAddress();
+    keepFocus(drawScores);
+  } }, starts.map((round) => html('option', { value: round }, String(round)))));
+  from.value = String(starts.includes(state.from) ? state.from : 1);
   const groups = !crowd ? [] : look.leaves.length <= MOST_BANDS && run.run.kind === 'clustered' ? look.leaves : [null];
-  return fill('scores', picture(metric().name, scorePicture, { class: 'chart' }),
+  return fill('scores', starts.length > 1 ? html('p', { class: 'choices' }, html('label', {}, 'Rounds from ', from)) : null, picture(metric().name, scorePicture, { class: 'chart' }),
     html('div', { class: 'panels' }, groups.map((name) => html('div', { class: `panel${name === state.cluster ? ' chosen' : ''}` },
       html('h3', {}, swatch(colorOf(name)), name === null ? 'All clients' : `Cluster ${name}`),
       picture(`${metric().name}-${name ?? 'all'}`, (width) => quantilePicture(name, width))))));
@@ -27,28 +36,33 @@ function drawScores() {
 function scoreFrame(width, height) {
   const ended = run.run.finished && run.clients.some((client) => known(client.own));
   const tables = run.scores.map((values, i) => (ended ? [...values, run.clients[i].own ?? null] : values));
-  const steps = Array.from({ length: run.run.rounds + (ended ? 1 : 0) }, (_, i) => i + 1);
+  const first = Math.max(1, Math.min(state.from, run.run.rounds - 1));
+  const steps = Array.from({ length: run.run.rounds + (ended ? 1 : 0) }, (_, i) => i + 1).slice(first - 1);
   let [low, high] = [Infinity, -Infinity];
-  for (const values of tables) for (const v of values) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
+  for (const values of tables) for (const v of values.slice(first - 1)) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
   if (metric().percent) [low, high] = [Math.max(0, Math.floor(low * 10 - 0.2) / 10), 1];
   const [start, end, top, bottom] = [46, width - 16, 14, height - 24];
-  const x = scale(1, Math.max(steps.length, 2), start, end);
+  const x = scale(first, Math.max(steps[steps.length - 1], first + 1), start, end);
   const y = scale(low, high, bottom, top);
-  const back = axes({ x, y, rounds: [1, Math.max(run.run.rounds, 2)], values: ticks(low, high, 5), left: start, right: end, bottom, free: ended ? 40 : 0,
+  const back = axes({ x, y, rounds: [first, Math.max(run.run.rounds, first + 1)], values: ticks(low, high, 5), left: start, right: end, bottom, free: ended ? 40 : 0,
     name: (value) => (metric().percent ? percent(value, 0) : figure(value)) });
   if (ended) {
     back.append(svg('text', { x: end, y: bottom + 15, 'text-anchor': 'end', class: 'halo' }, 'end'),
       svg('line', { class: 'grid', x1: end, x2: end, y1: top, y2: bottom }));
   }
-  return { tables, steps, x, y, start, end, top, bottom, low, high, back };
+  // What each client has from the first round shown on, as a line.
+  const line = (values) => path(steps.map((step) => [x(step), values[step - 1]]).filter(([, v]) => known(v)).map(([at, v]) => [at, y(v)]));
+  const within = (value) => value >= low && value <= high;
+  return { tables, steps, first, x, y, start, end, top, bottom, line, within, back };
 }
 
-function clusterMeans(tables, steps) {
+function clusterMeans(steps) {
+  const [first, last] = [steps[0], steps[steps.length - 1]];
   return [...look.lines].map(([name, lines]) => {
-    const points = lines.filter((i) => known(run.lines.score[i])).map((i) => [run.lines.round[i], run.lines.score[i]]);
-    const own = steps.length > run.run.rounds && look.order.has(name)
-      ? average(tables.filter((_, i) => look.home[i] === name).map((values) => values[steps.length - 1]).filter(known)) : null;
-    if (own !== null) points.push([steps.length, own]);
+    const points = lines.filter((i) => known(run.lines.score[i]) && run.lines.round[i] >= first).map((i) => [run.lines.round[i], run.lines.score[i]]);
+    const own = last > run.run.rounds && look.order.has(name)
+      ? meanOf(run.clients.filter((client) => client.cluster === name), 'own') : null;
+    if (own !== null) points.push([last, own]);
     return [name, points];
   });
 }
@@ -57,14 +71,13 @@ const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step
 
 function scorePicture(width) {
   const frame = scoreFrame(width, Math.max(260, Math.min(400, width * 0.5)));
-  const { tables, steps, x, y, start, end, top, bottom } = frame;
+  const { tables, steps, first, x, y, end, top, bottom, line, within } = frame;
   const drawing = svg('svg', { width, height: bottom + 24 });
   drawing.append(frame.back);
-  for (const split of run.clusters.filter((cluster) => cluster.split && cluster.children.length)) {
+  for (const split of run.clusters.filter((cluster) => cluster.split >= first && cluster.children.length)) {
     drawing.append(svg('line', { x1: x(split.split), x2: x(split.split), y1: top, y2: bottom, class: 'axis', 'stroke-dasharray': '2 3' }),
       svg('path', { d: diamond(x(split.split), bottom, 5), fill: 'var(--ink)' }));
   }
-  const line = (values) => path(values.map((v, i) => [x(i + 1), known(v) ? y(v) : null]).filter(([, at]) => known(at)));
   const thin = Math.max(0.15, Math.min(0.5, 12 / run.clients.length));
   const calm = state.client !== null;
   tables.forEach((values, i) => {
@@ -73,7 +86,7 @@ function scorePicture(width) {
     drawing.append(svg('path', { d: line(values), fill: 'none', stroke: colorOf(look.home[i]), 'stroke-width': state.cluster && mine ? 1.6 : 1,
       'stroke-opacity': (calm ? thin / 2 : state.cluster && mine ? 0.7 : thin) * (mine ? 1 : 0.3) }));
   });
-  const means = clusterMeans(tables, steps);
+  const means = clusterMeans(steps);
   if (means.length <= 60 && run.run.kind !== 'isolated') {
     for (const [name, values] of means) {
       const d = path(values.map(([step, value]) => [x(step), y(value)]));
@@ -82,13 +95,16 @@ function scorePicture(width) {
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }
   }
-  const common = state.client === null ? run.run.common : run.clients[state.client].common;
-  if (known(common)) {
-    const whose = `common model before the split (round ${run.run.firstSplit})${state.client === null ? '' : `, ${clientName(state.client)}`}`;
-    const text = `${width < 500 ? `before the split (round ${run.run.firstSplit})` : listed([whose.length > 70 ? `${whose.slice(0, 70)}…` : whose])}: ${score(common)}`;
-    drawing.append(svg('line', { x1: x(run.run.firstSplit), x2: end, y1: y(common), y2: y(common), stroke: 'var(--ink)',
-      'stroke-width': 1.5, 'stroke-dasharray': '2 4' }),
-    svg('text', { x: end - 4, y: y(common) + 16 > bottom ? y(common) - 8 : y(common) + 16, 'text-anchor': 'end', class: 'strong halo' }, text));
+  const [key, words] = other();
+  const level = state.client !== null ? run.clients[state.client][key]
+    : key === 'common' ? run.run.common : run.run.baselines.find((baseline) => baseline.key === key).value;
+  if (known(level) && within(level)) {
+    const from = key === 'common' ? Math.max(first, run.run.firstSplit) : first;
+    const whose = `${words}${state.client === null ? '' : `, ${clientName(state.client)}`}`;
+    const text = `${whose.length > 70 ? `${whose.slice(0, 70)}…` : whose}: ${score(level)}`;
+    drawing.append(svg('line', { x1: x(from), x2: end, y1: y(level), y2: y(level), stroke: 'var(--ink)', 'stroke-width': 1.5,
+      'stroke-dasharray': '2 4' }),
+    svg('text', { x: end - 4, y: y(level) + 16 > bottom ? y(level) - 8 : y(level) + 16, 'text-anchor': 'end', class: 'strong halo' }, text));
   }
   if (state.client !== null) {
     drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
@@ -123,25 +139,25 @@ function scorePicture(width) {
 }
 
 function quantilePicture(name, width) {
-  const { tables, steps, x, y, top, bottom, back } = scoreFrame(width, 190);
+  const { tables, steps, x, y, top, bottom, line, back } = scoreFrame(width, 190);
   const mine = tables.filter((_, i) => name === null || look.home[i] === name);
-  const sorted = steps.map((step) => mine.map((values) => values[step - 1]).filter(known).sort((a, b) => a - b));
+  const sorted = new Map(steps.map((step) => [step, mine.map((values) => values[step - 1]).filter(known).sort((a, b) => a - b)]));
   const at = (values, share) => values[Math.round((values.length - 1) * share)];
   const drawing = svg('svg', { width, height: bottom + 24 });
   drawing.append(back);
-  const told = steps.filter((step) => sorted[step - 1].length);
-  const edge = (share) => told.map((step) => [x(step), y(at(sorted[step - 1], share))]);
+  const told = steps.filter((step) => sorted.get(step).length);
+  const edge = (share) => told.map((step) => [x(step), y(at(sorted.get(step), share))]);
   const color = colorOf(name);
   for (const [low, high, opacity] of [[0.1, 0.9, 0.2], [0.25, 0.75, 0.35]]) {
     drawing.append(svg('path', { d: `${path([...edge(high), ...edge(low).reverse()])}Z`, fill: color, 'fill-opacity': opacity }));
   }
   drawing.append(svg('path', { d: path(edge(0.5)), fill: 'none', stroke: color, 'stroke-width': 2 }));
   if (state.client !== null && (name === null || look.home[state.client] === name)) {
-    drawing.append(svg('path', { d: path(tables[state.client].map((v, i) => [x(i + 1), known(v) ? y(v) : null])), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2 }));
+    drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2 }));
   }
   return overRounds(drawing, { key: `quantiles:${name}`, label: `Quantiles of ${name === null ? 'all clients' : `cluster ${name}`} by round`,
     rounds: told, x, top, bottom, pick: (step) => step > run.run.rounds,
-    describe: (step) => `${stepName(step)}, ${counted(sorted[step - 1].length, 'client')}\n${
+    describe: (step) => `${stepName(step)}, ${counted(sorted.get(step).length, 'client')}\n${
       [[0.9, '90 % are below'], [0.75, '75 % are below'], [0.5, 'median'], [0.25, '25 % are below'], [0.1, '10 % are below']]
-        .map(([share, words]) => `${words}: ${score(at(sorted[step - 1], share))}`).join('\n')}` });
+        .map(([share, words]) => `${words}: ${score(at(sorted.get(step), share))}`).join('\n')}` });
 }

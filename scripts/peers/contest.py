@@ -1,0 +1,170 @@
+"""All methods by name, what each was told, and one run of one of them."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from federations.planted import Job, judge, truth_of
+
+from peers import broken, ditto, feddrift, flux, ifca, own, pacfl
+from peers.federation import Cost, Federation, Outcome
+
+Record = dict[str, Any]
+Run = Callable[[Federation], Outcome]
+
+TUNED: dict[str, dict[str, float]] = {
+    "digits": {"alpha": 12.0, "delta": 0.2, "strength": 0.1, "epochs": 10},
+}
+"""For each data set the values that `tune_peers.py` found, on seeds that are not reported."""
+IFCA = {"ifca": (1, 0), "ifca-minus-1": (1, -1), "ifca-plus-1": (1, 1), "ifca-times-2": (2, 0)}
+"""The k of each: so many times the right one, and so many more."""
+GROUPLESS = ("federated", "isolated", "ditto", "fine-tuned")
+"""Methods that make no groups: nothing to be exact about."""
+NAMES = (*own.METHODS, *IFCA, "pacfl", "flux", "feddrift", "ditto", "fine-tuned")
+BROKEN = {f"cfl-{name}": rule for name, rule in broken.RULES.items() if not rule.always}
+"""The rules of `broken.py` that are whole runs; not among "all"."""
+
+
+class Entry(NamedTuple):
+    """A method as it is run on one federation."""
+
+    run: Run | None
+    """None: through cflower's own apps, see `own`."""
+    told: str
+    """What it was told beyond the run config; empty: nothing."""
+
+
+def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None = None) -> Entry:
+    """A method for a federation of a data set, with `right` true groups."""
+    values = tuned or TUNED.get(data, TUNED["digits"])
+    if method in own.METHODS:
+        return Entry(None, "the true groups" if method == "oracle" else "")
+    if method in IFCA:
+        times, more = IFCA[method]
+        k = times * right + more
+        return Entry(partial(ifca.run, k=k), f"k = {k}")
+    if method in BROKEN:
+        rule = BROKEN[method]
+        eps = "relative" if rule.relative else f"eps = {rule.eps1:g}, {rule.eps2:g}"
+        return Entry(partial(broken.run, rule=rule), eps)
+    if method == "pacfl":
+        run: Run = partial(pacfl.run, alpha=values["alpha"])
+        return Entry(run, f"alpha = {values['alpha']:g} degrees; raw data vectors")
+    if method == "feddrift":
+        run = partial(feddrift.run, delta=values["delta"])
+        return Entry(run, f"delta = {values['delta']:g}")
+    if method == "ditto":
+        run = partial(ditto.run, strength=values["strength"])
+        return Entry(run, f"lambda = {values['strength']:g}")
+    if method == "fine-tuned":
+        epochs = int(values["epochs"])
+        return Entry(partial(ditto.fine_tuned, epochs=epochs), f"epochs = {epochs}")
+    return Entry(flux.run, "latent means and deviations by class")
+
+
+def applies(method: str, right: int) -> bool:
+    """Whether there is such a run: there is no IFCA with k = 0."""
+    times, more = IFCA.get(method, (1, 0))
+    return times * right + more >= 1
+
+
+def compete(job: Job, tuned: Mapping[str, float] | None = None) -> Record:
+    """One run; its record."""
+    truth = truth_of(job.config)
+    right = len(set(truth.values()))
+    method = entry(job.criterion, job.data, right, tuned)
+    if method.run is None:
+        clients, cost = through_the_apps(job)
+    else:
+        clients, cost = in_process(method.run, job.config)
+    summary = {
+        "clients": clients,
+        "clusters": {client["cluster"] for client in clients.values()},
+        "splits": [],
+    }
+    judged = judge(summary, {}, job.config)
+    honest = set(truth)
+    if job.config["shift"] == "label-noise":
+        honest = {name for name, group in truth.items() if group < right - 1}
+    groups = job.criterion not in GROUPLESS
+    return {
+        "data": job.data,
+        "family": job.family,
+        "method": job.criterion,
+        "seed": job.seed,
+        "groups": right,
+        "found": judged["clusters"] if groups else None,
+        "exact": judged["exact"] if groups else None,
+        "adjusted_rand_index": judged["adjusted_rand_index"] if groups else None,
+        "accuracy": judged["accuracy"],
+        "worst": min(clients[name]["accuracy"] for name in honest),
+        **asdict(cost),
+        "told": method.told,
+        "config": job.settings,
+    }
+
+
+def through_the_apps(job: Job) -> tuple[dict[str, Any], Cost]:
+    """What `judge` needs to know of every client, of a run of cflower's own."""
+    summary, cost = own.run(job.criterion, job.config)
+    return summary["clients"], cost
+
+
+def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
+    """The same of a run in this process."""
+    federation = Federation(config)
+    began = time.process_time()
+    outcome = run(federation)
+    cost = federation.cost
+    cost.server_seconds = time.process_time() - began - cost.client_seconds
+    cost = Cost(**asdict(cost))  # the closing evaluation is not the method's
+    groups = outcome.groups or dict.fromkeys(federation.clients, 0)
+    clients = {
+        name: {
+            "cluster": groups[name],
+            "num_examples": len(data.train),
+            "accuracy": federation.measure(name, outcome.models[name], held_out=True)["accuracy"],
+        }
+        for name, data in federation.clients.items()
+    }
+    return clients, cost
+
+
+def is_done(job: Job, told: str, out: Path) -> bool:
+    """Whether the record of this run is there, told the same."""
+    return job.is_done(out) and json.loads((out / f"{job.name}.json").read_text())["told"] == told
+
+
+def run_all(jobs: Iterable[Job], out: Path) -> int:
+    """Run what is missing, one after another, and tell of each; the number of failed runs."""
+    wanted = list(jobs)
+    missing = [
+        job
+        for job in wanted
+        if not is_done(job, entry(job.criterion, job.data, right_of(job)).told, out)
+    ]
+    print(f"{len(wanted)} runs, {len(wanted) - len(missing)} there, {len(missing)} to do.")
+    failed = 0
+    for count, job in enumerate(missing, start=1):
+        try:
+            record = compete(job)
+        except Exception as error:
+            failed += 1
+            print(f"[{count}/{len(missing)}] {job.name} FAILED: {type(error).__name__}: {error}")
+            continue
+        path = out / f"{job.name}.json"
+        path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
+        path.with_suffix(".tmp").replace(path)
+        exact = {None: "no groups", True: "exact", False: f"{record['found']} groups"}
+        told = f"{exact[record['exact']]}, accuracy {record['accuracy']:.4f}"
+        print(f"[{count}/{len(missing)}] {job.name}: {told}", flush=True)
+    return failed
+
+
+def right_of(job: Job) -> int:
+    """The number of true groups."""
+    return len(set(truth_of(job.config).values()))

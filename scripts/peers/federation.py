@@ -1,0 +1,198 @@
+"""The battery's clients in this process, for methods that are no Flower Strategy.
+
+Data, model, local training, order of the examples and choice of the participants are what
+cflower's own apps use, so that FedAvg here is FedAvg there (a test asserts it). What a method
+sends is counted in bytes of float32, what the clients compute in CPU seconds.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from cflower.config import RunConfig
+from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.settings import DataSettings
+from cflower.learning.models import build_model
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, train
+from cflower.ordering import in_order
+from cflower.seeding import generator, torch_seed
+
+Vector = NDArray[np.float32]
+"""All parameters of a model in one row."""
+
+
+class Outcome(NamedTuple):
+    """What a method leaves behind."""
+
+    models: Mapping[str, Vector]
+    """The model that serves each client."""
+    groups: Mapping[str, Any] | None = None
+    """The group each client was put into; None: the method makes no groups."""
+
+
+@dataclass
+class Cost:
+    """What a run took, without the closing evaluation."""
+
+    down: int = 0
+    """Bytes from the server to clients."""
+    up: int = 0
+    """Bytes from clients to the server."""
+    client_seconds: float = 0.0
+    """CPU time of all clients together."""
+    server_seconds: float = 0.0
+    """CPU time of everything else."""
+
+
+class Federation:
+    """The clients of one run config, and what they can be asked for."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = RunConfig.read(config)
+        settings, count = self.config.part(DataSettings), self.config.min_available_nodes
+        self.clients: dict[str, ClientData] = {
+            f"partition-{i}": load_client_data(settings, i, count) for i in range(count)
+        }
+        self.training = self.config.part(TrainingSettings)
+        self.rounds, self.cost = self.config.num_server_rounds, Cost()
+        self.initial = self.fresh_model(self.config.seed)
+
+    def fresh_model(self, seed: int) -> Vector:
+        """A freshly initialised model; the run's first one for its own seed."""
+        data = self.clients["partition-0"].train
+        self._model = build_model(self.config.model, data.input_shape, data.num_classes, seed)
+        assert not list(self._model.buffers()), "only parameters are averaged here"
+        return self._vector()
+
+    def participants(self, server_round: int) -> tuple[str, ...]:
+        """Who trains in a round: those whom `ClusteredFL` draws from one cluster of all."""
+        names = list(self.clients)
+        order = generator(self.config.seed, "train", server_round).permutation(len(names))
+        share = max(1, round(self.config.fraction_train * len(names)))
+        return in_order(names[i] for i in order[:share])
+
+    def send(self, values: int) -> None:
+        """Note that the server sends a client so many numbers."""
+        self.cost.down += 4 * values
+
+    def receive(self, values: int) -> None:
+        """Note that a client sends the server so many numbers."""
+        self.cost.up += 4 * values
+
+    @contextmanager
+    def on_client(self) -> Iterator[None]:
+        """Count the CPU time of what is done inside as a client's."""
+        began = time.process_time()
+        try:
+            yield
+        finally:
+            self.cost.client_seconds += time.process_time() - began
+
+    def train(
+        self,
+        client: str,
+        start: Vector,
+        server_round: int,
+        *,
+        settings: TrainingSettings | None = None,
+        pull: float = 0.0,
+        towards: Vector | None = None,
+    ) -> Vector:
+        """One client's local training, as cflower's ClientApp does it.
+
+        Parameters
+        ----------
+        client : str
+        start : ndarray
+            Never changed.
+        server_round : int
+            Counted from 1; sets the learning rate and the order of the examples.
+        settings : TrainingSettings, optional
+            Instead of the run's.
+        pull, towards
+            Adds the gradient of ``pull / 2 * ‖model - towards‖²`` to that of the loss.
+        """
+        with self.on_client():
+            seed = torch_seed(self.config.seed, "train", server_round, client)
+            self._load(start)
+            hooks = self._pulled(pull, towards) if towards is not None else ()
+            train(
+                self._model,
+                self.clients[client].train,
+                settings or self.training,
+                server_round=server_round,
+                seed=seed,
+            )
+            for hook in hooks:
+                hook.remove()
+            return self._vector()
+
+    def measure(self, client: str, model: Vector, *, held_out: bool = False) -> dict[str, float]:
+        """Accuracy and loss of a model on a client's training examples, or the held-out ones."""
+        with self.on_client():
+            data = self.clients[client]
+            return evaluate(self._load(model), data.validation if held_out else data.train)
+
+    def latent(self, client: str, model: Vector, *, held_out: bool = False) -> NDArray[Any]:
+        """What a model's last layer sees of a client's examples, shape (n, width)."""
+        with self.on_client(), torch.no_grad():
+            data = self.clients[client].validation if held_out else self.clients[client].train
+            layers = list(self._load(model).eval())[:-1]  # every model here is a Sequential
+            return torch.nn.Sequential(*layers)(torch.tensor(data.inputs)).numpy()
+
+    def mean(self, models: Mapping[str, Vector], *, weighted: bool = True) -> Vector:
+        """The clients' models averaged, by their numbers of training examples or plainly."""
+        weights = [len(self.clients[c].train) if weighted else 1 for c in models]
+        stacked = np.stack(list(models.values()))
+        return np.average(stacked, axis=0, weights=weights).astype(np.float32)
+
+    def train_groups(
+        self,
+        groups: Mapping[str, Any],
+        models: dict[Any, Vector],
+        rounds: Sequence[int],
+        each: Callable[[int, dict[Any, Vector]], None] = lambda server_round, models: None,
+    ) -> dict[Any, Vector]:
+        """FedAvg within every group; ``each`` is called after every round."""
+        for server_round in rounds:
+            trained: dict[Any, dict[str, Vector]] = {}
+            for client in self.participants(server_round):
+                group = groups[client]
+                self.send(len(models[group]))
+                theirs = self.train(client, models[group], server_round)
+                self.receive(len(theirs))
+                trained.setdefault(group, {})[client] = theirs
+            models = models | {group: self.mean(theirs) for group, theirs in trained.items()}
+            each(server_round, models)
+        return models
+
+    def _load(self, values: Vector) -> Any:
+        vector_to_parameters(torch.tensor(values), self._model.parameters())  # a copy: ours
+        return self._model
+
+    def _vector(self) -> Vector:
+        vector = parameters_to_vector(self._model.parameters())
+        return vector.detach().numpy().copy()
+
+    def _pulled(self, strength: float, towards: Vector) -> list[Any]:
+        """Hooks on the gradients, for `train`."""
+        hooks, end = [], 0
+        for parameter in self._model.parameters():
+            begin, end = end, end + parameter.numel()
+            goal = torch.tensor(towards[begin:end]).view_as(parameter)
+
+            def pulled(
+                gradient: torch.Tensor, here: torch.Tensor = parameter, goal: torch.Tensor = goal
+            ) -> torch.Tensor:
+                return gradient + strength * (here.detach() - goal)
+
+            hooks.append(parameter.register_hook(pulled))
+        return hooks

@@ -1,0 +1,179 @@
+"""What `scripts/peers.py` shows: a table over all families, one line a run as CSV, one picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from federations.planted import FAMILIES
+from rich.console import Console
+from rich.table import Table
+
+from peers.contest import BROKEN, NAMES, Record
+
+METHODS = (*NAMES, *BROKEN)
+COLUMNS = (
+    "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
+    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "told",
+)  # fmt: skip
+
+
+def lines(records: Sequence[Record]) -> list[Record]:
+    """One line for each run, in the order of the tables."""
+    place = {name: i for i, name in enumerate((*FAMILIES, *METHODS))}
+    order = sorted(
+        records,
+        key=lambda r: (
+            r["data"],
+            place.get(r["family"], 0),  # a federation that is none of the battery's: by its name
+            r["family"],
+            place[r["method"]],
+            r["seed"],
+        ),
+    )
+    rounded = ("accuracy", "worst", "adjusted_rand_index", "client_seconds", "server_seconds")
+    return [
+        {
+            column: round(record[column], 4)
+            if column in rounded and record[column] is not None
+            else record[column]
+            for column in COLUMNS
+        }
+        for record in order
+    ]
+
+
+def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One line for each method, over all its runs.
+
+    Not all methods have run everywhere (IFCA with one model too few needs two groups): beside a
+    method's accuracy stands cflower's on the very same federations and seeds.
+    """
+    found = []
+    for data in dict.fromkeys(r["data"] for r in records):
+        of_data = [r for r in records if r["data"] == data]
+        for method in (name for name in METHODS if any(r["method"] == name for r in of_data)):
+            runs = [r for r in of_data if r["method"] == method]
+            grouped = [r for r in runs if r["exact"] is not None]
+            federations = {(r["family"], r["seed"]) for r in runs}
+            ours = [
+                r["accuracy"]
+                for r in of_data
+                if r["method"] == "cflower" and (r["family"], r["seed"]) in federations
+            ]
+            accuracy = mean(r["accuracy"] for r in runs)
+            complete = len(ours) == len(runs)
+            found.append(
+                {
+                    "data": data,
+                    "method": method,
+                    "runs": len(runs),
+                    "exact": f"{sum(r['exact'] for r in grouped)}" if grouped else "-",
+                    "accuracy": f"{accuracy:.4f}",
+                    "cflower there": f"{mean(ours):.4f}" if complete else "-",
+                    "worst client": f"{mean(r['worst'] for r in runs):.4f}",
+                    "MB": f"{median(r['down'] + r['up'] for r in runs) / 1e6:.1f}",
+                    "server s": f"{median(r['server_seconds'] for r in runs):.2f}",
+                    "clients s": f"{median(r['client_seconds'] for r in runs):.1f}",
+                    "told": told(runs),
+                }
+            )
+    return found
+
+
+def told(runs: Sequence[Record]) -> str:
+    """What a method was told in these runs; the k of IFCA differs from one to another."""
+    texts = list(dict.fromkeys(r["told"] for r in runs))
+    return texts[0] or "-" if len(texts) == 1 else "k"
+
+
+def print_table(records: Sequence[Record], console: Console) -> None:
+    """The table in the terminal."""
+    console.print(summary_table(records))
+    console.print(
+        "accuracy: mean over runs of the mean over clients, by examples; worst client: mean over "
+        "runs; MB, s: medians of a run, training only, CPU time."
+    )
+
+
+def summary_table(records: Sequence[Record]) -> Table:
+    """One row for each method."""
+    rows = summary_lines(records)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    return table
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The same table, and one of every family, for the documentation."""
+    rows = summary_lines(records)
+    text = ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
+    text += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+    for data in dict.fromkeys(r["data"] for r in records):
+        of_data = [r for r in records if r["data"] == data]
+        names = [name for name in METHODS if any(r["method"] == name for r in of_data)]
+        text += ["", f"| {data} | " + " | ".join(names) + " |"]
+        text += ["| --- | " + " | ".join("---" for _ in names) + " |"]
+        for family in (name for name in FAMILIES if any(r["family"] == name for r in of_data)):
+            cells = [cell(of_data, family, name) for name in names]
+            text += [f"| `{family}` | " + " | ".join(cells) + " |"]
+    return "\n".join(text) + "\n"
+
+
+def cell(records: Sequence[Record], family: str, method: str) -> str:
+    """Accuracy of a method in a family in per cent, and how often it was exact."""
+    runs = [r for r in records if (r["family"], r["method"]) == (family, method)]
+    if not runs:
+        return "-"
+    accuracy = f"{100 * mean(r['accuracy'] for r in runs):.1f}"
+    grouped = [r["exact"] for r in runs if r["exact"] is not None]
+    return f"{accuracy} ({sum(grouped)}/{len(grouped)})" if grouped else accuracy
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Accuracy against the oracle by family and method; a ring where the groups are exact."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    everything = list(dict.fromkeys(r["data"] for r in records))
+    heights = [len({r["family"] for r in records if r["data"] == data}) + 4 for data in everything]
+    figure = Figure(figsize=(11, 0.36 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(everything), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, data in zip(axes, everything, strict=True):
+        of_data = [r for r in records if r["data"] == data]
+        names = [n for n in METHODS if n != "oracle" and any(r["method"] == n for r in of_data)]
+        families = [name for name in FAMILIES if any(r["family"] == name for r in of_data)]
+        gaps = np.full((len(families), len(names)), np.nan)
+        for i, family in enumerate(families):
+            for j, name in enumerate(names):
+                gap = gap_to_oracle(of_data, family, name)
+                gaps[i, j] = np.nan if gap is None else gap
+                if gap is None:
+                    continue
+                axis.text(j, i, f"{gap:+.1f}", ha="center", va="center", fontsize=8)
+                runs = [r for r in of_data if (r["family"], r["method"]) == (family, name)]
+                if all(r["exact"] for r in runs):
+                    axis.plot(j + 0.38, i - 0.28, "o", color="black", markersize=4)
+        image = axis.imshow(gaps, cmap="RdYlGn", vmin=-20, vmax=20, aspect="auto")
+        axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        axis.set_yticks(range(len(families)), families)
+        axis.set_title(f"{data}: accuracy against the oracle, in points; a dot: groups exact")
+        figure.colorbar(image, ax=axis, shrink=0.5)
+    figure.savefig(path, dpi=110)
+
+
+def gap_to_oracle(records: Sequence[Record], family: str, method: str) -> float | None:
+    """In percentage points, on the seeds that both have run."""
+    by_seed = {
+        name: {
+            r["seed"]: r["accuracy"]
+            for r in records
+            if (r["family"], r["method"]) == (family, name)
+        }
+        for name in (method, "oracle")
+    }
+    shared = by_seed[method].keys() & by_seed["oracle"].keys()
+    if not shared:
+        return None
+    return 100 * mean(by_seed[method][seed] - by_seed["oracle"][seed] for seed in shared)

@@ -1,0 +1,71 @@
+"""The end of a run in the terminal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflower.runs.record import RunRecord
+from cflower.runs.tables import as_text, model_tables, run_view
+from tests.runs.folders import made_up_run
+
+
+def view(run: Path, width: int = 100, **keys: Any) -> str:
+    tree = json.loads((run / "tree.json").read_text())
+    return as_text(run_view(RunRecord.read(run).summary, tree, **keys), width)
+
+
+def test_few_clients_have_a_row_each(made_up: Path) -> None:
+    text = view(made_up)
+    assert "client out cluster common own group" in " ".join(text.split())
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["client-3"]]
+    assert row == ["client-3", "20", "0.0", "100.0%*", "90.3%", "0"]
+    assert "trained" not in text
+    assert "ensemble" not in text
+
+
+def test_baselines_and_selection_have_columns_of_their_own(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", baselines={"federated": 0.95, "isolated": 0.5})
+    summary = dict(RunRecord.read(run).summary)
+    summary["selection"] = "best"
+    for client in summary["clients"].values():
+        client |= {"best_accuracy": 0.25, "best_cluster": "0"}
+    text = as_text(model_tables(summary))
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["client-2"]]
+    assert row == ["client-2", "20", "0.0", "70.0%", "90.2%", "25.0%", "95.0%*", "50.0%", "0", "0"]
+
+
+def test_many_clients_are_summed_up_and_the_worst_named(tmp_path: Path) -> None:
+    text = view(made_up_run(tmp_path / "run", clients=60))
+    rows = [line.split() for line in text.splitlines()]
+    assert ["0.1", "30", "600", "75.0%", "92.8%*", "90.0%"] in rows
+    shown = [row[0] for row in rows if row and row[0].startswith("client-") and row[1] == "20"]
+    assert shown[:3] == ["client-0", "client-50", "client-1"]
+    assert len(shown) == 10
+    assert "All 60 clients: cflower show run --all" in text
+    every = view(tmp_path / "run", every=True)
+    assert sum(line.split()[1:2] == ["20"] for line in every.splitlines()) == 60
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("clients", [8, 60])
+def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(
+    tmp_path: Path, width: int, clients: int
+) -> None:
+    run = made_up_run(
+        tmp_path / "run",
+        clients,
+        name="a-client-with-a-long-name-{}",
+        baselines={"federated": 0.95, "isolated": 0.5},
+    )
+    text = view(run, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert "100.0%*" in text
+
+
+def test_a_run_that_goes_on(tmp_path: Path) -> None:
+    text = view(made_up_run(tmp_path / "run", finished=False))
+    assert "so far, after 20 rounds" in text
+    assert "client-0" in text

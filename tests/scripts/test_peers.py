@@ -1,0 +1,301 @@
+"""The field's methods in `scripts/peers`: each against a property of its paper."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from federations.planted import Job, run_config
+from peers import ditto, feddrift, flux, ifca, pacfl
+from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
+from peers.federation import Federation, Outcome
+
+from cflower.data.examples import Examples
+from cflower.errors import ConfigError
+from cflower.seeding import generator
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "peers.py"
+SMALL = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
+
+
+def config(family: str = "rotation-2", seed: int = 22, **more: Any) -> dict[str, Any]:
+    return run_config("digits", "", family, "auto", seed, SMALL | more)
+
+
+@cache
+def federation(family: str = "rotation-2", rounds: int = 3) -> Federation:
+    return Federation(config(family, **{"num-server-rounds": rounds}))
+
+
+def fedavg(here: Federation) -> Outcome:
+    everyone = dict.fromkeys(here.clients, 0)
+    models = here.train_groups(everyone, {0: here.initial}, range(1, here.rounds + 1))
+    return Outcome(dict.fromkeys(everyone, models[0]))
+
+
+# ------------------------------------------------------------------ the harness
+
+
+@pytest.mark.parametrize("family", ["rotation-2", "half-per-round"])
+def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family: str) -> None:
+    mine, cost = in_process(fedavg, config(family))
+    theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
+    assert {n: c["accuracy"] for n, c in mine.items()} == {
+        n: c["accuracy"] for n, c in theirs.items()
+    }
+    assert (cost.down, cost.up) == (sent.down, sent.up) != (0, 0)
+
+
+def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance() -> None:
+    # One step from θ with a pull λ towards w ends λ η (w - θ) further than a step without.
+    here = federation()
+    here.training, before = (
+        replace(here.training, local_epochs=1, batch_size=1_000, momentum=0.0),
+        here.training,
+    )
+    goal = here.initial + 1
+    free = here.train("partition-0", here.initial, 1)
+    pulled = here.train("partition-0", here.initial, 1, pull=0.5, towards=goal)
+    here.training = before
+    np.testing.assert_allclose(pulled - free, 0.5 * 0.1, atol=1e-5)
+
+
+# ------------------------------------------------------------------ IFCA
+
+
+def test_ifca_with_one_model_is_plain_fedavg() -> None:
+    # Ghosh et al., section 4: with k = 1 nothing is left to choose.
+    here = federation()
+    plain = {c: here.train(c, here.initial, 1) for c in here.clients}
+    here.rounds, before = 1, here.rounds
+    outcome = ifca.run(here, k=1)
+    here.rounds = before
+    np.testing.assert_array_equal(outcome.models["partition-0"], here.mean(plain, weighted=False))
+
+
+def test_ifca_begun_near_the_groups_optima_chooses_rightly() -> None:
+    # Ghosh et al., Theorem 1: from models that are near enough the first choice is right already.
+    here = federation()
+    sides = [tuple(f"partition-{i}" for i in side) for side in (range(5), range(5, 10))]
+    groups = {client: i for i, side in enumerate(sides) for client in side}
+    near = here.train_groups(groups, dict.fromkeys((0, 1), here.initial), range(1, 4))
+    chosen = {client: ifca.choice(here, client, [near[0], near[1]]) for client in here.clients}
+    assert chosen == groups
+
+
+def test_ifca_sends_every_model_to_everyone() -> None:
+    _, one = in_process(lambda here: ifca.run(here, k=1), config())
+    _, four = in_process(lambda here: ifca.run(here, k=4), config())
+    assert four.down == 4 * one.down
+    assert four.up == one.up
+
+
+def test_there_is_no_ifca_with_no_model() -> None:
+    assert not applies("ifca-minus-1", 1)
+    assert entry("ifca-minus-1", "digits", 4).told == "k = 3"
+    assert all(applies(name, 2) for name in IFCA)
+
+
+# ------------------------------------------------------------------ PACFL
+
+
+def images(seed: int, labels: np.ndarray, turned: bool = False) -> Examples:
+    """Rows whose mean depends on the class, turned round for another group."""
+    rng = generator(seed, "images")
+    means = generator(0, "classes").uniform(size=(4, 30))
+    rows = means[labels] + 0.05 * rng.normal(size=(len(labels), 30))
+    rows = rows[:, ::-1] if turned else rows
+    return Examples(np.ascontiguousarray(rows, np.float32), labels, tuple("abcd"))
+
+
+def test_pacfl_is_blind_to_labels_and_sees_inputs() -> None:
+    # Its distance is one of subspaces of the inputs: who names the same images differently sends
+    # the same vectors.
+    labels = np.tile(np.arange(4), 10)
+    upright, turned = images(1, labels), images(2, labels, turned=True)
+    renamed = Examples(upright.inputs, (upright.labels + 1) % 4, upright.class_names)
+    sent = [pacfl.signature(e, 3) for e in (upright, renamed, turned)]
+    assert sent[0].shape == (30, 3 * 4)
+    distances = pacfl.angles(sent)
+    assert distances[0, 1] < 0.1 < 5 < distances[0, 2]
+    assert pacfl.clustered(distances, 5.0) == [1, 1, 2]
+
+
+def test_pacfl_sends_pictures_of_the_data() -> None:
+    # The first vector of a class is its mean image but for length and sign.
+    labels = np.tile(np.arange(4), 10)
+    examples = images(1, labels)
+    first = pacfl.signature(examples, 3)[:, 0]
+    mean = examples.inputs[labels == 0].mean(axis=0)
+    assert abs(first @ mean) / np.linalg.norm(mean) > 0.99
+
+
+def test_pacfl_finds_rotations_and_leaves_label_groups_together() -> None:
+    turned, permuted = federation("rotation-2"), federation("label-permutation-4")
+    outcomes = {name: pacfl.run(f, 12.0) for name, f in [("turned", turned), ("named", permuted)]}
+    groups = {name: outcome.groups or {} for name, outcome in outcomes.items()}
+    assert len({groups["turned"][f"partition-{i}"] for i in range(5)}) == 1
+    assert len(set(groups["turned"].values())) == 2
+    assert len(set(groups["named"].values())) == 1
+
+
+# ------------------------------------------------------------------ Ditto
+
+
+def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs() -> None:
+    # Li et al., section 3: λ = 0 is local training, λ to infinity the common model.
+    here = federation()
+    own = here.initial
+    for server_round in (1, 2, 3):
+        own = here.train("partition-3", own, server_round)
+    np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
+
+
+def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull() -> None:
+    here = Federation(config("label-permutation-4", momentum=0.0))
+    common = fedavg(here).models["partition-3"]
+    gaps = [
+        float(np.linalg.norm(ditto.run(here, strength).models["partition-3"] - common))
+        for strength in (0.0, 1.0, 5.0)
+    ]
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_fine_tuning_sends_no_more_than_fedavg() -> None:
+    _, plain = in_process(fedavg, config())
+    _, tuned = in_process(lambda here: ditto.fine_tuned(here, 2), config())
+    assert (tuned.down, tuned.up) == (plain.down, plain.up)
+
+
+# ------------------------------------------------------------------ FedDrift
+
+
+def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta() -> None:
+    accuracy = {"m": {"a": 0.9, "b": 0.5}, "n": {"a": 0.2, "b": 0.6}}
+    best, left, now = feddrift.chosen(accuracy, {"a": 0.92, "b": 0.9}, delta=0.1)
+    assert best == {"a": "m", "b": "n"}
+    assert left == ["b"]
+    assert now == {"a": 0.9, "b": 0.6}
+
+
+def test_feddrift_merges_what_is_within_delta_of_everyone_and_not_a_chain() -> None:
+    # Complete linkage: b is near a and c, which are too far from each other to be one.
+    gaps = np.array([[0, 0.08, 0.2], [0.08, 0, 0.09], [0.2, 0.09, 0]])
+    clients = dict(enumerate("abc"))
+    accuracy = {clients[i]: {clients[j]: 1 - gaps[i, j] for j in range(3)} for i in range(3)}
+    shares = {name: {name: 1} for name in "abc"}
+    merged = feddrift.merging(accuracy, shares, 0.1, dict.fromkeys("abc", 10))
+    assert merged == {"a": "a", "b": "a", "c": "c"}
+
+
+def test_feddrift_weighs_merged_models_by_what_went_into_them() -> None:
+    models = {"a": np.zeros(2, np.float32), "b": np.full(2, 4, np.float32)}
+    shares = {"a": Counter({"x": 3}), "b": Counter({"y": 1})}
+    fused, together = feddrift.fused(models, shares, {"a": "a", "b": "a"})
+    np.testing.assert_array_equal(fused["a"], [1, 1])
+    assert together == {"a": Counter({"x": 3, "y": 1})}
+
+
+def test_feddrift_starts_with_a_model_for_every_client_and_merges_them() -> None:
+    here = federation("rotation-2", 8)
+    one = set((feddrift.run(here, delta=1.0).groups or {}).values())
+    none = set((feddrift.run(here, delta=-1e-9).groups or {}).values())
+    assert len(one) == 1 < len(none)
+
+
+# ------------------------------------------------------------------ FLUX
+
+
+def test_flux_tells_clients_with_other_inputs_or_other_labels_by_their_descriptors() -> None:
+    rng = generator(0, "latent")
+    labels = np.tile(np.arange(3), 40)
+    means = rng.uniform(size=(3, 16))
+
+    def described(mapping: list[int], shift: float) -> np.ndarray:
+        latent = means[labels] + shift + 0.02 * rng.normal(size=(len(labels), 16))
+        return flux.descriptor(latent, np.array(mapping)[labels], 2.0, 3)
+
+    kinds = [([0, 1, 2], 0.0), ([0, 1, 2], 0.5), ([1, 2, 0], 0.0)]
+    told = np.stack([described(*kind) for kind in kinds for _ in range(4)])
+    assert told.shape == (12, 2 * 3 * (1 + 3))
+    groups = flux.clustered(flux.scaled(told, 3))
+    # The knee parts the kinds; with four of each it may also leave one out, but joins no two.
+    kinds_of = [set(groups[4 * k : 4 * k + 4]) for k in range(3)]
+    assert not kinds_of[0] & kinds_of[1]
+    assert not kinds_of[0] & kinds_of[2]
+    assert not kinds_of[1] & kinds_of[2]
+
+
+def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes() -> None:
+    points = np.array([[0.0, 0], [0, 0.1], [0.1, 0], [5, 5], [5, 5.1], [-9, 9]])
+    groups = flux.clustered(points)
+    assert groups[5] not in groups[:5]
+    described = flux.descriptor(np.ones((4, 16)), np.array([0, 0, 1, 1]), 2.0, 3)
+    assert described[6 + 6 : 6 + 9].tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("trend", "now"),
+    [
+        ([0.2, 0.4], False),
+        ([0.2, 0.4, 0.6], False),
+        ([0.2, 0.4, 0.45], True),
+        ([0.1 * i for i in range(1, 9)], True),
+    ],
+)
+def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(
+    trend: list[float], now: bool
+) -> None:
+    assert flux.ready(trend, 10) is now
+
+
+# ------------------------------------------------------------------ the contest
+
+
+def test_who_makes_no_groups_has_none_to_be_exact_about() -> None:
+    job = SimpleNamespace(data="digits", family="rotation-2", seed=22, settings={}, config=config())
+    alone = compete(SimpleNamespace(**vars(job), criterion="ditto"))  # type: ignore[arg-type]
+    told = compete(SimpleNamespace(**vars(job), criterion="ifca"))  # type: ignore[arg-type]
+    assert alone["exact"] is None is alone["found"]
+    assert told["exact"] is (told["adjusted_rand_index"] == 1.0)
+    assert (told["groups"], told["told"]) == (2, "k = 2")
+    assert 0 <= told["worst"] <= told["accuracy"] <= 1
+
+
+@pytest.mark.slow
+def test_the_command_measures_all_methods_and_resumes(tmp_path: Path) -> None:
+    args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
+    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", str(tmp_path)]
+    command = [sys.executable, SCRIPT, *args]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    count = 2 * len(NAMES) - 1  # no IFCA with k = 0
+    assert f"{count} runs, 0 there, {count} to do." in first
+    again = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    assert f"{count} runs, {count} there, 0 to do." in again
+    with (tmp_path / "peers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == count
+    assert {row["method"] for row in rows} == set(NAMES)
+    assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+    assert "| digits | ifca |" in (tmp_path / "peers.md").read_text()
+    record = json.loads((tmp_path / "digits--rotation-2--ifca--0.json").read_text())
+    assert record["config"]["model"] == "mlp"
+
+
+def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_images() -> None:
+    from rotated_mnist import keys_of, mlp
+
+    keys = keys_of(Path("/data/mnist"), 120, 200, 15, seed=0, share=1.0)
+    assert keys["dataset-size"] == 120 * (200 + 50)
+    assert (keys["local-epochs"], keys["batch-size"], keys["momentum"]) == (10, 200, 0.0)
+    assert sum(p.numel() for p in mlp((1, 28, 28), 10).parameters()) == 159_010
+    with pytest.raises(ConfigError, match="1200 clients of 200 examples"):
+        keys_of(Path("/data/mnist"), 1200, 200, 300, seed=0, share=1.0)
