@@ -137,12 +137,17 @@ def answers(
     for i in np.flatnonzero(here):
         name = f"client-{i}"
         models = {"": state.tree.training_cluster(name).model}
+        probed = cfl.probes(state, name, server_round)
         if general := cfl.also_trains(state.tree, name, server_round):
             models[general.name] = general.grown.model
         for cluster, model in models.items():
             update = federation.clients.update(i, model.trained, rng)
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
+        if probed:
+            update = federation.clients.update(i, probed.model.trained, generator(seed, "probe", i))
+            length = float(np.linalg.norm(update))
+            yield Reply(name, Weights(update, np.zeros(0)), length, 1.0, probed.name, True)
 
 
 def leaf_of(state: CFLState, client: int) -> str:

@@ -17,9 +17,10 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.moving import Habit, Move, resembles, watch
+from cflower.algorithm.moving import Habit, Move, Moves, watch
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
 from cflower.algorithm.trial import Comparison, Measure, Standing, Trial, judge, not_again
 from cflower.ordering import in_order, natural_order
@@ -52,6 +53,8 @@ class Reply(NamedTuple):
     num_examples: float
     general: str = ""
     """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
+    probe: bool = False
+    """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,14 @@ class CFL:
             return None
         return split[server_round // self.inner_interval % len(split)]
 
+    def probes(self, state: CFLState, client: str, server_round: int) -> Cluster | None:
+        """The split cluster whose θ*_v a client that stands out trains beside its own model."""
+        habit = state.habits.get(client)
+        if not habit or not habit.probing or client in state.tree.unassigned:
+            return None
+        busy = self.also_trains(state.tree, client, server_round)
+        return None if busy else state.tree.clusters.get(habit.probing)
+
     def run_round(
         self,
         state: CFLState,
@@ -133,11 +144,15 @@ class CFL:
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
-        habits, moves = dict(state.habits), list(state.moves)
+        away: dict[str, Vector] = {}
+        walking = {move.client for move in state.moves}
         means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
         lengths: dict[str, list[float]] = {}
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
+            if reply.probe:
+                away[reply.client] = self._seen_of(reply.update)
+                continue
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
@@ -151,15 +166,13 @@ class CFL:
                 origins[start.name],
             )
             if reply.client in tree.unassigned:
-                if is_moving(reply.client, tree, moves):
-                    tree = self._walk(tree, reply.client, self._seen(heard), server_round, moves)
+                if reply.client in walking:
+                    away[reply.client] = self._seen(heard)
                 else:
                     tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
                 means.add(start.name, reply.update, self._weight(heard))
-        if self.moving:
-            tree = self._call_back(state.tree, tree, known, habits, moves, server_round)
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -180,10 +193,6 @@ class CFL:
             unplaced = set(settled) - placed if decision.sides else ()
             unassigned = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.unassigned}
             tree = tree.update(*clusters, unassigned=unassigned)
-            if leaf.name == ROOT and tree.root.is_leaf and ROOT in unassigned.values():
-                tree, decisions[-1] = self._open_root(
-                    leaf, tree, known, fresh, habits, decision, server_round, moves
-                )
         for name in lengths:
             learned = self._follow(tree.clusters[name].grown, means.mean(name))
             tree = tree.update(learned_on(tree.clusters[name], learned))
@@ -199,10 +208,10 @@ class CFL:
             decisions.append(
                 Decision(name, server_round, Outcome.ON_TRIAL, reason, mean_norm, longest)
             )
-        for client in tree.unassigned:
-            if is_moving(client, tree, moves):
-                known.pop(client, None)  # of a model that is not its own any more
-        return RoundResult(CFLState(tree, known, habits, tuple(moves)), tuple(decisions), forks)
+        after = CFLState(tree, known)
+        if self.moving:
+            after = self._moved(state, tree, known, away, decisions, server_round)
+        return RoundResult(after, tuple(decisions), forks)
 
     def judged(
         self,
@@ -313,104 +322,84 @@ class CFL:
             decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
         return replace(decision, children=names), [parent, *children]
 
-    def _call_back(
+    def _moved(
         self,
-        before: ParameterTree,
+        before: CFLState,
         tree: ParameterTree,
-        known: Mapping[str, KnownUpdate],
-        habits: dict[str, Habit],
-        moves: list[Move],
+        known: dict[str, KnownUpdate],
+        away: Mapping[str, Vector],
+        decisions: list[Decision],
         server_round: int,
-    ) -> ParameterTree:
-        """The members that have changed go back to the root, to walk down from there."""
-        for leaf in before.leaves:
-            norms = {
-                name: known[name].norm
+    ) -> CFLState:
+        """The state after members that changed have left and walked, see `Moves`.
+
+        Parameters
+        ----------
+        away : mapping of str to ndarray, shape (k,)
+            Updates, as similarity sees them, of models above the clients' own leaves.
+        decisions : list of Decision
+            That about the root changes if it is split by a member that changed.
+        """
+        new = {
+            leaf.name: {
+                name: known[name]
                 for name in leaf.members
-                if name not in before.unassigned
+                if name not in before.tree.unassigned
                 and name in known
                 and known[name].server_round == server_round
             }
-            after, changed = watch(habits, leaf.name, norms)
-            habits.update(after)
-            for client, reason in changed.items():
-                del habits[client]
-                tree = tree.called_back(client)
-                home = tree.clusters[leaf.name]
-                if forget := getattr(self.criterion, "without", None):
-                    tree = tree.update(replace(home, memory=forget(home.memory, client)))
-                moves.append(Move(server_round, client, leaf.name, ROOT, reason))
-        return tree
-
-    def _walk(
-        self,
-        tree: ParameterTree,
-        client: str,
-        vector: Vector,
-        server_round: int,
-        moves: list[Move],
-    ) -> ParameterTree:
-        """Algorithm 4 for a client that changed: one step down, or a branch of its own."""
-        where, left = tree.unassigned[client], tree.leaf_of(client)
-        if tree.clusters[where].on_trial:
-            return tree
-        edges = {child: tree.clusters[child].edge for child in tree.clusters[where].children}
-        fork = tree.fork(where, vector)
-        bar = resembles(edges)
-        told = f"its similarity to {fork.child} is {fork.similarities[fork.child]:.2f}"
-        if fork.similarities[fork.child] > bar:
-            tree, _ = tree.assign_step(client, vector)
-            name = tree.unassigned.get(client, fork.child)
-            back = "it belongs where it was" if name == left.name else "it belongs there now"
-            reason = f"{told}, above {bar:.2f}: {back}"
-        else:
-            name = tree.next_child(where)
-            branch = replace(
-                left,
-                name=name,
-                members=(),
-                born=server_round,
-                edge={client: vector},
-                memory={},
-                undone=(),
+            for leaf in before.tree.leaves
+        }
+        habits = dict(before.habits)
+        for name, updates in new.items():
+            habits |= watch(
+                habits, name, {client: update.norm for client, update in updates.items()}
             )
-            tree = tree.branched(client, branch)
-            reason = f"{told}, not above {bar:.2f}: it resembles nobody, and goes on alone"
-        moves.append(Move(server_round, client, left.name, name, reason))
-        return tree
+        moves = Moves(tree, habits, list(before.moves), server_round)
+        if tree.root.is_leaf:
+            self._open_root(moves, before, new[ROOT], decisions)
+        else:
+            for client, vector in away.items():
+                habit = habits.get(client)
+                if client in tree.unassigned:
+                    moves.step(client, vector)
+                elif habit and habit.held > 1 and habit.leaf == tree.leaf_of(client).name:
+                    moves.probed(client, vector)
+            for leaf in moves.tree.leaves:
+                moves.suspect(leaf)
+        forget = getattr(self.criterion, "without", lambda memory, client: memory)
+        for move in moves.made[len(before.moves) :]:
+            known.pop(move.client, None)  # an update of a model that is not its own any more
+            home = moves.tree.clusters[move.origin]
+            home = replace(home, memory=forget(home.memory, move.client))
+            moves.tree = moves.tree.update(home)
+        return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
 
     def _open_root(
         self,
-        leaf: Cluster,
-        tree: ParameterTree,
-        known: Mapping[str, KnownUpdate],
-        fresh: Mapping[str, KnownUpdate],
-        habits: dict[str, Habit],
-        decision: Decision,
-        server_round: int,
-        moves: list[Move],
-    ) -> tuple[ParameterTree, Decision]:
-        """The first that changed, where the root is the only leaf: it and the others part."""
-        name = tree.next_child(ROOT)
-        stay = replace(
-            tree.root,
-            name=name,
-            edge={client: self._seen(update) for client, update in fresh.items()},
-            undone=(),
-        )
-        root = replace(
-            leaf, members=tree.root.members, children=(name,), split_round=server_round, memory={}
-        )
-        tree = tree.update(root, stay)
-        for client, habit in habits.items():
-            habits[client] = habit._replace(leaf=name)
-        for client in tree.unassigned:
-            tree = self._walk(tree, client, self._seen(known[client]), server_round, moves)
-        children = tree.root.children
-        sides = tuple(tree.clusters[child].members for child in children)
-        reason = f"changed: {' and '.join(c for side in sides[1:] for c in side)}"
-        return tree, replace(
-            decision, outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
+        moves: Moves,
+        before: CFLState,
+        updates: Mapping[str, KnownUpdate],
+        decisions: list[Decision],
+    ) -> None:
+        """Part those that stand out for the second round from the others, who are at rest."""
+        changed, habits = {}, moves.habits
+        for client, update in updates.items():
+            if habits[client].held == 1 and client in before.known:
+                vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
+                if cosine_similarity(vectors)[0, 1] > 0:  # as it ever did, only longer for once
+                    habits[client] = habits[client]._replace(held=0, factor=0.0)
+            if habits[client].held > 1:
+                changed[client] = self._seen(update)
+        if not 0 < len(changed) < len(updates):
+            return
+        stay = {name: self._seen(new) for name, new in updates.items() if name not in changed}
+        moves.open_root(before.tree.root, stay, changed)
+        children = moves.tree.root.children
+        sides = tuple(moves.tree.clusters[child].members for child in children)
+        reason = f"{' and '.join(changed)} changed"
+        decisions[0] = replace(
+            decisions[0], outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
         )
 
     @staticmethod
@@ -455,11 +444,9 @@ class CFL:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
 
-
-def is_moving(client: str, tree: ParameterTree, moves: Iterable[Move]) -> bool:
-    """Whether a client on its way down the tree once had a place, and was called back."""
-    last = [move for move in moves if move.client == client][-1:]
-    return client in tree.unassigned and any(tree.clusters[m.target].children for m in last)
+    def _seen_of(self, update: Weights) -> Vector:
+        """The same of an update that is not kept."""
+        return self.projection.seen(self.projection.keep(update.trained))
 
 
 def learned_on(cluster: Cluster, learned: Cluster) -> Cluster:

@@ -1,13 +1,19 @@
-"""When a member of a leaf has changed: its updates suddenly stand out, and go on doing so.
+"""Members that change: their updates suddenly stand out, and Algorithm 4 says where they belong.
 
 Not in the paper, in which a client never leaves its leaf. A member that fits sends updates about
-as long, beside those of the leaf's other members, as it ever did. One whose data change sends
+as long, beside those of its leaf's other members, as it ever did. One whose data change sends
 longer ones at once, for its leaf's model has nothing of what it needs now. Lengths are compared
 on a logarithmic scale, where a factor common to all, such as a decaying learning rate, adds the
-same to each, so nothing here has a unit. What becomes of the member is Algorithm 4's to say.
+same to each, so nothing here has a unit.
+
+That is only a suspicion: a client also stands out when its training goes astray for once. So it
+trains, beside its leaf's model, the models that its leaf was split from, which stay as they were;
+and as long as its updates of them are like those of its own branch, nothing happens. Where they
+are not, it leaves for the branch that they are like, or goes on alone if they are like none.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Vector
 
 CHANCE = 0.01
 """Probability that chance alone makes any member of a leaf stand out in all rounds so far."""
@@ -27,14 +34,19 @@ class Habit(NamedTuple):
 
     leaf: str
     heard: int = 0
+    """Rounds that count as habit."""
     mean: float = 0.0
     """Of the logarithm of their length over the median length of the leaf's of the same round."""
     squares: float = 0.0
     """Sum of squared deviations from that mean."""
     longest: float = -np.inf
     """Logarithm of the longest one's length, but for the first, which a new leaf makes long."""
-    standing_out: float = 0.0
-    """By what factor its last update stood out, which does not count as habit; 0: it did not."""
+    held: int = 0
+    """Rounds in a row, up to now, that it has stood out for."""
+    factor: float = 0.0
+    """How many times as long as usual its update was in the first of these."""
+    probing: str = ""
+    """The split cluster whose model it trains beside its own, as that was when it was split."""
 
     def usual(self, share: float, length: float) -> "Habit":
         """With a round in which it did not stand out."""
@@ -46,24 +58,25 @@ class Habit(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What became of a member that changed: a step away from its leaf, or to a leaf."""
+    """A client left its leaf, or arrived at one after that."""
 
     server_round: int
     client: str
     origin: str
-    """The cluster that it was in, or whose model it trained."""
+    """The leaf that it was a member of."""
     target: str
+    """The leaf that it is a member of from now on, or a split cluster that it walks down from."""
     reason: str
+    """One sentence with the figures behind it."""
 
 
-def watch(
-    habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]
-) -> tuple[dict[str, Habit], dict[str, str]]:
-    """One round of one leaf: what its members' habits are now, and who has changed, with why.
+def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) -> dict[str, Habit]:
+    """One round of one leaf: its members' habits, which also tell who stands out.
 
-    A member has changed when its update is longer than all before it (in this leaf), and by more
-    standard errors longer beside the others', than chance makes anybody's in so many rounds; and
-    its next update is as long again.
+    A member stands out when its update is longer than all before it in this leaf, and by more
+    standard errors longer beside the others' than chance makes anybody's in so many rounds; or
+    when most of the members have longer ones than ever at once. It goes on standing out as long as
+    its updates are longer than those before.
 
     Parameters
     ----------
@@ -73,49 +86,45 @@ def watch(
         ‖Δ_i‖ of the members heard from in this round.
     """
     lengths = {c: float(np.log(n)) for c, n in norms.items() if 0 < n < np.inf}
-    if not lengths:
-        return {}, {}
-    middle = float(np.median(list(lengths.values())))
+    middle = float(np.median(list(lengths.values()))) if lengths else 0.0
     before = {
         c: habits[c] if c in habits and habits[c].leaf == leaf else Habit(leaf) for c in lengths
     }
     freedom = sum(max(0, habit.heard - 1) for habit in before.values())
     scatter = np.sqrt(sum(habit.squares for habit in before.values()) / max(1, freedom))
-    after, changed = {}, {}
-    for client, length in lengths.items():
-        habit, share = before[client], length - middle
-        longer = length > habit.longest and habit.heard >= LEAST
-        if habit.standing_out and longer:
-            changed[client] = (
-                f"its update was {habit.standing_out:.1f} times as long as usual, beside those of "
-                "the others, and the next one is longer than all before, too"
-            )
-        if longer and not habit.standing_out and scatter > 0:
+    longer = {c for c, h in before.items() if h.heard >= LEAST and lengths[c] > h.longest}
+    most = 2 * len(longer) > len(lengths)
+    after = {}
+    for client, habit in before.items():
+        share = lengths[client] - middle
+        errors = 0.0
+        if client in longer and scatter > 0:
             errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.heard))
-            if stdtr(freedom, -errors) < CHANCE / (len(lengths) * habit.heard):
-                after[client] = habit._replace(standing_out=float(np.exp(share - habit.mean)))
-                continue
-        after[client] = habit.usual(share, length)
-    return after, changed
+        chance = CHANCE / (len(lengths) * max(1, habit.heard))
+        if client in longer and (habit.held or most or stdtr(freedom, -errors) < chance):
+            factor = habit.factor or float(np.exp(share - habit.mean))
+            after[client] = habit._replace(held=habit.held + 1, factor=factor)
+        else:
+            after[client] = habit.usual(share, lengths[client])
+    return after
 
 
-def resembles(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> float:
-    """The similarity to a branch above which a client resembles it, rather than nobody.
+def resemblance(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> dict[str, float]:
+    """For each branch of a fork the similarity above which a client resembles it.
 
-    Halfway between the medians, over the clients of a fork, of their largest cosine to others of
-    their own branch and of that to the other branches. Where there is only one branch or no
-    company, nothing is known, and nobody resembles it.
+    Halfway between the medians, over the clients of the fork, of their largest cosine to others of
+    their own branch and of that to other branches; where nobody has company, the latter.
 
     Parameters
     ----------
     edges : mapping of str to mapping of str to ndarray, shape (k,)
-        Δ_e of every branch of the fork (eq. 47).
+        Δ_e of every branch (eq. 47).
 
     Examples
     --------
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
-    >>> resembles({"0.0": {"a": up, "b": up}, "0.1": {"c": right}})
-    0.5
+    >>> resemblance({"0.0": {"a": up, "b": up}, "0.1": {"c": right}})
+    {'0.0': 0.5, '0.1': 0.5}
     """
     branch = np.array([name for name, edge in edges.items() for _ in edge])
     cosines = cosine_similarity(np.stack([v for edge in edges.values() for v in edge.values()]))
@@ -123,6 +132,134 @@ def resembles(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> float:
     same = branch[:, None] == branch
     within = np.where(same, cosines, -np.inf).max(axis=1)
     across = np.where(same, -np.inf, cosines).max(axis=1)
-    if same.all() or not np.isfinite(within).any():
-        return 1.0
-    return float(np.median(within[np.isfinite(within)]) + np.median(across)) / 2
+    known = [
+        float(np.median(part[np.isfinite(part)]))
+        for part in (within, across)
+        if np.isfinite(part).any()
+    ]
+    return dict.fromkeys(edges, float(np.mean(known)))
+
+
+def loyalty(edge: Mapping[str, NDArray[np.floating]]) -> float:
+    """How alike the clients of a branch are at least: of each the largest cosine to the others.
+
+    Infinite for a branch of one client, of which nothing is known.
+    """
+    if len(edge) < 2:
+        return np.inf
+    cosines = cosine_similarity(np.stack(list(edge.values())))
+    np.fill_diagonal(cosines, -np.inf)
+    return float(cosines.max(axis=1).min())
+
+
+@dataclass
+class Moves:
+    """The moves of one round: made of the state before it, read when it is over.
+
+    Attributes
+    ----------
+    tree : ParameterTree
+    habits : dict of str to Habit
+    made : list of Move
+        All of the run, those of this round last.
+    server_round : int
+    """
+
+    tree: ParameterTree
+    habits: dict[str, Habit]
+    made: list[Move]
+    server_round: int
+
+    def suspect(self, leaf: Cluster) -> None:
+        """Let the members of a leaf that stand out train what it was split from.
+
+        Not while a split above them is on trial.
+        """
+        above = self.tree.path(leaf.name)[:-1]
+        ready = bool(above) and not any(cluster.on_trial for cluster in above)
+        for client in leaf.members:
+            habit = self.habits.get(client)
+            if ready and habit and habit.held and habit.leaf == leaf.name and not habit.probing:
+                self.habits[client] = habit._replace(probing=ROOT)
+
+    def probed(self, client: str, vector: Vector) -> None:
+        """What a client that stands out for the second round makes of the model above its leaf."""
+        habit, leaf = self.habits[client], self.tree.leaf_of(client)
+        where = self.tree.clusters[habit.probing]
+        own = next(c for c in where.children if f"{leaf.name}.".startswith(f"{c}."))
+        fork = self.tree.fork(where.name, vector)
+        edges = {child: self.tree.clusters[child].edge for child in where.children}
+        bar = resemblance(edges)[fork.child]
+        here = fork.similarities[own]
+        if here >= loyalty(edges[own]) or (fork.child == own and here > bar):
+            probing = own if self.tree.clusters[own].children else ""
+            self.habits[client] = habit._replace(
+                probing=probing,
+                held=habit.held if probing else 0,
+                factor=habit.factor if probing else 0.0,
+            )
+            return
+        since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
+        self.habits.pop(client)
+        self.tree = self.tree.called_back(client, where.name)
+        self.step(client, vector, since)
+
+    def step(self, client: str, vector: Vector, since: str = "") -> None:
+        """One step down for a client that left its leaf, or a leaf of its own (Algorithm 4)."""
+        where, left = self.tree.clusters[self.tree.unassigned[client]], self.tree.leaf_of(client)
+        if where.on_trial:
+            return
+        fork = self.tree.fork(where.name, vector)
+        alike = fork.similarities[fork.child]
+        edges = {child: self.tree.clusters[child].edge for child in where.children}
+        bar = resemblance(edges)[fork.child]
+        told = f"its update of {where.name} is most like those of {fork.child}: cosine {alike:.2f}"
+        if alike > bar and len(edges) > 1:
+            self.tree, _ = self.tree.assign_step(client, vector)
+            target = self.tree.unassigned.get(client, fork.child)
+            told = f"{told}, more than {bar:.2f}"
+        else:
+            target = self.tree.next_child(where.name)
+            branch = replace(
+                left,
+                name=target,
+                members=(),
+                born=self.server_round,
+                edge={client: vector},
+                memory={},
+                undone=(),
+            )
+            self.tree = self.tree.branched(client, branch)
+            told = f"{told}, not more than {bar:.2f}: it resembles nobody and goes on alone"
+        reason = "; ".join(filter(None, (since, told)))
+        self.made.append(Move(self.server_round, client, left.name, target, reason))
+
+    def open_root(
+        self, before: Cluster, vectors: Mapping[str, Vector], changed: Mapping[str, Vector]
+    ) -> None:
+        """The first members that changed, where the root is the only leaf: the others part from them.
+
+        Parameters
+        ----------
+        before : Cluster
+            The root at the start of the round.
+        vectors, changed : mapping of str to ndarray, shape (k,)
+            Updates of the root's model, of the members that stay and of those that changed.
+        """
+        name = self.tree.next_child(ROOT)
+        stay = replace(self.tree.root, name=name, edge=dict(vectors), undone=())
+        root = replace(
+            before,
+            members=self.tree.root.members,
+            children=(name,),
+            split_round=self.server_round,
+            memory={},
+        )
+        self.tree = self.tree.update(root, stay)
+        for client, vector in changed.items():
+            habit = self.habits.pop(client)
+            self.tree = self.tree.called_back(client, ROOT)
+            since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
+            self.step(client, vector, since)
+        for client, habit in self.habits.items():
+            self.habits[client] = habit._replace(leaf=name)

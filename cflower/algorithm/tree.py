@@ -278,9 +278,9 @@ class ParameterTree:
         leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
         return self._settle(client, leaf.name, unassigned), fork
 
-    def called_back(self, client: str) -> "ParameterTree":
-        """A member whose place is no longer certain: it trains the root's model next."""
-        return self.update(unassigned={**self.unassigned, client: ROOT})
+    def called_back(self, client: str, name: str) -> "ParameterTree":
+        """A member whose place is no longer certain: it walks down from an inner cluster again."""
+        return self.update(unassigned={**self.unassigned, client: name})
 
     def branched(self, client: str, branch: Cluster) -> "ParameterTree":
         """A client that resembles no branch gets one of its own, a child of where it walked."""

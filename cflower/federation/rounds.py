@@ -158,6 +158,10 @@ class Rounds(StrategySettings):
         assert self._cfl is not None
         general = {c: self._cfl.also_trains(self.tree, c, server_round) for c in drawn}
         also = {client: cluster.grown for client, cluster in general.items() if cluster}
+        self._probed = {}
+        for client in drawn if self._own_start else ():
+            if above := self._cfl.probes(self.state, client, server_round):
+                also[client], self._probed[client] = above, above.name
         return [
             message
             for models in (assigned, also)
@@ -171,7 +175,9 @@ class Rounds(StrategySettings):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
-        this = TrainingRound(self.state, self.layout, self._messenger, self.max_norm_ratio)
+        this = TrainingRound(
+            self.state, self.layout, self._messenger, self.max_norm_ratio, self._probed
+        )
         self._round = this
         before = len(self.state.moves)
         result = self._cfl.run_round(

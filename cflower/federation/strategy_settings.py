@@ -89,6 +89,7 @@ class StrategySettings(Strategy):
         self._observers = Observers(observers)
         self._cfl: CFL | None = None
         self._round: TrainingRound | None = None
+        self._probed: dict[str, str] = {}
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None

@@ -38,6 +38,8 @@ class TrainingRound:
         What was decided about every leaf.
     result : RoundResult or None
         What the algorithm made of the replies, before splits on trial are judged.
+    probed : mapping of str to str
+        The split cluster whose θ*_v each client that stands out was sent, see `CFL.probes`.
     general : dict of str to dict
         What clients measured in training an inner cluster's model, by its name.
     """
@@ -46,6 +48,7 @@ class TrainingRound:
     layout: Layout
     messenger: ClientMessenger
     max_norm_ratio: float = 0.0
+    probed: Mapping[str, str] = field(default_factory=dict)
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -66,9 +69,12 @@ class TrainingRound:
         """The usable replies; the others are set aside with their reason."""
         tree = self.state.tree
         watch = NormFilter(tree, self.state.known, self.max_norm_ratio)
-        for client, update, norm, measured, general in watch.sift(
+        for client, update, norm, measured, general, probe in watch.sift(
             self._read(replies), self.messenger.set_aside
         ):
+            if probe:
+                yield Reply(client, update, norm, measured.num_examples, general, probe)
+                continue
             if general:
                 self.general.setdefault(general, {})[client] = measured
                 yield Reply(client, update, norm, measured.num_examples, general)
@@ -94,10 +100,12 @@ class TrainingRound:
             cluster = self.state.tree.training_cluster(client)
             sent = self.messenger.model_of(message) or cluster.name
             general = "" if sent == cluster.name else sent
-            origin = self.state.tree.clusters[sent].grown.model if general else cluster.model
+            probe = bool(general) and self.probed.get(client) == sent
+            above = self.state.tree.clusters[sent]
+            origin = above.grown.model if general and not probe else above.model
             try:
                 weighted_by = self.messenger.keys.weighted_by
                 answer = read_train_reply(client, message, self.layout, weighted_by, origin)
-                yield answer._replace(general=general)
+                yield answer._replace(general=general, probe=probe)
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
