@@ -145,7 +145,7 @@ def answers(
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
         if probed:
-            update = federation.clients.update(i, probed.model.trained, generator(seed, "probe", i))
+            update = federation.clients.update(i, probed.model.trained, generator(0, name))
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, 1.0, probed.name, True)
 

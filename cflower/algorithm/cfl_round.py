@@ -389,7 +389,7 @@ class CFL:
                 vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
                 if cosine_similarity(vectors)[0, 1] > 0:  # as it ever did, only longer for once
                     habits[client] = habits[client]._replace(held=0, factor=0.0)
-            if habits[client].held > 1:
+            if habits[client].held > 1 and habits[client].factor:
                 changed[client] = self._seen(update)
         if not 0 < len(changed) < len(updates):
             return

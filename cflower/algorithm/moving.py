@@ -44,7 +44,8 @@ class Habit(NamedTuple):
     held: int = 0
     """Rounds in a row, up to now, that it has stood out for."""
     factor: float = 0.0
-    """How many times as long as usual its update was in the first of these."""
+    """How many times as long as usual, beside the others', its update was in the first of these; 0
+    where most of them stood out at once."""
     probing: str = ""
     """The split cluster whose model it trains beside its own, as that was when it was split."""
 
@@ -101,8 +102,9 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
         if client in longer and scatter > 0:
             errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.heard))
         chance = CHANCE / (len(lengths) * max(1, habit.heard))
-        if client in longer and (habit.held or most or stdtr(freedom, -errors) < chance):
-            factor = habit.factor or float(np.exp(share - habit.mean))
+        alone = bool(stdtr(max(1, freedom), -errors) < chance)
+        if client in longer and (habit.held or alone or most):
+            factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor
             after[client] = habit._replace(held=habit.held + 1, factor=factor)
         else:
             after[client] = habit.usual(share, lengths[client])
@@ -199,7 +201,9 @@ class Moves:
                 factor=habit.factor if probing else 0.0,
             )
             return
-        since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
+        since = "its updates, as most of its leaf's, are longer than ever"
+        if habit.factor:
+            since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
         self.habits.pop(client)
         self.tree = self.tree.called_back(client, where.name)
         self.step(client, vector, since)
@@ -237,7 +241,7 @@ class Moves:
     def open_root(
         self, before: Cluster, vectors: Mapping[str, Vector], changed: Mapping[str, Vector]
     ) -> None:
-        """The first members that changed, where the root is the only leaf: the others part from them.
+        """The first that changed, where the root is the only leaf: the others part from them.
 
         Parameters
         ----------
