@@ -27,6 +27,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
+"""With another value of one of these, clients have other examples."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
@@ -68,6 +70,7 @@ class RunConfig(TrainingSettings, DataSettings):
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
     max_norm_ratio: float = number(0.0, least=0)
+    max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
@@ -96,6 +99,11 @@ class RunConfig(TrainingSettings, DataSettings):
                 f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
                 ">= 1: below that, updates of the usual length would be set aside."
             )
+        if 0 < self.max_influence < 1:
+            raise ConfigError(
+                f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
+                ">= 1: below that, a usual client would not count for one."
+            )
         if self.privacy == "permutation" and self.similarity_layers != "*":
             raise ConfigError(
                 f"Got similarity-layers={self.similarity_layers!r}, but with privacy="
@@ -106,11 +114,10 @@ class RunConfig(TrainingSettings, DataSettings):
                 f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
                 f"{self.privacy!r}: set privacy='permutation' or leave it empty."
             )
-        predicts_words, text = self.model == "lstm", self.dataset.startswith("text:")
-        if predicts_words is not text and not names_own_code(self.model):
+        if (self.model == "lstm") is not self.is_text and not names_own_code(self.model):
             raise ConfigError(
                 f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
-                "predicts the next word, and it needs dataset='text:FOLDER' or 'text:NAME'."
+                "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'."
             )
         classes = self.classes
         if self.class_names and (

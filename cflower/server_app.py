@@ -13,10 +13,11 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
-from cflower.errors import CFlowerError, FederationError
+from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.data_spec import DataSpec, most_common
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.layout import Layout
 from cflower.federation.observers import Observer
 from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
 from cflower.federation.reports import FinalReport
@@ -79,6 +80,8 @@ def run(
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
     recorder.baselines = {} if config.baselines else None
     train(strategy, grid, model, config)
+    if recorder.problem:
+        raise RunFolderError(f"{recorder.problem}.")
     for method in BASELINES if config.baselines else ():
         recorder.say(f"Training a baseline: {BASELINES[method]}.")
         alike = replace(config, method=method, baselines=False, fraction_evaluate=0.0)
@@ -110,7 +113,8 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     spec, seeds = most_common(told), SeedAgreement.among(told, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
     roll_call.gather(grid, config.min_available_nodes)
-    return ask_first_model(grid, roll_call) if private else initial_model(config, spec)
+    model = initial_model(config, spec)
+    return ask_first_model(grid, roll_call, Layout.of(model)) if private else model
 
 
 def strategy_of(
@@ -134,6 +138,7 @@ def strategy_of(
         similarity_layers=config.similarity_layers,
         projection_dim=config.projection_dim,
         max_norm_ratio=config.max_norm_ratio,
+        max_influence=config.max_influence,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
         moving=None if config.moving else False,

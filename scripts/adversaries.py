@@ -1,12 +1,16 @@
 """Clients that spoil the training: are they separated, and are the others as good as without them?
 
-    python scripts/adversaries.py --data digits,mnist=/data/mnist --seeds 0-2
+    python scripts/adversaries.py --data digits,mnist=/data/mnist,table --seeds 0-2
 
-Each attack is run with cflower's defaults, with conventional federated learning, and while the
-adversaries stay away, which leaves the others exactly the same examples:
+Each attack is run with cflower's defaults, and while the adversaries stay away, which leaves the
+others exactly the same examples. With Δ the update of an honest client with the same examples:
 
 - ``labels``: their labels say nothing about their inputs (``shift = "label-noise"``);
-- ``reversed``: they train as the others do and send θ − Δθ in place of θ + Δθ.
+- ``reversed``, ``x10``, ``x-10``, ``x100``, ``x-100``, ``x1e30``: they send -Δ, 10 Δ, ...;
+- ``examples``: they send -Δ and claim 10^12 examples;
+- ``collude``: a fifth of all clients sends one and the same -3 Δ and claims 10^12 examples;
+- ``sleeper``: in a federation of two groups, with permuted labels, they behave until their cluster
+  is one that came out of a split; from then on they send -10 Δ and claim 10^12 examples.
 """
 
 import tempfile
@@ -19,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from battery import folders, numbers
 from command import quieten_flower, start, write_table
-from flwr.app import Context, Message, MessageType
+from flwr.app import ArrayRecord, Context, Message, MessageType
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -33,23 +37,59 @@ from cflower.federation.layout import UNTRAINED, is_trained
 from cflower.ordering import in_order
 
 Client = Callable[[Message, Context], Message]
-ATTACKS = ("labels", "reversed")
+FACTORS = {"reversed": -1, "x10": 10, "x-10": -10, "x100": 100, "x-100": -100, "x1e30": 1e30}
+ATTACKS = ("labels", *FACTORS, "examples", "collude", "sleeper")
+CLAIMED = 10**12
+"""Examples."""
 
 
-def reverse(message: Message, context: Context) -> Message:
-    """An answer to training with the update turned round."""
+def scaled(received: ArrayRecord, trained: ArrayRecord, factor: float) -> ArrayRecord:
+    """θ + factor · Δ, with Δ the update of θ that was trained."""
+    arrays = {}
+    for key, array in trained.items():
+        values = array.numpy()
+        if is_trained(key, values.dtype, UNTRAINED):
+            old = received[key].numpy()
+            values = (old + factor * (values.astype(float) - old)).astype(values.dtype)
+        arrays[key] = values
+    return record_of(arrays)
+
+
+def spoil(
+    message: Message, context: Context, factor: float, claimed: int = 0, awake: str = ""
+) -> Message:
+    """An answer to training with the update scaled, and with a claimed number of examples.
+
+    ``awake`` is how the names of the clusters begin in which the client does so.
+    """
     received = dict(message.content.array_records)
+    cluster = str(message.content.config_records.get("config", {}).get("cluster", ""))
     reply = client_app(message, context)
-    if message.metadata.message_type == MessageType.TRAIN and not reply.has_error():
-        old, new = received["arrays"], reply.content.array_records["arrays"]
-        arrays = {}
-        for key, array in new.items():
-            values = array.numpy()
-            if is_trained(key, values.dtype, UNTRAINED):
-                values = 2 * old[key].numpy() - values
-            arrays[key] = values
-        reply.content["arrays"] = record_of(arrays)
+    if reply.has_error() or not cluster.startswith(awake):
+        return reply
+    if message.metadata.message_type == MessageType.TRAIN:
+        reply.content["arrays"] = scaled(
+            received["arrays"], reply.content.array_records["arrays"], factor
+        )
+    for record in reply.content.metric_records.values() if claimed else ():
+        record["num-examples"] = claimed
     return reply
+
+
+def collusion() -> Client:
+    """Clients that all send what the first of them made of the same message."""
+    agreed: dict[tuple[Any, ...], Message] = {}
+
+    def client(message: Message, context: Context) -> Message:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return spoil(message, context, 1, CLAIMED)
+        asked = message.content.config_records["config"]
+        key = asked["server-round"], asked["cluster"]
+        if key not in agreed:
+            agreed[key] = spoil(message, context, -3, CLAIMED)
+        return Message(agreed[key].content, reply_to=message)
+
+    return client
 
 
 def stay_away(message: Message, context: Context) -> Message:
@@ -78,21 +118,35 @@ def one_run(keys: dict[str, Any], clients: int, behave: Client) -> dict[str, Any
         return simulate(behave, clients, server_app=server, run_config=config)
 
 
-def without(clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, Any]:
+def without(clients: int, adversaries: int, keys: dict[str, Any], attack: str) -> dict[str, Any]:
     """The summary of a run in which the last clients stay away."""
     honest = clients - adversaries
-    keys = keys | {"shift": "none", "min-available-nodes": honest}
+    keys = keys | shift_of(attack) | {"min-available-nodes": honest}
     return one_run(keys, clients, only(range(honest, clients), stay_away))
 
 
 def attacked(attack: str, clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, Any]:
     """The summary of a run in which the last clients are adversaries."""
     honest = clients - adversaries
-    keys = keys | {"shift": "none", "min-available-nodes": clients}
-    if attack == "reversed":
-        return one_run(keys, clients, only(range(honest, clients), reverse))
-    sizes = {"num-groups": 2, "group-sizes": f"{honest},{adversaries}"}
-    return one_run(keys | {"shift": "label-noise"} | sizes, clients, client_app)
+    keys = keys | shift_of(attack) | {"min-available-nodes": clients}
+    if attack == "labels":
+        sizes = {"num-groups": 2, "group-sizes": f"{honest},{adversaries}"}
+        return one_run(keys | {"shift": "label-noise"} | sizes, clients, client_app)
+    behave: Client = {
+        "examples": partial(spoil, factor=-1, claimed=CLAIMED),
+        "collude": collusion(),
+        "sleeper": partial(spoil, factor=-10, claimed=CLAIMED, awake="0."),
+    }.get(attack) or partial(spoil, factor=FACTORS[attack])
+    return one_run(keys, clients, only(range(honest, clients), behave))
+
+
+def shift_of(attack: str) -> dict[str, Any]:
+    """What makes the honest clients differ: nothing, or what makes a split."""
+    return (
+        {"shift": "label-permutation", "num-groups": 2}
+        if attack == "sleeper"
+        else {"shift": "none"}
+    )
 
 
 def accuracy(summary: dict[str, Any], honest: int) -> float:
@@ -106,48 +160,72 @@ def separated(summary: dict[str, Any], honest: int) -> bool:
     return not set(placed[:honest]) & set(placed[honest:])
 
 
+def places(data: str, scratch: Path) -> dict[str, dict[str, Any]]:
+    """The run-config keys of each data set; ``table`` is written out of scikit-learn."""
+    found, rest = {}, [part for part in data.split(",") if part.strip() != "table"]
+    for name, folder in folders(",".join(rest)).items() if rest else ():
+        found[name] = {"dataset": folder or name, "model": "mlp"}
+    if len(rest) < len(data.split(",")):
+        from sklearn.datasets import load_breast_cancer
+
+        table = load_breast_cancer(as_frame=True)
+        scaled_to_one = (table.data - table.data.mean()) / table.data.std()
+        scaled_to_one.assign(label=table.target).to_csv(scratch / "train.csv", index=False)
+        found["table"] = {"dataset": str(scratch), "model": "linear"}
+    return found
+
+
 def main(
-    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
+    data: Annotated[
+        str, typer.Option(help="digits, NAME=FOLDER, table (breast cancer); commas.")
+    ] = "digits",
     seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
-    clients: Annotated[int, typer.Option(min=4)] = 20,
-    adversaries: Annotated[int, typer.Option(min=1)] = 3,
-    examples: Annotated[int, typer.Option(min=10, help="A client; digits: all there are.")] = 200,
+    attacks: Annotated[str, typer.Option(help="all, or some; commas.")] = "all",
+    clients: Annotated[int, typer.Option(min=5)] = 20,
+    adversaries: Annotated[int, typer.Option(min=1, help="But for collude: a fifth.")] = 3,
+    examples: Annotated[int, typer.Option(min=10, help="A client, of an image set.")] = 200,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
-    model: str = "mlp",
     out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
 ) -> None:
-    """Measure both attacks and print the table."""
+    """Measure the attacks and print the table."""
     quieten_flower()
-    table = Table("data", "attack", "seed", "separated", "first split")
-    for heading in ("accuracy", "without them", "federated", "difference"):
+    table, lines = Table("data", "attack", "seed", "separated", "clusters"), []
+    for heading in ("accuracy", "without them", "difference"):
         table.add_column(heading, justify="right")
-    lines, honest = [], clients - adversaries
-    jobs = [(*source, seed) for source in folders(data).items() for seed in numbers(seeds)]
-    for name, folder, seed in track(jobs, "Measuring", console=Console(stderr=True)):
-        size = 0 if name == "digits" else clients * examples
-        keys = {"dataset": folder or name, "dataset-size": size, "model": model, "seed": seed}
-        keys |= {"num-server-rounds": rounds}
-        alone = accuracy(without(clients, adversaries, keys), honest)
-        for attack in ATTACKS:
-            found = attacked(attack, clients, adversaries, keys)
-            flat = attacked(attack, clients, adversaries, keys | {"method": "federated"})
-            line = {
-                "data": name,
-                "attack": attack,
-                "seed": seed,
-                "separated": separated(found, honest),
-                "clusters": len(found["clusters"]),
-                "first_split": min((split["round"] for split in found["splits"]), default=None),
-                "clustered": accuracy(found, honest),
-                "without": alone,
-                "federated": accuracy(flat, honest),
-            }
-            lines.append(line)
-            gap = line["clustered"] - alone
-            figures = [line["clustered"], alone, line["federated"]]
+    asked = ATTACKS if attacks == "all" else tuple(attacks.split(","))
+    with tempfile.TemporaryDirectory() as scratch:
+        there = places(data, Path(scratch))
+        jobs = [(n, s, a) for n in there for s in numbers(seeds) for a in asked]
+        known: dict[tuple[Any, ...], float] = {}
+        for name, seed, attack in track(jobs, "Measuring", console=Console(stderr=True)):
+            # The table has 569 rows.
+            among = clients // 2 if name == "table" else clients
+            bad = among // 5 if attack == "collude" else max(1, adversaries * among // clients)
+            size = clients * examples if name not in ("digits", "table") else 0
+            keys = {**there[name], "dataset-size": size, "seed": seed, "num-server-rounds": rounds}
+            setting = name, seed, bad, attack == "sleeper"
+            if setting not in known:
+                known[setting] = accuracy(without(among, bad, keys, attack), among - bad)
+            found = attacked(attack, among, bad, keys)
+            lines.append(
+                {
+                    "data": name,
+                    "attack": attack,
+                    "clients": among,
+                    "adversaries": bad,
+                    "seed": seed,
+                    "separated": separated(found, among - bad),
+                    "clusters": len(found["clusters"]),
+                    "first_split": min((one["round"] for one in found["splits"]), default=None),
+                    "excluded": len(found["excluded"]),
+                    "clustered": accuracy(found, among - bad),
+                    "without": known[setting],
+                }
+            )
+            line = lines[-1]
             row = [name, attack, str(seed), "yes" if line["separated"] else "no"]
-            row += [str(line["first_split"]), *(f"{figure:.4f}" for figure in figures)]
-            table.add_row(*row, f"{gap:+.4f}")
+            row += [str(line["clusters"]), f"{line['clustered']:.4f}", f"{line['without']:.4f}"]
+            table.add_row(*row, f"{line['clustered'] - line['without']:+.4f}")
             if out:
                 write_table(lines, out)
     console = Console()

@@ -55,6 +55,10 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"method": "clusterd"}, "did you mean 'clustered'?"),
         ({"group-sizes": "6,x"}, "Got group-sizes='6,x', but expected whole numbers above 0"),
         ({"partitioner": "natural-id"}, "needs natural-id-column"),
+        (
+            {"max-influence": 0.5},
+            "max-influence=0.5, but expected 0 (no limit) or a number >= 1",
+        ),
         ({"max-norm-ratio": 0.5}, "Got max-norm-ratio=0.5, but expected 0 (off) or a number >= 1"),
         ({"exclude-after": -1}, "Got exclude-after=-1, but expected a number >= 0."),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),

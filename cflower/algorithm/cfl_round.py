@@ -40,6 +40,8 @@ class KnownUpdate(NamedTuple):
     num_examples: float
     origin: Vector
     """What is kept of the θ_c it started from; one array for all clients of a round."""
+    share: float = 1.0
+    """How much of its weight counts."""
 
 
 class Reply(NamedTuple):
@@ -53,6 +55,8 @@ class Reply(NamedTuple):
     num_examples: float
     general: str = ""
     """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
+    share: float = 1.0
+    """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
 
@@ -164,6 +168,7 @@ class CFL:
                 reply.norm,
                 reply.num_examples,
                 origins[start.name],
+                reply.share,
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
@@ -438,7 +443,11 @@ class CFL:
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""
-        return update.num_examples if self.weighting == "examples" else 1.0
+        return self.weight_of(update.num_examples) * update.share
+
+    def weight_of(self, num_examples: float) -> float:
+        """What a client with so many examples would weigh if all of it counted."""
+        return num_examples if self.weighting == "examples" else 1.0
 
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""

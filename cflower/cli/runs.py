@@ -101,7 +101,7 @@ def report(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Also write pictures for papers (PNG and SVG) into this folder."),
+        typer.Option(help="Also write pictures for papers (PNG, SVG and PDF) into this folder."),
     ] = None,
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""

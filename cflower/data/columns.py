@@ -27,6 +27,8 @@ SHOWN = 20
 class Roles:
     """Which column is what, by name; empty: found by its type or by a usual name.
 
+    The last two say how the inputs are read.
+
     Attributes
     ----------
     label, inputs, group, natural_id : str
@@ -34,6 +36,10 @@ class Roles:
         ``group-column`` and ``natural-id-column``.
     topic : str
         A column that tells the topic of an example; empty if nobody asks.
+    tokens : str
+        Of texts: one of `cflower.data.options.TOKENS`; empty: of words, if there are texts.
+    series_channels : int
+        Of rows of numbers that are a time series: how many belong to one moment; else 0.
     """
 
     label: str = ""
@@ -41,6 +47,8 @@ class Roles:
     group: str = ""
     natural_id: str = ""
     topic: str = ""
+    tokens: str = ""
+    series_channels: int = 0
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -129,3 +129,25 @@ def _channels_first(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 def _size(pixels: NDArray[Any]) -> str:
     """Size in words, e.g. ``28x28 grey``."""
     return f"{pixels.shape[1]}x{pixels.shape[0]} {'colour' if pixels.ndim == 3 else 'grey'}"
+
+
+def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[np.float32]:
+    """Rows of numbers, one moment after the other, as time series (n, channels, length).
+
+    Raises
+    ------
+    DataError
+        If the inputs are no rows of numbers, or do not divide into such moments.
+
+    Examples
+    --------
+    >>> as_series(np.arange(6, dtype=np.float32)[None], 2, "a table")
+    array([[[0., 2., 4.],
+            [1., 3., 5.]]], dtype=float32)
+    """
+    if rows.ndim != 2 or rows.shape[1] % channels:
+        raise DataError(
+            f"series-channels = {channels} does not fit {source}, whose inputs have shape "
+            f"{rows.shape[1:]}: expected rows of numbers, a multiple of {channels} in each."
+        )
+    return np.ascontiguousarray(rows.reshape(len(rows), -1, channels).transpose(0, 2, 1))

@@ -15,5 +15,8 @@ SHIFTS = (
 )
 """See `cflower.data.shifts`."""
 
+TOKENS = ("words", "characters")
+"""See `cflower.data.text`."""
+
 STANDARDISINGS = ("none", "client")
 """See `cflower.data.client_data.prepared`."""

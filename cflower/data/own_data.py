@@ -13,6 +13,7 @@ from cflower.data.columns import FOUND, Roles, check_classes, listed
 from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
 from cflower.data.stored import Stored, most_common
+from cflower.data.text import windows
 from cflower.errors import DataError
 from cflower.ordering import in_order
 from cflower.seeding import generator
@@ -25,9 +26,10 @@ class OwnData:
     Attributes
     ----------
     path : str
-        A folder of images per class, of Parquet, CSV or NPZ files.
+        A folder of images per class, of Parquet, CSV or NPZ files; texts are in a column "text".
     class_names : tuple of str
-        The classes of the run; empty: the folder's own, in natural order of their names.
+        The classes of the run, of texts its vocabulary; empty: the folder's own, in natural order
+        of their names.
     validation_fraction : float
         Share of the examples that the client is judged by and never trains on, in (0, 1).
     seed : int
@@ -35,7 +37,7 @@ class OwnData:
     key : str
         The setting that names the folder, for errors.
     roles : Roles
-        Which column is what.
+        Which column is what; where it names tokens, the examples are texts.
     standardise : str
         See `cflower.data.client_data.prepared`.
     """
@@ -62,7 +64,11 @@ def load_own_data(own: OwnData) -> ClientData:
     DataError
         If the folder is missing or empty, cannot be read, or does not fit the classes.
     """
-    source = Stored.of(load_folder(Path(own.path).expanduser(), own.key, own.roles), own.roles)
+    table = load_folder(Path(own.path).expanduser(), own.key, own.roles)
+    if own.roles.tokens:
+        source = windows(table, own.roles, own.class_names)
+    else:
+        source = Stored.of(table, own.roles)
     name = f"{own.key} = {own.path!r}"
     if not len(source):
         raise DataError(f"{name} has no examples: put data there or correct the path.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cflower.data.drift import changes_of
-from cflower.data.options import PARTITIONERS, SHIFTS, STANDARDISINGS
+from cflower.data.options import PARTITIONERS, SHIFTS, STANDARDISINGS, TOKENS
 from cflower.errors import ConfigError
 from cflower.settings import check_fields, choice, number
 
@@ -26,6 +26,8 @@ class DataSettings:
         At most so many examples of it in all, >= 0; 0 takes all.
     label_column, input_columns, group_column : str
         See `cflower.data.columns.Roles`; the group is what a run is judged by, never an input.
+    tokens, series_channels
+        See `cflower.data.columns.Roles`.
     standardise : str
         See `prepared`.
     partitioner, dirichlet_alpha, shards_per_client, natural_id_column
@@ -50,6 +52,8 @@ class DataSettings:
     label_column: str = ""
     input_columns: str = ""
     group_column: str = ""
+    tokens: str = choice("words", TOKENS)
+    series_channels: int = number(0, least=0)
     standardise: str = choice("none", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
@@ -84,6 +88,11 @@ class DataSettings:
                 "partitioner = 'natural-id' needs natural-id-column: name the column that says "
                 "whose example it is."
             )
+        if self.tokens != "words" and not self.is_text:
+            raise ConfigError(
+                f"Got tokens={self.tokens!r} with dataset={self.dataset!r}, but only texts are "
+                "made of words or characters: set dataset='text:FOLDER' or leave it 'words'."
+            )
         if self.missing_labels and self.shift != "label-subset":
             raise ConfigError(
                 f"missing-labels = {self.missing_labels!r} has no effect with shift = "
@@ -97,10 +106,16 @@ class DataSettings:
             )
 
     @property
+    def is_text(self) -> bool:
+        """Whether the examples are texts, and what comes next in them is to be predicted."""
+        return self.dataset.startswith("text:")
+
+    @property
     def roles(self) -> "Roles":
         """Which column of the source is what."""
         from cflower.data.columns import Roles  # loads pyarrow
 
         topic = "topic" if self.shift == "topic" else ""
         names = (self.label_column, self.input_columns, self.group_column, self.natural_id_column)
-        return Roles(*names, topic)
+        tokens = self.tokens if self.is_text else ""
+        return Roles(*names, topic, tokens, self.series_channels)

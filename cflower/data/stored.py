@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cflower.data.columns import Roles, Table, input_columns, label_column, labels_of
-from cflower.data.decoding import decoded
+from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
 from cflower.data.values import numbers as numbers_of
 from cflower.data.values import values_of
@@ -38,6 +38,8 @@ class Stored:
         The columns that `inputs` come from, for errors.
     image_size : int or None
         Pixels that stored images are resized to; None where they stay as they are.
+    series_channels : int
+        See `cflower.data.columns.Roles`.
     rows : NDArray[np.int64], shape (m,)
         Which of the n are meant, in which order.
     """
@@ -51,6 +53,7 @@ class Stored:
     column_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ("x",)
     image_size: int | None = None
+    series_channels: int = 0
 
     @classmethod
     def of(cls, table: Table, roles: Roles, image_size: int | None = None) -> "Stored":
@@ -87,6 +90,7 @@ class Stored:
             tuple(table.columns),
             tuple(inputs),
             image_size,
+            roles.series_channels,
         )
 
     def __len__(self) -> int:
@@ -111,9 +115,12 @@ class Stored:
         Raises
         ------
         DataError
-            If an input cannot be decoded, or they differ in shape.
+            If an input cannot be decoded, they differ in shape, or are no time series where
+            they ought to be.
         """
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names, self.image_size)
+        if self.series_channels:
+            inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)
 
     @cached_property

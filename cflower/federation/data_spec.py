@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from cflower.federation.told import listed
+
 
 class DataSpec(NamedTuple):
     """What a client's examples look like, as it told in the roll call."""
@@ -25,8 +27,8 @@ class DataSpec(NamedTuple):
         theirs = DataSpec.of(facts)
         if theirs.class_names != self.class_names:
             return (
-                f"its classes are {', '.join(theirs.class_names) or 'none'}, but those of the "
-                f"others are {', '.join(self.class_names)}; set class-names"
+                f"its classes are {listed(theirs.class_names) or 'none'}, but those of the "
+                f"others are {listed(self.class_names)}; set class-names"
             )
         if theirs.input_shape != self.input_shape:
             return (

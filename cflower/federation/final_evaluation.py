@@ -7,6 +7,7 @@ plain evaluate messages, with its own cluster's model and with θ*_root.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from logging import WARNING
 from typing import Any
 
@@ -21,6 +22,7 @@ from cflower.federation.client_names import FACTS
 from cflower.federation.failures import ExchangeOutcome, fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger, Measured
+from cflower.federation.plausible import Range
 from cflower.federation.replies import (
     BadReplyError,
     ClientMetrics,
@@ -29,6 +31,7 @@ from cflower.federation.replies import (
     read_record,
 )
 from cflower.federation.reports import ClientResult, FinalReport
+from cflower.federation.told import facts_in
 from cflower.ordering import in_order
 
 WAY = f"{MessageType.EVALUATE}.way"
@@ -96,6 +99,7 @@ class FinalEvaluation:
                 ", ".join(in_order(unable)),
                 report.selection,
             )
+        self.messenger.tell_heavy(report.served)
         weighted_by = self.messenger.keys.weighted_by
         told = {
             client: as_record(own.metrics | {weighted_by: own.num_examples})
@@ -113,7 +117,12 @@ class FinalEvaluation:
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
         self._judge(results)
-        return results
+        told = [one for result in results.values() for one in result.measured]
+        plausible = Range.of(told)
+        return {
+            client: result.each(partial(self.messenger.plausible, client, plausible=plausible))
+            for client, result in results.items()
+        }
 
     def _read_path(self, client: str, message: Message, path: tuple[Cluster, ...]) -> ClientResult:
         if message.has_error():
@@ -124,7 +133,7 @@ class FinalEvaluation:
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by = self.messenger.keys.weighted_by
         read = {name: read_record(content.metric_records[name], weighted_by) for name in names}
-        facts = dict(content.config_records.get(FACTS, {}))
+        facts = self._facts(client, content)
         best, ensemble = read.pop(BEST), read.pop(ENSEMBLE)
         best_cluster = str(facts.get(BEST_CLUSTER))
         if best_cluster not in read:
@@ -139,7 +148,7 @@ class FinalEvaluation:
         results = {}
         for client, metrics in leaf.metrics.items():
             first, last = paths[client][0].name, paths[client][-1].name
-            facts = dict(leaf.contents[client].config_records.get(FACTS, {}))
+            facts = self._facts(client, leaf.contents[client])
             if client not in longer:
                 only = {last: metrics}
                 results[client] = self._result(client, only, facts, metrics, metrics, last)
@@ -147,6 +156,13 @@ class FinalEvaluation:
                 levels = {first: general.metrics[client], last: metrics}
                 results[client] = self._result(client, levels, facts)
         return results
+
+    def _facts(self, client: str, content: RecordDict) -> dict[str, Any]:
+        """What a client told with its metrics, without what is of the wrong kind."""
+        facts, problems = facts_in(content, FACTS)
+        for problem in problems:
+            log(WARNING, "What client %s tells is set aside: %s.", client, problem)
+        return facts
 
     def _result(
         self,

@@ -14,6 +14,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.arrays import record_of, values_of
+from cflower.federation.told import listed
 
 UNTRAINED = (
     "*running_mean",
@@ -172,9 +173,9 @@ class Layout:
         """The values of every entry, of the right shape and kind."""
         expected = {entry.key for entry in self.entries}
         if missing := expected - set(arrays):
-            raise BadArraysError(f"lacks the array(s) {', '.join(sorted(missing))}")
+            raise BadArraysError(f"lacks the array(s) {listed(sorted(missing))}")
         if extra := set(arrays) - expected:
-            raise BadArraysError(f"has the unknown array(s) {', '.join(sorted(extra))}")
+            raise BadArraysError(f"has the unknown array(s) {listed(sorted(extra))}")
         for entry in self.entries:
             yield entry, checked(entry, arrays[entry.key])
 

@@ -11,9 +11,13 @@ from flwr.supercore import log
 from cflower.algorithm.tree import Cluster
 from cflower.federation.exchange import Exchange
 from cflower.federation.failures import Fault, Problem, fault_of
+from cflower.federation.influence import MOST, TOLD
 from cflower.federation.layout import Layout
+from cflower.federation.plausible import Range, counted
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.roll_call import RollCall
+from cflower.federation.told import line, listed
+from cflower.ordering import in_order
 
 
 class Keys(NamedTuple):
@@ -51,6 +55,8 @@ class ClientMessenger:
         self._recipients: dict[str, int] = {}
         self._models: dict[str, str] = {}
         self.problems: dict[str, Problem] = {}
+        self._lowered: set[str] = set()
+        self._dropped: set[tuple[str, str]] = set()
 
     def messages(
         self,
@@ -141,7 +147,20 @@ class ClientMessenger:
                 measured.contents[client] = message.content
             except BadReplyError as problem:
                 self.set_aside(client, str(problem), fault_of(message))
+        plausible = Range.of(measured.metrics.values())
+        for client, told in measured.metrics.items():
+            measured.metrics[client] = self.plausible(client, told, plausible)
         return measured
+
+    def plausible(self, client: str, told: ClientMetrics, plausible: Range) -> ClientMetrics:
+        """A client's metrics without those that cannot be true; logged once a client and metric."""
+        kept = plausible.sifted(told.metrics)
+        dropped = {key for key in told.metrics if key not in kept}
+        if new := [key for key in dropped if (client, key) not in self._dropped]:
+            self._dropped |= {(client, key) for key in new}
+            figures = ", ".join(f"{key} = {told.metrics[key]:.4g}" for key in sorted(new)[:5])
+            log(WARNING, "What client %s measured cannot be and is set aside: %s.", client, figures)
+        return told._replace(metrics=kept)
 
     def drain_problems(self) -> dict[str, Problem]:
         """The problems so far; then there are none."""
@@ -150,5 +169,35 @@ class ClientMessenger:
 
     def set_aside(self, client: str, problem: str, fault: Fault = Fault.CLIENT) -> None:
         """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""
+        problem = line(problem)
         self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
+
+    def tell_lowered(self, lowered: Mapping[str, float]) -> None:
+        """Log who counts for less than it claims; once a client."""
+        new = {client: share for client, share in lowered.items() if client not in self._lowered}
+        self._lowered |= set(new)
+        if new:
+            least = min(new.values())
+            log(
+                WARNING,
+                "Client(s) %s count for less than they claim, down to %.2g of it: their updates or "
+                "numbers of examples are far above what is usual in their clusters, and nobody "
+                "counts for more than %g usual clients.",
+                listed(in_order(new)),
+                least,
+                MOST,
+            )
+
+    def tell_heavy(self, measured: Mapping[str, ClientMetrics]) -> None:
+        """Log whose number of examples counts for less than is claimed in a mean of metrics."""
+        claimed = [one.num_examples for one in measured.values()]
+        told = zip(measured, claimed, counted(claimed), strict=True)
+        if heavy := [name for name, examples, believed in told if believed < TOLD * examples]:
+            log(
+                WARNING,
+                "In the means of what clients measured, %s count for at most %g usual clients: "
+                "their numbers of examples are far above the median.",
+                listed(in_order(heavy)),
+                MOST,
+            )

@@ -14,10 +14,11 @@ from cflower.errors import ConfigError, FederationError
 from cflower.federation.arrays import record_of, values_of
 from cflower.federation.client_names import FACTS, ROLL_CALL
 from cflower.federation.exchange import Exchange
-from cflower.federation.layout import UNTRAINED
+from cflower.federation.layout import UNTRAINED, BadArraysError, Layout
 from cflower.federation.permutation import Arrays, commitment, permuted, read_seed, turn_back
 from cflower.federation.replies import first_line
 from cflower.federation.roll_call import RollCall
+from cflower.federation.told import line
 
 Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]
 FIRST_MODEL = "query.first_model"
@@ -126,10 +127,17 @@ class SeedAgreement(NamedTuple):
         return ""
 
 
-def ask_first_model(grid: Grid, roll_call: RollCall) -> ArrayRecord:
+def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:
     """The model that a run with permuted weights begins with, from the first client that has one.
 
     The server must not make it: who knows a model and sees it permuted knows the permutation.
+
+    Parameters
+    ----------
+    grid : Grid
+    roll_call : RollCall
+    layout : Layout
+        Of the run's model: no permutation changes which arrays there are, and their shapes.
 
     Raises
     ------
@@ -152,6 +160,11 @@ def ask_first_model(grid: Grid, roll_call: RollCall) -> ArrayRecord:
             elif len(reply.content.array_records) != 1:
                 reason = f"{client} sent {len(reply.content.array_records)} models instead of one"
             else:
-                return next(iter(reply.content.array_records.values()))
-        log(WARNING, "No first model: %s.", reason)
-    raise FederationError(f"No client gave a first model; the last one asked: {reason}.")
+                arrays = next(iter(reply.content.array_records.values()))
+                try:
+                    layout.weights(arrays)
+                    return arrays
+                except BadArraysError as problem:
+                    reason = f"the model of {client} {problem}"
+        log(WARNING, "No first model: %s.", line(reason))
+    raise FederationError(f"No client gave a first model; the last one asked: {line(reason)}.")

@@ -9,10 +9,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from cflower.algorithm.tree import Weights
 from cflower.errors import FederationError
 from cflower.federation.layout import BadArraysError, Layout
+from cflower.federation.told import is_name, line
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 Metrics = dict[str, int | float | list[int] | list[float]]
 
+MOST_METRICS = 1000
+LONGEST_REASON = 100_000
 MOST_EXAMPLES = 1e12
 """More than any client has; a larger number would silence all others of its cluster."""
 
@@ -85,26 +88,42 @@ def only(kind: type[Record], content: RecordDict) -> Record:
 
 def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
     """The metrics and the weight in one record, as `read_metrics`."""
+    if len(record) > MOST_METRICS:
+        raise BadReplyError(f"has {len(record)} metrics, more than {MOST_METRICS}")
+    for key, value in record.items():
+        if not is_name(key):
+            raise BadReplyError(f"has a metric called {line(repr(key), 60)}, which is no name")
+        if isinstance(value, list) and len(value) > MOST_METRICS:
+            raise BadReplyError(f"has {len(value)} numbers as {key}, more than {MOST_METRICS}")
     metrics = {
-        key: value
-        for key, value in record.items()
-        if key != weighted_by and np.isfinite(value).all()
+        key: value for key, value in record.items() if key != weighted_by and is_finite(value)
     }
     weight = record.get(weighted_by)
     if weight is None:
         raise BadReplyError(f"says no {weighted_by!r}")
-    if isinstance(weight, list) or not np.isfinite(weight) or weight <= 0:
+    if isinstance(weight, list) or not is_finite(weight) or weight <= 0:
         raise BadReplyError(f"says {weighted_by}={weight!r}, not a finite number above 0")
     if weight > MOST_EXAMPLES:
         raise BadReplyError(f"says {weighted_by}={weight!r}, more than {MOST_EXAMPLES:g}")
     return ClientMetrics(metrics, float(weight))
 
 
+def is_finite(value: float | list[int] | list[float]) -> bool:
+    """Whether a metric's numbers are finite ones that a float can hold."""
+    try:
+        return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+    except OverflowError:
+        return False
+
+
 def first_line(reason: str | None) -> str:
     """The line of a client's error that says what happened: the last one of a traceback."""
-    text = (reason or "").replace("\x1b", "")
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
-    return lines[-1 if "Traceback" in text else 0][:300]
+    text = reason or ""
+    traced = "Traceback" in text
+    # What a client sends may be long.
+    text = text[-LONGEST_REASON:] if traced else text[:LONGEST_REASON]
+    lines = [one.strip() for one in text.splitlines() if one.strip()] or ["no reason given"]
+    return line(lines[-1 if traced else 0])[:300].rstrip(".")
 
 
 def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:

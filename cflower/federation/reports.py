@@ -1,7 +1,7 @@
 """What the strategy tells those who watch it: values, no prose."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cflower.algorithm.cfl_round import CFLState
@@ -9,7 +9,8 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
-from cflower.federation.replies import ClientMetrics, Metrics, weighted_mean
+from cflower.federation.plausible import mean_over_clients
+from cflower.federation.replies import ClientMetrics, Metrics
 
 LOWER_IS_BETTER = ("loss", "perplexity", "error", "rmse", "mse", "mae", "mape", "bpc", "wer")
 """Parts of the names of metrics that are better the lower they are."""
@@ -86,8 +87,8 @@ class RoundReport:
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
         if cluster is not None and cluster in self.general:
-            return weighted_mean(self.general[cluster].values())
-        return weighted_mean(
+            return mean_over_clients(self.general[cluster].values())
+        return mean_over_clients(
             measured
             for client, measured in self.measured.items()
             if cluster is None or self.trained_on.get(client) == cluster
@@ -128,6 +129,21 @@ class ClientResult:
         own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
         return {"fl": self.federated, **own}
 
+    @property
+    def measured(self) -> list[ClientMetrics]:
+        """All that the client measured."""
+        found = [*self.levels.values(), self.best, self.ensemble]
+        return [one for one in found if one is not None]
+
+    def each(self, change: Callable[[ClientMetrics], ClientMetrics]) -> "ClientResult":
+        """The result with all that the client measured changed."""
+        return replace(
+            self,
+            levels={name: change(level) for name, level in self.levels.items()},
+            best=self.best and change(self.best),
+            ensemble=self.ensemble and change(self.ensemble),
+        )
+
     def served(self, selection: Selection) -> ClientMetrics:
         """By what ``selection`` names; by its leaf where its app cannot do that."""
         return self.columns[selection] or self.leaf
@@ -156,9 +172,9 @@ class FinalReport:
         Of what serves them under the metrics' own names; of each of `ClientResult.columns` under
         its name and theirs, such as ``fl_accuracy``.
         """
-        means = weighted_mean(self.served.values())
+        means = mean_over_clients(self.served.values())
         for column in ("fl", *SELECTIONS):
             measured = [client.columns[column] for client in self.clients.values()]
-            mean = weighted_mean(one for one in measured if one is not None)
+            mean = mean_over_clients(one for one in measured if one is not None)
             means |= {f"{column}_{key}": value for key, value in mean.items()}
         return means

@@ -7,7 +7,8 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from cflower.algorithm.tree import ROOT
-from cflower.federation.replies import as_record, weighted_mean
+from cflower.federation.plausible import mean_over_clients
+from cflower.federation.replies import as_record
 from cflower.federation.reports import FinalReport, Metric
 
 MOST_NAMES = 12
@@ -60,7 +61,7 @@ class ClusteredResult(Result):
 def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, float]:
     """Means of what serves these clients."""
     served = report.served
-    return weighted_mean(served[name] for name in members if name in served)  # type: ignore[return-value]
+    return mean_over_clients(served[name] for name in members if name in served)  # type: ignore[return-value]
 
 
 def tree_lines(report: FinalReport, metric: Metric) -> Iterator[str]:

@@ -6,6 +6,7 @@ knows the question; else its node id is its name.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
@@ -14,14 +15,19 @@ from typing import Any, NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
+from flwr.superlink.grid import HttpGrid
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS, ROLL_CALL, functions_of
 from cflower.federation.exchange import Exchange
 from cflower.federation.inline_grid import CLIENT_FAILED
+from cflower.federation.replies import first_line
+from cflower.federation.told import facts_in, line, listed
 from cflower.ordering import in_order
 
 TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
+MOST_TOLD = 12
+"""Refusals told in an error."""
 RETRY = 600.0
 """Seconds until a node that did not answer is asked again; each retry delays a round."""
 
@@ -63,11 +69,29 @@ class RollCall:
     asks: bool | None = True
     _names: dict[int, str] = field(default_factory=dict)
     _silent_since: dict[int, float] = field(default_factory=dict)
+    _unheard: dict[int, str] = field(default_factory=dict)
+    """Why there is no answer of a node that is connected."""
+    _registered: dict[int, str] = field(default_factory=dict)
+    """The names that silent nodes are registered by at the SuperLink; empty without."""
+    _remote: bool = False
 
     @property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients that are connected, in natural order."""
         return in_order(self.nodes)
+
+    @property
+    def announced(self) -> int:
+        """How many clients a simulation has, as most of them tell; 0 if most tell nothing."""
+        told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
+        counts = Counter(facts.get("num-partitions", 0) for facts in told)
+        number, votes = counts.most_common(1)[0] if counts else (0, 0)
+        return number if 2 * votes > len(told) else 0
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the nodes are those of a simulation, which are there from first to last."""
+        return bool(self.announced) and not self._remote
 
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
@@ -85,8 +109,7 @@ class RollCall:
         deadline, before = time.monotonic() + self.timeout, -1
         while True:
             unanswered = self.update(grid)
-            told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
-            announced = max((facts.get("num-partitions", 0) for facts in told), default=0)
+            announced = self.announced
             there = len(self.nodes) + len(self.refused)
             # Nodes of which nobody says how many they are may still be coming in.
             settled, before = self.asks or there == before, there
@@ -95,12 +118,13 @@ class RollCall:
             if (complete or late) and len(self.nodes) >= at_least:
                 return self.clients
             # A simulation never grows, so there is nothing to wait for.
-            if (complete and announced) or late:
+            if (complete and self.simulated) or late:
                 raise FederationError(self._too_few(at_least, announced))
             time.sleep(0.1)
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
+        self._remote = isinstance(grid, HttpGrid)
         if self.asks is None:
             self.asks = ROLL_CALL in (functions_of(grid) or ())
         live, now = set(grid.get_node_ids()), time.monotonic()
@@ -117,13 +141,30 @@ class RollCall:
         known = self._names.keys() | self.refused.keys()
         asked = sorted(n for n in live - known if now - self._silent_since.get(n, -RETRY) >= RETRY)
         problems: dict[str, list[str]] = {}
+        before = dict(self._unheard)
         for node, facts in self._ask(grid, asked):
             if problem := self._enter(node, facts):
                 problems.setdefault(problem, []).append(self.refused[node].client)
         for problem, names in problems.items():
-            log(WARNING, "Client(s) %s cannot take part: %s", ", ".join(in_order(names)), problem)
+            log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), problem)
         known = self._names.keys() | self.refused.keys()
+        self._unheard = {n: why for n, why in self._unheard.items() if n in live - known}
+        if new := {n: why for n, why in self._unheard.items() if before.get(n) != why}:
+            registered = {node.node_id: node.name for node in grid.get_nodes()}
+            self._registered |= {node: line(registered.get(node) or "") for node in new}
+            log(
+                WARNING,
+                "Connected, but not in the roll call: %s. The run goes on without; who was silent "
+                "is asked again after %g s.",
+                self._told_unheard(new),
+                RETRY,
+            )
         return sum(node not in known for node in asked)
+
+    def _told_unheard(self, unheard: Mapping[int, str]) -> str:
+        """Nodes without an answer, by the name they are registered or known by, and why."""
+        named = {n: self._names.get(n) or self._registered.get(n) or f"node {n}" for n in unheard}
+        return listed([f"{named[node]} {why}" for node, why in unheard.items()])
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, also for those who are there already."""
@@ -149,16 +190,21 @@ class RollCall:
         for reply in exchange:
             node = exchange.recipients[reply.metadata.reply_to_message_id]
             if not reply.has_error():
-                records = reply.content.config_records
-                yield node, dict(records[FACTS]) if FACTS in records else {}
+                facts, problems = facts_in(reply.content, FACTS)
+                # What it tells of itself cannot be relied on: with the first reason it is refused.
+                yield node, facts | {"problem": said_wrong(problems)} if problems else facts
             elif reply.error.code == CLIENT_FAILED:
                 yield node, {}
+            else:
+                self._unheard[node] = f"answered with an error: {first_line(reply.error.reason)}"
+        silence = f"did not answer within {self.timeout:g} s"
+        self._unheard |= dict.fromkeys(exchange.silent, silence)
         self._silent_since |= dict.fromkeys(exchange.silent, time.monotonic())
 
     def _enter(self, node: int, facts: Mapping[str, Any]) -> str:
         """Note what a node answered; the problem, if it cannot take part."""
         name = str(facts.get("client-id", node))
-        problem = str(facts.get("problem", "")) or (TWIN if name in self.nodes else "")
+        problem = facts.get("problem", "") or (TWIN if name in self.nodes else "")
         problem = problem or self.check(facts)
         if problem:
             self.refused[node] = Refusal(name, problem, facts)
@@ -173,20 +219,29 @@ class RollCall:
         if not self.nodes and len(reasons) == 1:
             return reasons.pop()
         told = [f"{refusal.client}: {refusal.reason}" for refusal in self.refused.values()]
-        refused = f"; refused: {'; '.join(told)}" if told else ""
+        refused = f"; refused: {'; '.join(told[:MOST_TOLD])}" if told else ""
+        refused += f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         how = (
             f'add --federation-config "num-supernodes={at_least}" to `flwr run`, '
             f"or set -c min-available-nodes={max(len(self.nodes), 1)}"
             if announced or not self.nodes
             else "start more SuperNodes, or lower min-available-nodes"
         )
-        if silent := len(self._silent_since):
+        if self._unheard:
             how = (
-                f"{silent} more are connected and did not answer within {self.timeout:g} s, as "
-                "happens while a busy machine starts a simulation: start the run again, with a "
-                "longer node-timeout where the app has one"
+                f"connected as well: {self._told_unheard(self._unheard)}, as happens while a busy "
+                "machine starts a simulation: start the run again, with a longer node-timeout "
+                "where the app has one"
             )
+        there = f" ({listed(self.clients)})" if self.nodes else ""
+        gone = [name for name in self.facts if name not in self.nodes]
+        left = f"; left again: {listed(in_order(gone))}" if gone else ""
         return (
             f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
-            f"{len(self.nodes)}{refused}: {how}."
+            f"{len(self.nodes)}{there}{refused}{left}: {how}."
         )
+
+
+def said_wrong(problems: Iterable[str]) -> str:
+    """Why a client cannot take part whose facts are not of the right kind."""
+    return f"what it tells of itself is wrong: {'; '.join(problems)}"

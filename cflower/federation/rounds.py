@@ -19,7 +19,8 @@ from cflower.federation.failures import ExchangeOutcome, FailureRecord
 from cflower.federation.layout import BadArraysError, Layout
 from cflower.federation.messenger import Measured
 from cflower.federation.observers import Checkpoint, RunStart
-from cflower.federation.replies import as_record, weighted_mean
+from cflower.federation.plausible import mean_over_clients
+from cflower.federation.replies import as_record
 from cflower.federation.reports import RoundReport
 from cflower.federation.sampling import sample
 from cflower.federation.strategy_settings import StrategySettings
@@ -176,7 +177,13 @@ class Rounds(StrategySettings):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
         this = TrainingRound(
-            self.state, self.layout, self._messenger, self.max_norm_ratio, self._probed
+            self.state,
+            self.layout,
+            self._messenger,
+            self._cfl.weight_of,
+            self.max_norm_ratio,
+            self.max_influence,
+            self._probed,
         )
         self._round = this
         before = len(self.state.moves)
@@ -196,7 +203,7 @@ class Rounds(StrategySettings):
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
         if not this.measured:
             return None, None
-        metrics = as_record(weighted_mean(this.measured.values()))
+        metrics = as_record(mean_over_clients(this.measured.values()))
         if self.train_metrics_aggr_fn is not None:
             metrics = self.train_metrics_aggr_fn(this.contents, self.keys.weighted_by)
         self._returned = self.layout.record(self.tree.root.grown.model)
@@ -264,7 +271,7 @@ class Rounds(StrategySettings):
         if self.evaluate_metrics_aggr_fn is not None:
             contents = list(measured.contents.values())
             return self.evaluate_metrics_aggr_fn(contents, self.keys.weighted_by)
-        return as_record(weighted_mean(measured.metrics.values()))
+        return as_record(mean_over_clients(measured.metrics.values()))
 
     # ----------------------------------------------------------------- clients
 
@@ -276,7 +283,7 @@ class Rounds(StrategySettings):
     @property
     def _simulated(self) -> bool:
         """Whether the nodes are those of a simulation, which announce how many they are."""
-        return any("num-partitions" in facts for facts in self.roll_call.facts.values())
+        return self.roll_call.simulated
 
     def _admit(self, grid: Grid, server_round: int) -> None:
         """Find out who is there; newcomers become clients."""

@@ -61,7 +61,10 @@ class ClusteredFL(Rounds):
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
         A reply whose update is longer than this times the median of its cluster's other known
-        updates is set aside, see `NormFilter`; 0: none is.
+        updates is set aside, see `Influence`; 0: none is.
+    max_influence : float
+        As how many usual clients of its cluster one may count in the mean update, by its examples
+        and the length of its update, see `Influence`; 0: as many as it claims: eq. 2 exactly.
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.

@@ -17,6 +17,7 @@ from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError
 from cflower.federation.describing import described
 from cflower.federation.failures import FailureRecord
+from cflower.federation.influence import MOST
 from cflower.federation.layout import UNTRAINED, Layout
 from cflower.federation.messenger import ClientMessenger, Keys
 from cflower.federation.observers import Observer, Observers
@@ -48,6 +49,7 @@ class StrategySettings(Strategy):
         projection_dim: int = 16384,
         untrained: Sequence[str] = UNTRAINED,
         max_norm_ratio: float = 0.0,
+        max_influence: float = MOST,
         exclude_after: int = 5,
         isolated: bool = False,
         trial_rounds: int | None = None,
@@ -70,7 +72,8 @@ class StrategySettings(Strategy):
         self.optimizer, self.weighting = optimizer or ServerOptimizer(), weighting
         self.similarity_layers, self.projection_dim = similarity_layers, projection_dim
         self.untrained = tuple(untrained)
-        self.max_norm_ratio, self.exclude_after = max_norm_ratio, exclude_after
+        self.max_norm_ratio, self.max_influence = max_norm_ratio, max_influence
+        self.exclude_after = exclude_after
         self.isolated, self.seed = isolated, seed
         if trial_rounds is None:
             trial_rounds = getattr(self.criterion, "trial_rounds", 0)
@@ -109,6 +112,7 @@ class StrategySettings(Strategy):
             "projection-dim": self.projection_dim,
             "untrained": list(self.untrained),
             "max-norm-ratio": self.max_norm_ratio,
+            "max-influence": self.max_influence,
             "exclude-after": self.exclude_after,
             "trial-rounds": self.trial_rounds,
             "moving": self.moving,

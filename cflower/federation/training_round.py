@@ -1,6 +1,6 @@
 """One round of training as the strategy reads it: usable replies out, everything else noted."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
@@ -8,9 +8,10 @@ from flwr.app import Message, RecordDict
 from cflower.algorithm.cfl_round import CFLState, Reply, RoundResult
 from cflower.algorithm.criteria import Decision
 from cflower.federation.failures import Problem, fault_of
+from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger, Measured
-from cflower.federation.norm_filter import NormFilter
+from cflower.federation.plausible import Range
 from cflower.federation.replies import (
     BadReplyError,
     ClientMetrics,
@@ -47,7 +48,10 @@ class TrainingRound:
     state: CFLState
     layout: Layout
     messenger: ClientMessenger
+    weight: Callable[[float], float] = float
+    """w_i before normalisation, from a number of examples."""
     max_norm_ratio: float = 0.0
+    max_influence: float = MOST
     probed: Mapping[str, str] = field(default_factory=dict)
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
@@ -68,20 +72,46 @@ class TrainingRound:
     def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
         tree = self.state.tree
-        watch = NormFilter(tree, self.state.known, self.max_norm_ratio)
-        for client, update, norm, measured, general, probe in watch.sift(
-            self._read(replies), self.messenger.set_aside
-        ):
-            if probe:
-                yield Reply(client, update, norm, measured.num_examples, general, probe)
-                continue
+        probes: list[TrainReply] = []
+        influence = Influence(
+            tree,
+            self.state.known,
+            self.layout,
+            self.weight,
+            self.max_norm_ratio,
+            self.max_influence,
+        )
+        answers = self._without_probes(self._read(replies), probes)
+        for reply, share in influence.sift(answers, self.messenger.set_aside):
+            client, update, norm, measured, general, _ = reply
             if general:
                 self.general.setdefault(general, {})[client] = measured
-                yield Reply(client, update, norm, measured.num_examples, general)
+                yield Reply(client, update, norm, measured.num_examples, general, share)
                 continue
             self.measured[client] = measured
             self.trained_on[client] = tree.training_cluster(client).name
-            yield Reply(client, update, norm, measured.num_examples)
+            yield Reply(client, update, norm, measured.num_examples, share=share)
+        for client, update, norm, measured, general, _ in probes:
+            yield Reply(client, update, norm, measured.num_examples, general, probe=True)
+        self.messenger.tell_lowered(influence.lowered)
+        plausible = Range.of(self.measured.values())
+        for client, told in self.measured.items():
+            self.measured[client] = self.messenger.plausible(client, told, plausible)
+        for found in self.general.values():
+            plausible = Range.of(found.values())
+            for client, told in found.items():
+                found[client] = self.messenger.plausible(client, told, plausible)
+
+    @staticmethod
+    def _without_probes(
+        answers: Iterable[TrainReply], probes: list[TrainReply]
+    ) -> Iterator[TrainReply]:
+        """The answers that may move a model; the others are put aside in ``probes``."""
+        for answer in answers:
+            if answer.probe:
+                probes.append(answer)
+            else:
+                yield answer
 
     def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
         """Add problems of replies; of one client the first counts."""

@@ -10,6 +10,7 @@ from cflower.algorithm.trial import Comparison, Measure
 from cflower.federation.failures import fault_of
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger
+from cflower.federation.plausible import Range, counted
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.reports import Metric
 
@@ -54,13 +55,16 @@ def ask(
             told[client, messenger.model_of(message)] = measured
         except BadReplyError as problem:
             messenger.set_aside(client, str(problem), fault_of(message))
+    plausible = Range.of(told.values())
+    told = {key: messenger.plausible(key[0], one, plausible) for key, one in told.items()}
+    believed = dict(zip(told, counted(one.num_examples for one in told.values()), strict=True))
     compared: dict[str, list[Comparison]] = {name: [] for name in names}
     for client, cluster in common.items():
         child = own[client].name
         if (client, child) in told and (client, cluster.name) in told:
             mine, theirs = told[client, child], told[client, cluster.name]
             compared[cluster.name].append(
-                Comparison(child, numbers(mine), numbers(theirs), mine.num_examples)
+                Comparison(child, numbers(mine), numbers(theirs), float(believed[client, child]))
             )
     return compared
 

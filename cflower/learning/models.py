@@ -24,12 +24,29 @@ from cflower.settings import check_choice
 
 
 class Architecture(NamedTuple):
-    """What a model is, the least image side that it takes, and how to make it."""
+    """What a model is, what it takes, and how to make it."""
 
     description: str
-    least_side: int | None
-    """Pixels; 0: rows of numbers will do too; None: words, no images."""
+    takes: str
+    """One of `INPUTS`, or ``"anything"``."""
     build: Callable[[tuple[int, ...], int], nn.Module]
+    least_side: int = 0
+    """Of images, in pixels; of time series, in moments."""
+
+
+class Inputs(NamedTuple):
+    """A kind of inputs."""
+
+    axes: int
+    advice: str
+    """What to do about a model that needs them where the data are others."""
+
+
+INPUTS = {
+    "images": Inputs(3, "use model = 'mlp' for rows of numbers"),
+    "time series": Inputs(2, "set series-channels to how many numbers one moment has"),
+    "text": Inputs(1, "use dataset = 'text:FOLDER', or another model"),
+}
 
 
 def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
@@ -40,7 +57,8 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     name : str
         One of `MODELS`, or ``package.module:factory``, see `own_model`.
     input_shape : tuple of int
-        (channels, height, width) of an image, (features,), or (words,) of a text.
+        (channels, height, width) of an image, (channels, moments) of a time series, (features,),
+        or (tokens,) of a text.
     num_classes : int
         Length of the logits, >= 2.
     seed : int
@@ -54,7 +72,7 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     Raises
     ------
     ConfigError
-        If there is no such model, or the inputs are too small or no images.
+        If there is no such model, or the inputs are too small or of another kind.
 
     Examples
     --------
@@ -67,24 +85,23 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
             return own_model(name, input_shape, num_classes)
     check_choice("model", name, MODELS)
     architecture = MODELS[name]
-    if architecture.least_side:
-        if len(input_shape) != 3:
-            raise ConfigError(
-                f"model = {name!r} needs images, but inputs have shape {input_shape}: use model = "
-                "'mlp' for rows of numbers."
-            )
-        if min(input_shape[1:]) < architecture.least_side:
-            side = min(input_shape[1:])
-            fitting = [n for n, a in MODELS.items() if a.least_side in range(side + 1)]
-            raise ConfigError(
-                f"model = {name!r} needs images of at least {architecture.least_side}x"
-                f"{architecture.least_side} pixels, but these are {input_shape[1]}x"
-                f"{input_shape[2]}: use {' or '.join(fitting)}."
-            )
-    if architecture.least_side is None and len(input_shape) != 1:
+    kind = INPUTS.get(architecture.takes)
+    if kind and len(input_shape) != kind.axes:
         raise ConfigError(
-            f"model = {name!r} needs text, but inputs have shape {input_shape}: use dataset = "
-            "'text:FOLDER', or another model."
+            f"model = {name!r} needs {architecture.takes}, but inputs have shape {input_shape}: "
+            f"{kind.advice}."
+        )
+    side = min(input_shape[1:], default=0)
+    if side < architecture.least_side:
+        fitting = [
+            n
+            for n, a in MODELS.items()
+            if a.takes in (architecture.takes, "anything") and a.least_side <= side
+        ]
+        raise ConfigError(
+            f"model = {name!r} needs {architecture.takes} of at least {architecture.least_side} "
+            f"{'pixels' if kind and kind.axes == 3 else 'moments'} a side, but these are "
+            f"{'x'.join(map(str, input_shape[1:]))}: use {' or '.join(fitting)}."
         )
     with _seeded(seed):
         return architecture.build(input_shape, num_classes)
@@ -196,6 +213,23 @@ def _notebook_cnn(
     )
 
 
+def _conv1d(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    # The last pooling gives 4 moments for any length: where in the window something happens says
+    # little, what follows what says more.
+    return nn.Sequential(
+        _named(
+            conv1=nn.Conv1d(input_shape[0], 16, kernel_size=5, padding=2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool1d(2),
+            conv2=nn.Conv1d(16, 32, kernel_size=5, padding=2),
+            relu2=nn.ReLU(),
+            pool2=nn.AdaptiveMaxPool1d(4),  # shape: (batch, 32, 4)
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(128, num_classes),
+        )
+    )
+
+
 def _mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(
         _named(
@@ -233,8 +267,8 @@ def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
-class NextWord(nn.Module):
-    """A two-layer LSTM that predicts the next word at every place."""
+class NextToken(nn.Module):
+    """A two-layer LSTM that predicts the next word, or character, at every place."""
 
     def __init__(self, vocabulary: int, width: int = 32, hidden: int = 64) -> None:
         super().__init__()
@@ -242,14 +276,14 @@ class NextWord(nn.Module):
         self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True)
         self.classifier = nn.Linear(hidden, vocabulary)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """Words (batch, length) to logits (batch, vocabulary, length)."""
-        states, _ = self.lstm(self.embedding(words.long()))
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (batch, length) to logits (batch, vocabulary, length)."""
+        states, _ = self.lstm(self.embedding(tokens.long()))
         return self.classifier(states).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return NextWord(num_classes)
+    return NextToken(num_classes)
 
 
 def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
@@ -261,40 +295,56 @@ MODELS: dict[str, Architecture] = {
     "cnn": Architecture(
         "2 convolutions (16, 32 channels) and 1 linear layer, 9,930 parameters for 8x8 digits; "
         "any image from 8x8 up",
-        8,
+        "images",
         _cnn,
+        8,
     ),
     "lab-convnet": Architecture(
-        "the lab's: 2 convolutions (6, 16 channels, 5x5) and 1 linear layer", 16, _lab_convnet
+        "the lab's: 2 convolutions (6, 16 channels, 5x5) and 1 linear layer",
+        "images",
+        _lab_convnet,
+        16,
     ),
     "simple-cnn": Architecture(
         "the notebook's: 2 convolutions (10, 20 channels, 5x5) and 2 linear layers",
-        16,
+        "images",
         partial(_notebook_cnn, (10, 20), 50),
+        16,
     ),
     "ham-cnn": Architecture(
         "the notebook's for HAM10000: as simple-cnn, with 16 and 32 channels and 120 hidden units",
-        16,
+        "images",
         partial(_notebook_cnn, (16, 32), 120),
-    ),
-    "mlp": Architecture(
-        "2 linear layers with 128 hidden units; images or rows of numbers", 0, _mlp
-    ),
-    "linear": Architecture(
-        "1 linear layer: logistic regression, the convex case; images or rows of numbers",
-        0,
-        _linear,
-    ),
-    "lstm": Architecture(
-        "language model for text: 2 LSTM layers of 64 units over words in 32 dimensions",
-        None,
-        _lstm,
+        16,
     ),
     "cifar-cnn": Architecture(
         "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "
         "(64 hidden units), 122,570 parameters",
-        18,
+        "images",
         _cifar_cnn,
+        18,
+    ),
+    "mlp": Architecture(
+        "2 linear layers with 128 hidden units; images, time series or rows of numbers",
+        "anything",
+        _mlp,
+    ),
+    "linear": Architecture(
+        "1 linear layer: logistic regression, the convex case; images, time series or rows of "
+        "numbers",
+        "anything",
+        _linear,
+    ),
+    "conv1d": Architecture(
+        "for time series: 2 convolutions over time (16, 32 channels, 5 moments) and 1 linear layer",
+        "time series",
+        _conv1d,
+        8,
+    ),
+    "lstm": Architecture(
+        "language model for text: 2 LSTM layers of 64 units over tokens in 32 dimensions",
+        "text",
+        _lstm,
     ),
 }
 """Name of each model -> what it is."""

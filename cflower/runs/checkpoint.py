@@ -16,19 +16,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
 from cflower.algorithm.moving import Habit, Move
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
+from cflower.runs.shapes import Shape, misfit, tangle
 
 FORMAT = "cflower-checkpoint-4"
 KEPT = 2
+STRUCTURE: Shape = {
+    "server_round": int,
+    "walking": {str: str},
+    "failures": dict,
+    "clusters": [
+        {
+            "name": str,
+            "members": [str],
+            "model": list,
+            "born": int,
+            "children": [str],
+            "split_round": (int, type(None)),
+            "edge": dict,
+            "optimizer": dict,
+            "memory": dict,
+        }
+    ],
+    "known": {str: list},
+}
 ROWS = 1_000_000
 """Bytes from which the rows of a matrix are kept one by one: each belongs to a client."""
 
@@ -161,8 +180,8 @@ class Checkpoints:
                     continue
                 arrays = PackReader(self._folder)
                 checkpoint = decode(content, arrays)
-            except (OSError, SafetensorError, KeyError, ValueError) as error:
-                warn(f"The checkpoint {path} cannot be read ({error}): using the one before it.")
+            except Exception as error:  # what is not written by us can be wrong in any way
+                warn(f"The checkpoint {path} cannot be read ({error!r}): using the one before it.")
             else:
                 self._used.append(arrays.used)
                 return checkpoint
@@ -220,7 +239,7 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
             for cluster in tree.clusters.values()
         ],
         "known": {
-            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin)]
+            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin), k.share]
             for client, k in known.items()
         },
     }
@@ -231,6 +250,10 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
     structure = json.loads(metadata_of(content)["structure"])
     if structure.get("format") != FORMAT:
         raise ValueError(f"its format is {structure.get('format')!r}, not {FORMAT!r}")
+    if problem := misfit(structure, STRUCTURE):
+        raise ValueError(f"of its structure, {problem}")
+    if problem := tangle({c["name"]: c for c in structure["clusters"]}, ROOT):
+        raise ValueError(problem)
     clusters = {
         c["name"]: Cluster(
             c["name"],
@@ -250,8 +273,10 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
         for c in structure["clusters"]
     }
     known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, num_examples, arrays[origin])
-        for client, (server_round, vector, norm, num_examples, origin) in structure["known"].items()
+        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *share)
+        for client, (server_round, vector, norm, examples, origin, *share) in (
+            structure["known"].items()
+        )
     }
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])

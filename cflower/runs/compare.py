@@ -1,6 +1,6 @@
 """`cflower compare`: several runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from cflower.config import DATA_KEYS
 from cflower.errors import ConfigError
 from cflower.runs.baselines import BASELINES, Paired, against
 from cflower.runs.record import RunRecord, lasting
-from cflower.runs.tables import shown
 
 LONGEST = 60
 """Characters of a name made of keys; above it the runs' ids are shorter."""
@@ -32,33 +32,57 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
     differ = differing(runs)
     if "method" in differ and len(set(differ["method"])) == len(runs):
         differ = {"method": differ["method"]}
-    names = [
-        ", ".join(str(several[i]) if key == "method" else f"{key}={several[i]}"
-                  for key, several in differ.items())
-        for i in range(len(runs))
-    ]  # fmt: skip
+    names = names_by(differ, len(runs))
     if len(set(names)) < len(runs) or len(max(names, key=len)) > LONGEST:
         names = [run.name for run in runs]
     return dict(zip(names, runs, strict=True))
 
 
+def names_by(differ: Mapping[str, Sequence[Any]], count: int) -> list[str]:
+    """A name for each run, of what it has under these keys."""
+    shown = {k: [str(v) if k == "method" else f"{k}={v}" for v in vs] for k, vs in differ.items()}
+    return [", ".join(values[i] for values in shown.values()) for i in range(count)]
+
+
+def by_seeds(runs: Mapping[str, RunRecord]) -> dict[str, list[RunRecord]]:
+    """Runs that differ in nothing but the seed together; each by its own name if there are none."""
+    differ = differing(list(runs.values()))
+    differ.pop("seed", None)
+    groups: dict[str, list[RunRecord]] = {}
+    for name, run in zip(names_by(differ, len(runs)), runs.values(), strict=True):
+        groups.setdefault(name, []).append(run)
+    if len(groups) == len(runs) or not differing(list(runs.values())):
+        return {name: [run] for name, run in runs.items()}
+    return {
+        ", ".join(filter(None, (name, f"{len(alike)} seeds" if len(alike) > 1 else ""))): alike
+        for name, alike in groups.items()
+    }
+
+
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
-    """One column a run; the best mean has a star."""
+    """One column a run; the best mean has a star. Seeds are one column: mean ± their std."""
+    groups = by_seeds(runs)
     table = Table(title="runs side by side (on held-out examples, * = best)", box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
-    for name in runs:
+    for name in groups:
         table.add_column(Text(name), justify="right", overflow="fold")
-    columns = [column_of(run) for run in runs.values()]
     metric = next(iter(runs.values())).metric
-    means = [run.summary["metrics"].get(metric.name) for run in runs.values()]
+    columns = [column_of(alike) for alike in groups.values()]
+    means = [mean_of("mean", [measures_of(run) for run in alike]) for alike in groups.values()]
     best = metric.best(mean for mean in means if mean is not None)
     for column, mean in zip(columns, means, strict=True):
         column[f"mean {metric.name}"] += "*" if mean is not None and mean == best else " "
     for row in columns[0]:
-        if all(column[row] in ("-", name) for name, column in zip(runs, columns, strict=True)):
+        if all(column[row] in ("-", name) for name, column in zip(groups, columns, strict=True)):
             continue  # not known of any, or what stands at the top
         table.add_row(row, *(Text(column[row]) for column in columns))
     return table
+
+
+def mean_of(key: str, measures: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean of one measure over several runs; None if one has none."""
+    values = [one[key] for one in measures]
+    return None if None in values else float(np.mean(values))
 
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
@@ -83,44 +107,65 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def column_of(run: RunRecord) -> dict[str, str]:
-    """What the table says of one run."""
-    measures, metric = measures_of(run), run.metric
+def column_of(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """What the table says of one run, or of several that differ in the seed."""
+    measures, metric = [measures_of(run) for run in runs], runs[0].metric
+
+    def told(key: str, show: Callable[[float], str]) -> str:
+        mean = mean_of(key, measures)
+        if mean is None:
+            return "-"
+        spread = float(np.std([one[key] for one in measures]))
+        return show(mean) + (f" ± {show(spread)}" if spread > 1e-9 else "")
+
     return {
-        "run": run.name,
-        "finished": "yes" if run.finished else "not finished",
-        "rounds": str(run.rounds),
-        "clients": str(measures["clients"]),
-        "clusters": str(measures["clusters"]),
-        f"mean {measures['metric']}": metric.in_words(measures["mean"]),
-        "± std of the clients": metric.in_words(measures["std"]),
-        "worst client": metric.in_words(measures["worst"]),
-        "common model at the end": metric.in_words(measures["common_model"]),
-        **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
-        "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
-        "seconds in rounds": f"{measures['seconds']:.0f}",
+        "run": ", ".join(run.name for run in runs),
+        "finished": "yes" if all(run.finished for run in runs) else "not finished",
+        "rounds": told("rounds", "{:g}".format),
+        "clients": told("clients", "{:g}".format),
+        "clusters": told("clusters", "{:.3g}".format),
+        f"mean {metric.name}": told("mean", metric.in_words),
+        "± std of the clients": told("std", metric.in_words),
+        "worst client": told("worst", metric.in_words),
+        "common model at the end": told("common_model", metric.in_words),
+        **{words: told(key, metric.in_words) for key, words in BASELINES.items()},
+        "adjusted Rand index": told("adjusted_rand_index", "{:.3f}".format),
+        "seconds in rounds": told("seconds", "{:.0f}".format),
     }
 
 
 def pairs(runs: Mapping[str, RunRecord]) -> dict[tuple[str, str], Paired]:
-    """The first run against each other one that has the same clients, on their held-out examples.
+    """Each run against the first one with the same held-out examples of the same clients.
 
-    Runs whose clients have other names, or hold out other examples, cannot be paired.
+    With another value of one of `DATA_KEYS`, such as the seed, clients have other examples.
     """
-    (first, run), *others = runs.items()
+    firsts: list[str] = []
     found = {}
-    for name, other in others:
-        clients = other.summary["clients"]
-        held_out = {key: client.get("held_out") for key, client in run.summary["clients"].items()}
-        if run.metric != other.metric or not run.finished or not other.finished:
+    for name, run in runs.items():
+        if not run.finished:
             continue
-        if held_out != {key: client.get("held_out") for key, client in clients.items()}:
+        first = next((other for other in firsts if same_examples(runs[other], run)), None)
+        if first is None:
+            firsts.append(name)
             continue
         metric = run.metric.name
-        theirs = {key: c[metric] for key, c in clients.items() if c.get(metric) is not None}
-        if pair := against(run.summary, theirs, run.metric):
+        theirs = {c: v[metric] for c, v in run.summary["clients"].items() if metric in v}
+        if pair := against(runs[first].summary, theirs, run.metric):
             found[first, name] = pair
     return found
+
+
+def same_examples(run: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs judged the same clients by the same examples, as far as can be told."""
+    held_out = [
+        {name: client.get("held_out") for name, client in one.summary["clients"].items()}
+        for one in (run, other)
+    ]
+    return (
+        run.metric == other.metric
+        and held_out[0] == held_out[1]
+        and not DATA_KEYS & set(differing([run, other]))
+    )
 
 
 def pair_lines(runs: Mapping[str, RunRecord]) -> list[str]:

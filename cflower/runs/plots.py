@@ -1,16 +1,23 @@
-"""Pictures for papers, as PNG and SVG: accuracy, norms, and several runs side by side."""
+"""Pictures for papers, as PNG, SVG and PDF: of one run, and of several side by side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.tree import ROOT
 from cflower.errors import ConfigError
-from cflower.runs.record import Line, RunRecord, lasting
+from cflower.federation.reports import Metric
+from cflower.runs.baselines import BASELINES
+from cflower.runs.compare import by_seeds
+from cflower.runs.record import Line, RecordedMatrix, RunRecord, lasting
+from cflower.runs.report.matrices import sides_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +27,9 @@ COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 """Distinguishable in all common kinds of colour blindness; the report uses them too."""
 COMMON = "common model at the end"
 INNER = "#7b828a"
+ENDINGS = ("png", "svg", "pdf")
+MOST_LABELS = 30
+"""More clients are not named beside a matrix."""
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -34,79 +44,167 @@ STYLE = {
 
 
 def write_figures(run: RunRecord, folder: Path) -> list[Path]:
-    """``accuracy`` and ``norms``, each as PNG and SVG; the files written.
+    """``accuracy``, ``norms``, ``tree`` and the matrix of every split; the files written.
 
     Raises
     ------
     ConfigError
         If matplotlib is missing.
     """
-    with new_figure(4.6, 3.2) as figure:
-        accuracy_picture(figure.subplots(), run)
-        written = save(figure, folder / "accuracy")
-    with new_figure(4.6, 3.2) as figure:
-        norm_picture(figure.subplots(), run)
-        written += save(figure, folder / "norms")
+    pictures: dict[str, Callable[[Axes], None]] = {
+        "accuracy": lambda axes: accuracy_picture(axes, run),
+        "norms": lambda axes: norm_picture(axes, run),
+        "tree": lambda axes: tree_picture(axes, run),
+    }
+    for line in run.lines:
+        if line["decision"] == Outcome.SPLIT and (matrix := run.matrix(line)):
+            name = f"similarity-{line['round']}-{line['cluster']}"
+            pictures[name] = partial(matrix_picture, run=run, line=line, matrix=matrix)
+    written = []
+    for name, draw in pictures.items():
+        with new_figure(4.6, 3.2 if name in ("accuracy", "norms", "tree") else 3.8) as figure:
+            draw(figure.subplots())
+            written += save(figure, folder / name)
     return written
 
 
 def write_comparison(runs: Mapping[str, RunRecord], path: Path) -> list[Path]:
     """Mean accuracy over rounds, and every client's accuracy at the end, of several runs.
 
+    Runs that differ only in their seed are one line: their mean, in a band of ± one standard
+    deviation over the seeds.
+
     Parameters
     ----------
     runs : mapping
         By the name each has in the picture.
     path : Path
-        With the ending of the wanted format, or without one: PNG and SVG.
+        With the ending of the wanted format, or without one: all of `ENDINGS`.
     """
+    groups = by_seeds(runs)
     with new_figure(8.6, 3.4) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1.7, 1])
-        finals = []
-        for i, (name, run) in enumerate(runs.items()):
+        for i, (name, alike) in enumerate(groups.items()):
             color, dash = COLORS[i % len(COLORS)], ("-", "--", ":", "-.")[i % 4]
-            rounds, values = client_accuracies(run)
-            means = [mean for mean, _ in mean_and_std(values)]
-            left.plot(rounds, means, dash, color=color, label=name, linewidth=1.8)
-            finals.append(
-                [
-                    c[run.metric.name]
-                    for c in run.summary["clients"].values()
-                    if run.metric.name in c
-                ]
-            )
-            spread = np.linspace(-0.25, 0.25, len(finals[-1])) if len(finals[-1]) > 1 else [0.0]
-            right.scatter(i + np.asarray(spread), finals[-1], s=9, color=color, alpha=0.6)
-            if finals[-1]:
-                right.plot([i - 0.35, i + 0.35], [np.mean(finals[-1])] * 2, color=color, lw=2.5)
-        left.set(xlabel="round", ylabel=f"mean {run.metric.name} of the clients")
-        left.legend(loc="lower right")
-        right.set(ylabel=f"{run.metric.name} of each client at the end")
-        right.set_xticks(range(len(runs)), list(runs), rotation=20, ha="right")
+            rounds, mean, band = mean_over_runs(alike)
+            left.plot(rounds, mean, dash, color=color, label=name, linewidth=1.8)
+            if len(alike) > 1:
+                left.fill_between(rounds, mean - band, mean + band, color=color, alpha=0.2, lw=0)
+            final = [score for run in alike for score in final_scores(run)]
+            spread = np.linspace(-0.25, 0.25, len(final)) if len(final) > 1 else [0.0]
+            right.scatter(i + np.asarray(spread), final, s=9, color=color, alpha=0.6)
+            if final:
+                right.plot([i - 0.35, i + 0.35], [np.mean(final)] * 2, color=color, lw=2.5)
+        metric = next(iter(runs.values())).metric
+        for axes in (left, right):
+            in_percent(axes, metric)
+        left.set(xlabel="round", ylabel=f"mean {metric.name} of the clients")
+        left.legend(loc="best")
+        right.set(ylabel=f"{metric.name} of each client at the end", xticks=range(len(groups)))
+        right.set_xticklabels(
+            [fill(name, 56 // len(groups), break_long_words=True) for name in groups]
+        )
         return save(figure, path)
 
 
+def mean_over_runs(
+    runs: Sequence[RunRecord],
+) -> tuple[list[int], NDArray[np.floating], NDArray[np.floating]]:
+    """The rounds that all of them have, and mean and standard deviation over the runs."""
+    means = [
+        dict(zip(rounds, (mean for mean, _ in mean_and_std(values)), strict=True))
+        for rounds, values in map(client_accuracies, runs)
+    ]
+    rounds = sorted(set.intersection(*map(set, means)))
+    table = np.array([[mean[server_round] for server_round in rounds] for mean in means])
+    return rounds, table.mean(0), table.std(0)
+
+
+def final_scores(run: RunRecord) -> list[float]:
+    """The leading metric of every client that has it."""
+    name = run.metric.name
+    return [client[name] for client in run.summary["clients"].values() if name in client]
+
+
+def in_percent(axes: "Axes", metric: Metric) -> None:
+    """Shares as percentages, as everywhere else."""
+    if metric.share:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
 def accuracy_picture(axes: "Axes", run: RunRecord) -> None:
-    """Mean ± standard deviation over the clients by round, with splits and the FL baseline."""
+    """Mean ± standard deviation over the clients by round, with splits and baselines."""
     rounds, values = client_accuracies(run)
     spread = np.array(mean_and_std(values)).reshape(-1, 2)
     mean, std = spread[:, 0], spread[:, 1]
     axes.plot(rounds, mean, color=COLORS[0], linewidth=1.8, label="mean of the clients")
-    axes.fill_between(
-        rounds, mean - std, mean + std, color=COLORS[0], alpha=0.2, lw=0, label="± std"
-    )
-    federated = run.summary["metrics"].get(f"fl_{run.metric.name}")
-    if federated is not None:
-        axes.axhline(
-            federated,
-            color="black",
-            linestyle="--",
-            linewidth=1,
-            label=COMMON,
-        )
+    ends = (mean - std, np.minimum(mean + std, 1.0) if run.metric.share else mean + std)
+    axes.fill_between(rounds, *ends, color=COLORS[0], alpha=0.2, lw=0, label="± std")
+    name, measured = run.metric.name, run.summary["baselines"] or {}
+    levels = {BASELINES[key]: line[name] for key, line in measured.items() if line[name]}
+    common = run.summary["metrics"].get(f"fl_{name}")
+    if not levels and lasting(run.summary["splits"]) and common is not None:
+        levels[COMMON] = common
+    for words, level, dash in zip(levels, levels.values(), ("--", ":"), strict=False):
+        axes.axhline(level, color="black", linestyle=dash, linewidth=1, label=words)
     mark_splits(axes, run)
-    axes.set(xlabel="round", ylabel=run.metric.name)
-    axes.legend(loc="lower right")
+    in_percent(axes, run.metric)
+    axes.set(xlabel="round", ylabel=name)
+    axes.legend(loc="best")
+
+
+def tree_picture(axes: "Axes", run: RunRecord) -> None:
+    """Every cluster from the round it was born to its split, as high as its clients are many."""
+    leaves = {name: i for i, name in enumerate(run.leaves)}
+    gap = 0.04 * len(run.clusters[ROOT]["members"])
+    tops = np.cumsum([0.0, *(len(run.clusters[name]["members"]) + gap for name in leaves)])
+    # A cluster reaches over the leaves below it, which are next to each other.
+    for name, cluster in run.clusters.items():
+        below = [i for leaf, i in leaves.items() if leaf == name or leaf.startswith(f"{name}.")]
+        top, bottom = tops[min(below)], tops[max(below) + 1] - gap
+        end = (
+            cluster["split_round"] if cluster["children"] else max(run.rounds, cluster["born"] + 1)
+        )
+        color = COLORS[leaves[name] % len(COLORS)] if name in leaves else INNER
+        axes.barh(
+            (top + bottom) / 2,
+            (end or cluster["born"]) - cluster["born"],
+            bottom - top,
+            cluster["born"],
+            color=color,
+            alpha=0.85 if name in leaves else 0.4,
+            edgecolor="white",
+        )
+        axes.annotate(
+            f"{name} ({len(cluster['members'])})",
+            (cluster["born"], (top + bottom) / 2),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            bbox={"boxstyle": "round,pad=0.2", "color": "white"},
+        )
+    axes.grid(False)
+    axes.invert_yaxis()
+    axes.set(xlabel="round", yticks=[], ylabel="clients")
+
+
+def matrix_picture(axes: "Axes", run: RunRecord, line: Line, matrix: RecordedMatrix) -> None:
+    """The cosine similarities at a split, in the order of its sides."""
+    sides = sides_of(run, line, matrix)
+    order = [i for side in sides for i in side]
+    image = axes.imshow(matrix.values[np.ix_(order, order)], cmap="PRGn", vmin=-1, vmax=1)
+    for edge in np.cumsum([len(side) for side in sides])[:-1] - 0.5:
+        axes.axhline(edge, color="black", linewidth=1)
+        axes.axvline(edge, color="black", linewidth=1)
+    axes.grid(False)
+    names = [matrix.clients[i] for i in order] if len(order) <= MOST_LABELS else []
+    axes.set(xticks=[], yticks=range(len(names)))
+    axes.set_yticklabels(names, fontsize=6)
+    axes.set_title(f"cluster {line['cluster']}, round {line['round']}", fontsize=9)
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.colorbar(image, ax=axes, label="cosine similarity", shrink=0.85)
 
 
 def norm_picture(axes: "Axes", run: RunRecord) -> None:
@@ -129,9 +227,10 @@ def norm_picture(axes: "Axes", run: RunRecord) -> None:
                 va="bottom",
             )
     mark_splits(axes, run)
-    axes.set(xlabel="round", ylabel="norm: mean update (solid), largest (dotted)", ylim=(0, None))
+    axes.set(xlabel="round", ylim=(0, None))
+    axes.set_ylabel("norm: mean update (solid), largest (dotted)", fontsize=8)
     if run.by_cluster and len(run.by_cluster) <= 8:
-        axes.legend(loc="upper right")
+        axes.legend(loc="best")
 
 
 def mark_splits(axes: "Axes", run: RunRecord) -> None:
@@ -188,10 +287,10 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
 
 
 def save(figure: "Figure", path: Path) -> list[Path]:
-    """Write a figure in the format of its ending, or as PNG and SVG."""
+    """Write a figure in the format of its ending, or in all of `ENDINGS`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = path.suffix in (".png", ".svg", ".pdf")
-    paths = [path] if known else [path.with_name(f"{path.name}.{end}") for end in ("png", "svg")]
+    known = path.suffix.removeprefix(".") in ENDINGS
+    paths = [path] if known else [path.with_name(f"{path.name}.{end}") for end in ENDINGS]
     for target in paths:
         # No date in the file: the same run gives the same bytes.
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -1,6 +1,5 @@
 """What a run folder tells, read back: also of a run that is still going on."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
-from cflower.runs.run_files import read_json
+from cflower.runs.run_files import read_json, read_lines
 from cflower.runs.serialization import ABOUT_TRIALS
 
 Line = Mapping[str, Any]
@@ -164,24 +163,6 @@ def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def metric_of(summary: Mapping[str, Any]) -> Metric:
     """The metric that leads in a run; accuracy in folders of cflower 0.1."""
     return Metric(**summary["metric"]) if "metric" in summary else Metric()
-
-
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
-
-    Raises
-    ------
-    RunFolderError
-        If a line is damaged.
-    """
-    if not path.is_file():
-        return ()
-    texts = path.read_text().splitlines(keepends=True)
-    whole = [text for text in texts if text.endswith("\n")]
-    try:
-        return tuple(json.loads(text) for text in whole)
-    except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} is damaged: {error}.") from None
 
 
 def optional(path: Path, name: str) -> dict[str, Any]:

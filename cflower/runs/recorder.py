@@ -2,13 +2,15 @@
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +29,21 @@ from cflower.ordering import in_order
 from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
-from cflower.runs.record import baseline_lines, finding, read_lines
+from cflower.runs.record import baseline_lines, finding
 from cflower.runs.report import write_report
-from cflower.runs.run_files import find_run, read_json
+from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.serialization import (
     data_line,
     note_split,
+    numbers,
     rand_index,
     round_line,
     served_line,
     tree_lines,
+    true_groups,
 )
 from cflower.runs.tables import as_text, model_tables, run_view
+from cflower.runs.writing import append_lines, locked, replace_file
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
@@ -85,6 +90,8 @@ class Recorder(Observer):
         The run folder; made when the run starts.
     summary : dict
         The content of ``summary.json`` as it was last written.
+    problem : str
+        Why the folder lacks what the run did last, such as a full disk; empty if it does not.
     baselines : dict or None
         What `add_baseline` was given, as ``summary.json`` has it. None: nothing will come.
 
@@ -122,6 +129,9 @@ class Recorder(Observer):
         self.baselines: dict[str, dict[str, Any]] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self._terminal = say or say_by_log, say is not None
+        self.problem = ""
+        self._lock: IO[bytes] | None = None
+        self._unwritten: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._written: dict[str, Weights] = {}
@@ -150,10 +160,11 @@ class Recorder(Observer):
         }
         if told := {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}:
             begun["permutation"] = min(told)
-        checkpoint = self._take_up(begun) if self._resumes else None
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = locked(self.path)
+            checkpoint = self._take_up(begun) if self._resumes else None
             if checkpoint is None:
-                self.path.mkdir(parents=True, exist_ok=True)
                 self._write_json("config.json", begun)
             self._write_facts(run.facts)
         except OSError as error:
@@ -165,26 +176,57 @@ class Recorder(Observer):
         return checkpoint
 
     def on_round(self, report: RoundReport) -> None:
-        """Write everything that one round adds."""
+        """Write everything that one round adds.
+
+        Raises
+        ------
+        RunFolderError
+            If that cannot be written. The next round tries to write both.
+        """
+        with self._writing(f"after round {report.server_round - 1}"):
+            self._write_round(report)
+
+    @contextmanager
+    def _writing(self, whole: str) -> Iterator[None]:
+        """Say in a sentence that the disk does not take what is written, and note it."""
+        try:
+            yield
+        except OSError as error:
+            self.problem = self.problem or (
+                f"Cannot write the run folder {self.path}: {error.strerror}. It is whole as it was "
+                f"{whole}: see to it that it can be written, and go on from there with "
+                f"resume='{self.path.name}'"
+            )
+            raise RunFolderError(self.problem) from None
+        self.problem = ""
+
+    def _write_round(self, report: RoundReport) -> None:
         lines = [round_line(report, decision) for decision in report.decisions]
         for line, decision in zip(lines, report.decisions, strict=True):
             if decision.similarity is not None:
                 self._write_similarity(decision)
             note_split(self._splits, line)
         for client, measured in report.measured.items():
-            self._clients.setdefault(client, {}).update(measured.metrics)
-        # Added, not written anew: a line that is cut short lies after the last checkpoint.
-        with self._path("rounds.jsonl").open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+            self._clients.setdefault(client, {}).update(numbers(measured.metrics))
+        self._unwritten += [json.dumps(line) + "\n" for line in lines]
+        append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
+        self._unwritten.clear()
         self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
         self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
-        if report is None:
-            return
-        self._write_summary(report.num_rounds, report)
+        try:
+            if report is not None:
+                with self._writing(f"after round {report.num_rounds}"):
+                    self._write_summary(report.num_rounds, report)
+                self._tell()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+    def _tell(self) -> None:
         if self._terminal:
             view = run_view(self.summary, read_json(self.path, "tree.json"))
             self.say(as_text(view, get_terminal_size((100, 24)).columns))
@@ -211,7 +253,8 @@ class Recorder(Observer):
         self.summary["baselines"] = self.baselines
         if found := against(self.summary, line["clients"], self._metric):
             line |= found.as_json()
-        self._write_json("summary.json", self.summary)
+        with self._writing("without baselines"):
+            self._write_json("summary.json", self.summary)
         self._report()
         lines = baseline_lines(self.summary)
         for text in lines if len(lines) == 2 else lines[-1:]:
@@ -253,18 +296,26 @@ class Recorder(Observer):
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
         checkpoint = self._checkpoints.newest(self.say)
+        kept = self._kept(checkpoint.server_round)
         self.say(f"Going on after round {checkpoint.server_round}.")
-        kept = [
-            line
-            for line in read_lines(self.path / "rounds.jsonl")
-            if line["round"] <= checkpoint.server_round
-        ]
         self._write("rounds.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
         for line in kept:
             for client, metrics in line["clients"].items():
                 self._clients.setdefault(client, {}).update(metrics)
             note_split(self._splits, line)
         return checkpoint
+
+    def _kept(self, server_round: int) -> list[Mapping[str, Any]]:
+        """The lines of ``rounds.jsonl`` up to a round."""
+        path = self.path / "rounds.jsonl"
+        kept = [line for line in read_lines(path) if line["round"] <= server_round]
+        if missing := set(range(1, server_round + 1)) - {line["round"] for line in kept}:
+            raise RunFolderError(
+                f"Cannot resume {self.path.name}: {path} lacks round {min(missing)} of the "
+                f"{server_round} that its checkpoint has. Copy the whole run folder, or start the "
+                "run anew."
+            )
+        return kept
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """``examples.json`` and ``clients.json``: what the clients told of their data, if they did.
@@ -313,7 +364,7 @@ class Recorder(Observer):
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients
         }
-        groups = {n: r.facts["group"] for n, r in results.items() if "group" in r.facts}
+        groups = true_groups(results)
         self.summary = {
             "run_id": self.path.name,
             "finished": final is not None,
@@ -336,32 +387,24 @@ class Recorder(Observer):
 
     def _write_similarity(self, decision: Decision) -> None:
         name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
-        path = self._path(name)
         assert decision.similarity is not None
-        with path.with_suffix(".tmp").open("wb") as file:
-            np.savez(
-                file,
-                similarity=decision.similarity.astype(np.float32),
-                clients=np.array(decision.clients),
-            )
-        path.with_suffix(".tmp").replace(path)
+        content = BytesIO()
+        np.savez(
+            content,
+            similarity=decision.similarity.astype(np.float32),
+            clients=np.array(decision.clients),
+        )
+        self._write(name, content.getvalue(), lasting=False)
 
     def _write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._write(name, save({key: np.ascontiguousarray(a) for key, a in arrays.items()}))
+        content = save({key: np.ascontiguousarray(a) for key, a in arrays.items()})
+        self._write(name, content, lasting=False)  # they are in the checkpoint too
 
     def _write_json(self, name: str, content: Any) -> None:
         self._write(name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def _write(self, name: str, content: bytes) -> None:
-        path = self._path(name)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
-
-    def _path(self, name: str) -> Path:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+    def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+        replace_file(self.path / name, content, lasting=lasting)
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,13 @@
 """Finding and reading the run folders that were written earlier."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cflower.errors import RunFolderError
+from cflower.algorithm.tree import ROOT
+from cflower.errors import RunFolderError, first_line
+from cflower.runs.shapes import LINE, SHAPES, misfit, tangle
 
 
 def run_folders(output_dir: Path) -> list[Path]:
@@ -42,19 +45,55 @@ def find_run(output_dir: Path, run: str = "") -> Path:
 
 
 def read_json(run: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run.
+    """A JSON file of a run, of the shape that it must have.
 
     Raises
     ------
     RunFolderError
         If it is missing or damaged.
     """
+    path = run / name
     try:
-        content = json.loads((run / name).read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError:
         raise RunFolderError(f"The run {run.name} has no {name} yet.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{run / name} is damaged: {error}.") from None
-    if not isinstance(content, dict):
-        raise RunFolderError(f"{run / name} is damaged: it holds no JSON object.")
-    return content
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {first_line(error)}.") from None
+    problem = misfit(content, SHAPES.get(name, {}))
+    if name == "tree.json" and not problem:
+        problem = tangle(content["clusters"], ROOT)
+    if problem:
+        raise RunFolderError(f"{path} is damaged: {problem}.")
+    found: dict[str, Any] = content
+    return found
+
+
+def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
+
+    Raises
+    ------
+    RunFolderError
+        If a line is damaged.
+    """
+    try:
+        texts = path.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
+    found = []
+    for number, text in enumerate(texts, start=1):
+        if not text.endswith("\n"):
+            break
+        try:
+            line = json.loads(text)
+            problem = misfit(line, LINE)
+        except (ValueError, RecursionError) as error:
+            problem = first_line(error)
+        if problem:
+            raise RunFolderError(f"{path} is damaged in line {number}: {problem}.")
+        found.append(line)
+    return tuple(found)

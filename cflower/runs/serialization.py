@@ -12,6 +12,8 @@ from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
+OWN_FIELDS = frozenset({"cluster", "num_examples", "best_cluster", "levels", "held_out"})
+"""What the summary says of a client itself; a metric may not be called so."""
 ABOUT_TRIALS = {
     Outcome.ON_TRIAL: Standing.OPEN,
     Outcome.CONFIRMED: Standing.CONFIRMED,
@@ -53,7 +55,7 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         ],
         "figures": dict(decision.figures),
         "metrics": report.metrics(decision.cluster),
-        "clients": {name: measured[name].metrics for name in members if name in measured},
+        "clients": {name: numbers(measured[name].metrics) for name in members if name in measured},
         "problems": {name: problems[name] for name in members if name in problems},
         "seconds": round(report.seconds, 3),
     }
@@ -142,23 +144,41 @@ def trial_line(trial: Trial) -> dict[str, Any]:
 def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[str, Any]:
     """What the summary has of a client's closing evaluation: `ClientResult` in plain values."""
     columns = {
-        f"{column}_{metric}": measured.metrics.get(metric) if measured else None
+        f"{column}_{metric}": numbers(measured.metrics).get(metric) if measured else None
         for column, measured in result.columns.items()
     }
     return {
-        **result.served(report.selection).metrics,
+        **numbers(result.served(report.selection).metrics),
         "num_examples": result.num_examples,
         "held_out": result.leaf.num_examples,
         **columns,
         "best_cluster": result.best_cluster,
-        "levels": {name: level.metrics.get(metric) for name, level in result.levels.items()},
+        "levels": {n: numbers(level.metrics).get(metric) for n, level in result.levels.items()},
     }
 
 
-def rand_index(groups: Mapping[str, int], tree: ParameterTree) -> float:
+def numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics that are one number each, but for those called as the folder's own fields.
+
+    >>> numbers({"loss": 0.5, "recall": [0.1, 0.2], "cluster": 7})
+    {'loss': 0.5}
+    """
+    return {k: v for k, v in metrics.items() if not isinstance(v, list) and k not in OWN_FIELDS}
+
+
+def true_groups(results: Mapping[str, ClientResult]) -> dict[str, int | str]:
+    """The group that each client tells, if most of them tell one.
+
+    One client alone must not make up an index that is about all.
+    """
+    groups = {name: r.facts["group"] for name, r in results.items() if "group" in r.facts}
+    return groups if 2 * len(groups) > len(results) else {}
+
+
+def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:
     """Adjusted Rand index of the clusters found against the true groups; 1 is exact."""
     from sklearn.metrics import adjusted_rand_score  # loads for a second, and is needed once
 
     names = list(groups)
     found = [tree.leaf_of(name).name for name in names]
-    return float(adjusted_rand_score([groups[name] for name in names], found))
+    return float(adjusted_rand_score([str(groups[name]) for name in names], found))

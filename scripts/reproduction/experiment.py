@@ -47,9 +47,11 @@ class Setting:
     seed: int = 0
 
     def source(self, name: str) -> str:
-        """The run-config key ``dataset`` for ``"mnist"``, ``"cifar10"`` or ``"20newsgroups"``."""
-        if self.data is None:
+        """The run-config key ``dataset`` for a data set such as ``"mnist"``."""
+        if self.data is None and name in HUB:
             return HUB[name]
+        if self.data is None:
+            raise ConfigError(f"{name!r} is on no Hub: name the folder that holds it with --data.")
         if not (self.data / name).is_dir():
             raise ConfigError(f"There is no folder {name!r} in --data {self.data}.")
         return str(self.data / name)

@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 
 from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.columns import Roles
+from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
-from cflower.data.text import LENGTH
-from cflower.errors import DataError
+from cflower.data.text import TOKENS
+from cflower.errors import ConfigError, DataError
 
 
 def clients(count: int, **settings: object) -> list[ClientData]:
@@ -71,8 +73,9 @@ def posts(tmp_path: Path) -> str:
 
 def test_text_becomes_windows_labelled_with_the_next_word(posts: str) -> None:
     first, second = clients(2, dataset=posts)
-    assert first.train.input_shape == (LENGTH,)
-    assert first.train.labels.shape == (len(first.train), LENGTH)
+    length = TOKENS["words"].length
+    assert first.train.input_shape == (length,)
+    assert first.train.labels.shape == (len(first.train), length)
     np.testing.assert_array_equal(first.train.inputs[:, 1:], first.train.labels[:, :-1])
     assert len(first.train) + len(first.validation) == 40  # comp: 20 posts of 2 windows
     for client, topic in ((first, "com"), (second, "rec")):
@@ -84,7 +87,33 @@ def test_text_that_is_none(tmp_path: Path) -> None:
     pd.DataFrame({"text": ["too short", "this too"], "label": [0, 1]}).to_csv(
         tmp_path / "train.csv", index=False
     )
-    with pytest.raises(DataError, match=f"no text of more than {LENGTH} words"):
+    with pytest.raises(DataError, match="no text of more than 20 words"):
         load_source(f"text:{tmp_path}")
     with pytest.raises(DataError, match="no column 'text'"):
         load_source("text:digits")
+
+
+def test_text_of_characters_needs_no_labels(tmp_path: Path) -> None:
+    rows = {"text": ["ab" * 70, "a" * 64, "\u4e2d" + "ab" * 32], "who": ["x", "y", "x"]}
+    pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
+    roles = Roles(natural_id="who", tokens="characters")
+    source = load_source(f"text:{tmp_path}", roles=roles)
+    assert source.class_names == ("<unk>", "a", "b", "\u4e2d")
+    assert sorted(source.tell("who")) == ["x", "x", "x"]  # 139 // 64 + 63 // 64 + 64 // 64
+    first = source.examples().inputs[np.argmax(source.labels[:, 0] == 2)]
+    assert set(first[::2]) | set(first[1::2]) <= {1, 2, 3}
+
+
+def test_a_newcomers_text_is_numbered_by_the_runs_vocabulary(tmp_path: Path) -> None:
+    pd.DataFrame({"text": ["xa" * 100, "ab" * 100]}).to_csv(tmp_path / "a.csv", index=False)
+    own = OwnData(str(tmp_path), ("<unk>", "b", "a"), roles=Roles(tokens="characters"))
+    data = load_own_data(own)
+    assert data.train.class_names == ("<unk>", "b", "a")
+    labels = np.concatenate([data.train.labels, data.validation.labels])
+    found = {tuple(sorted(set(row))) for row in labels.tolist()}
+    assert found == {(0, 2), (1, 2)}  # x is none of the run's
+
+
+def test_tokens_are_for_texts_only() -> None:
+    with pytest.raises(ConfigError, match="tokens='characters' with dataset='digits'"):
+        DataSettings(tokens="characters")

@@ -11,6 +11,7 @@ from cflower.algorithm.criteria import NormCriterion
 from cflower.errors import FederationError
 from cflower.federation.client_names import answer
 from cflower.federation.inline_grid import InlineGrid
+from cflower.federation.layout import Layout
 from cflower.federation.permutation import permuted, turn_back
 from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
 from cflower.federation.roll_call import RollCall
@@ -159,7 +160,7 @@ def facts_of(seeds):
 
 def test_the_first_model_comes_permuted_from_a_client(seeds):
     roll_call, grid = facts_of(seeds)
-    came = numpy_of(ask_first_model(grid, roll_call))
+    came = numpy_of(ask_first_model(grid, roll_call, Layout.of(record(first_model()))))
     for key, array in turn_back(came, SEED).items():
         np.testing.assert_array_equal(array, first_model()[key])
     assert (came["w"] == first_model()["w"]).sum() < 8
@@ -171,7 +172,7 @@ def test_when_nobody_has_a_first_model_the_reason_is_told():
     grid = InlineGrid(app, 2, {})
     roll_call.gather(grid, 1)
     with pytest.raises(FederationError, match="the last one asked: 1001 answered"):
-        ask_first_model(grid, roll_call)
+        ask_first_model(grid, roll_call, Layout.of(record(first_model())))
 
 
 def test_seeds_that_differ_or_cannot_be_read_are_told_in_the_roll_call(seeds, tmp_path):
@@ -203,3 +204,19 @@ def test_a_real_node_takes_no_path_from_the_server(tmp_path):
     roll_call = RollCall(timeout=5)
     roll_call.gather(grid, 1)
     assert "permutation" not in roll_call.facts["partition-0"]
+
+
+def test_a_first_model_that_does_not_fit_is_passed_over(caplog):
+    def answers(message, context):
+        model = first_model()
+        if context.node_config["partition-id"] == 0:
+            model["w"] = np.full((12, 8), np.nan, np.float32)
+        if message.metadata.message_type == "query.first_model":
+            return Message(RecordDict({"arrays": record(model)}), reply_to=message)
+        return answer(message, client_id=f"partition-{context.node_config['partition-id']}")
+
+    grid, roll_call = InlineGrid(answers, 2, {}), RollCall()
+    roll_call.gather(grid, 2)
+    came = numpy_of(ask_first_model(grid, roll_call, Layout.of(record(first_model()))))
+    np.testing.assert_array_equal(came["w"], first_model()["w"])
+    assert "the model of partition-0 has NaN or infinity in w" in caplog.text

@@ -75,6 +75,7 @@ def test_of_a_traceback_the_last_line_is_told():
     assert first_line(traceback) == "ValueError: boom"
     assert first_line("RayTaskError\n  ... Traceback\n\n  OSError: full  ") == "OSError: full"
     assert first_line("first\nsecond") == "first"
+    assert first_line("no heartbeat in the interval.") == "no heartbeat in the interval"
     assert first_line(" \n") == "no reason given"
     assert len(first_line("x" * 1000)) == 300
 

@@ -2,6 +2,7 @@ import time
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import answer
@@ -205,7 +206,7 @@ def test_who_does_not_go_with_the_others_is_refused_now_and_later():
     roll_call.update(grid)
     assert roll_call.clients == ("a", "c")
     assert roll_call.refused[3].client == "d"
-    with pytest.raises(FederationError, match=r"needs 3 .* has 2; refused: b: its inputs"):
+    with pytest.raises(FederationError, match=r"needs 3 .* has 2 \(a, c\); refused: b: its inputs"):
         roll_call.gather(grid, 3)
 
 
@@ -216,3 +217,72 @@ def test_a_simulation_in_which_all_are_refused_is_told_at_once():
     with pytest.raises(FederationError, match=r"^no such set$"):
         RollCall(timeout=30).gather(grid, 2)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("facts", [{"class_names": 5}, {"class_names": [1, 2]}, {"input_shape": 5}])
+def test_a_late_joining_node_with_facts_of_the_wrong_kind_is_refused(facts):
+    usual = {"input_shape": [3], "class_names": ["cat", "dog"]}
+    said = {i: {"client_id": f"p-{i}", **usual} for i in (1, 2)}
+    grid = grid_of({**said, 3: {"client_id": "p-3", **usual, **facts}})
+    roll_call, grid.live = RollCall(), {1, 2}
+    roll_call.gather(grid, 2)
+    roll_call.require(most_common(roll_call.facts.values()).problem_with)
+    grid.live = {1, 2, 3}
+    assert roll_call.update(grid) == 0
+    assert roll_call.clients == ("p-1", "p-2")
+    assert roll_call.refused[3].reason.startswith("what it tells of itself is wrong: ")
+
+
+def test_one_node_does_not_make_a_simulation_of_a_federation():
+    facts = {i: {"client_id": f"p-{i}"} for i in (1, 2, 3)}
+    facts[3]["num_partitions"] = 1_000_000
+    roll_call = RollCall(timeout=30)
+    assert roll_call.gather(grid_of(facts), 2) == ("p-1", "p-2", "p-3")
+    assert not roll_call.simulated
+
+
+def test_real_nodes_are_never_a_simulation(monkeypatch):
+    # The first node alone tells that it is all there is: the others may still be coming.
+    grid = grid_of({1: {"client_id": "p-1", "num_partitions": 1}})
+    roll_call = RollCall(timeout=0.3)
+    roll_call.update(grid)
+    assert roll_call.simulated
+    monkeypatch.setattr("cflower.federation.roll_call.HttpGrid", ScriptedGrid)
+    roll_call.update(grid)
+    assert not roll_call.simulated
+    began = time.monotonic()
+    with pytest.raises(FederationError):
+        roll_call.gather(grid, 2)
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_node_that_does_not_answer_is_named_and_named_once(caplog):
+    grid = grid_of({1: {"client_id": "a"}, 7: None, 8: Error(5, "gone\x1b[31m")})
+    roll_call = RollCall(timeout=0.2)
+    assert roll_call.gather(grid, 1) == ("a",)
+    for _ in range(3):
+        roll_call.update(grid)
+    said = [r.getMessage() for r in caplog.records if "not in the roll call" in r.getMessage()]
+    assert len(said) == 1
+    assert "node 7 did not answer within 0.2 s" in said[0]
+    assert "node 8 answered with an error: gone [31m" in said[0]
+
+
+def test_a_silent_node_is_named_as_it_is_registered(caplog):
+    grid = grid_of({1: {"client_id": "a"}, 7: None})
+    grid.get_nodes = lambda: [NodeInfo(node_id=1), NodeInfo(node_id=7, name="site-b")]
+    RollCall(timeout=0.2).gather(grid, 1)
+    assert "site-b did not answer within 0.2 s" in caplog.text
+
+
+def test_the_error_about_too_few_nodes_names_who_is_there_and_who_is_not():
+    facts = {1: {"client_id": "a"}, 2: {"client_id": "b", "problem": "no data"}, 7: None}
+    grid, roll_call = grid_of({**facts, 4: {"client_id": "d"}}), RollCall(timeout=0.2)
+    roll_call.update(grid)
+    grid.live = {1, 2, 7}
+    with pytest.raises(FederationError) as caught:
+        roll_call.gather(grid, 4)
+    assert str(caught.value).startswith(
+        "This run needs 4 SuperNodes (min-available-nodes) and has 1 (a); refused: b: no data; "
+        "left again: d: connected as well: node 7 did not answer within 0.2 s, as happens while "
+    )

@@ -4,7 +4,7 @@ import torch
 from cflower.errors import ConfigError
 from cflower.learning import MODELS, build_model
 
-IMAGE_MODELS = [name for name in MODELS if MODELS[name].least_side is not None]
+IMAGE_MODELS = [name for name in MODELS if MODELS[name].takes in ("images", "anything")]
 
 
 @pytest.mark.parametrize("name", IMAGE_MODELS)
@@ -23,7 +23,7 @@ def test_least_side_is_the_least(name: str) -> None:
         return
     shape = (1, side, side)
     assert build_model(name, shape, 2, seed=0)(torch.rand(1, *shape)).shape == (1, 2)
-    with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels, but these are"):
+    with pytest.raises(ConfigError, match=f"{side} pixels a side, but these are {side - 1}x{side}"):
         build_model(name, (1, side - 1, side), 2, seed=0)
     with pytest.raises(ConfigError, match="needs images"):
         build_model(name, (64,), 2, seed=0)
@@ -50,6 +50,7 @@ def test_seed_decides_the_weights_and_leaves_the_global_generator(name: str) -> 
         ("mlp", (1, 28, 28), 10, 784 * 128 + 128 + 1_290),
         ("linear", (1, 28, 28), 10, 7_850),
         ("cifar-cnn", (3, 32, 32), 10, 122_570),
+        ("conv1d", (6, 100), 7, 6 * 5 * 16 + 16 + 16 * 5 * 32 + 32 + 128 * 7 + 7),
     ],
 )
 def test_sizes_are_the_sources(
@@ -73,3 +74,13 @@ def test_the_language_model_reads_backwards_only() -> None:
     assert not torch.allclose(logits[0, :, 3], logits[1, :, 3])
     with pytest.raises(ConfigError, match="needs text"):
         build_model("lstm", (1, 8, 8), 10, seed=0)
+
+
+def test_the_model_of_time_series_takes_any_length_and_nothing_else() -> None:
+    for shape in [(6, 100), (1, 8), (3, 51)]:
+        logits = build_model("conv1d", shape, 4, seed=0)(torch.rand(2, *shape))
+        assert logits.shape == (2, 4)
+    with pytest.raises(ConfigError, match=r"8 moments a side, but these are 7: use mlp or linear"):
+        build_model("conv1d", (6, 7), 4, seed=0)
+    with pytest.raises(ConfigError, match=r"needs time series, .*\(600,\): set series-channels"):
+        build_model("conv1d", (600,), 4, seed=0)

@@ -7,7 +7,8 @@ import pytest
 
 from cflower.errors import ConfigError
 from cflower.runs import plots
-from cflower.runs.compare import comparison_table, differences, named, pair_lines
+from cflower.runs.baselines import Baseline
+from cflower.runs.compare import by_seeds, comparison_table, differences, named, pair_lines
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
 from tests.runs.folders import made_up_run
@@ -19,10 +20,12 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 def test_accuracy_and_norms_as_png_and_svg(made_up: Path, tmp_path: Path) -> None:
     run = RunRecord.read(made_up)
     written = plots.write_figures(run, tmp_path / "new" / "folder")
-    names = ["accuracy.png", "accuracy.svg", "norms.png", "norms.svg"]
+    pictures = ("accuracy", "norms", "tree", "similarity-6-0")
+    names = [f"{name}.{end}" for name in pictures for end in ("png", "svg", "pdf")]
     assert [path.name for path in written] == names
     assert written[0].read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in written[1].read_bytes()
+    assert written[2].read_bytes().startswith(b"%PDF")
     before = [path.read_bytes() for path in written]
     again = plots.write_figures(run, tmp_path / "new" / "folder")
     assert [path.read_bytes() for path in again] == before
@@ -37,6 +40,64 @@ def test_what_the_pictures_draw(made_up: Path) -> None:
         assert {0.9, 1.6} <= level
         assert [text.get_text() for text in axes.texts] == ["ε1 = 0.9", "ε2 = 1.6"]
         assert [6, 6] in [list(line.get_xdata()) for line in axes.lines]
+
+
+def test_the_tree_and_the_matrix_that_are_drawn(made_up: Path) -> None:
+    run = RunRecord.read(made_up)
+    with plots.new_figure(4, 3) as figure:
+        tree, matrix = figure.subplots(1, 2)
+        plots.tree_picture(tree, run)
+        bands = {text.get_text(): bar for text, bar in zip(tree.texts, tree.patches, strict=True)}
+        assert [(bar.get_x(), bar.get_width()) for bar in bands.values()] == [
+            (0, 6),
+            (6, 14),
+            (6, 14),
+        ]
+        root, *leaves = (bar.get_y() for bar in bands.values())
+        assert list(bands) == ["0 (8)", "0.0 (4)", "0.1 (4)"]
+        assert root == pytest.approx(min(leaves))
+        (line,) = [line for line in run.lines if line["decision"] == "split"]
+        found = run.matrix(line)
+        assert found is not None
+        plots.matrix_picture(matrix, run, line, found)
+        assert matrix.images[0].get_array().shape == (8, 8)
+        assert [text.get_text() for text in matrix.get_yticklabels()][:2] == [
+            "client-0",
+            "client-1",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("baselines", "levels"), [(None, [0.7375]), ({"federated": 0.9, "isolated": 0.5}, [0.9, 0.5])]
+)
+def test_accuracy_has_the_baselines_that_were_measured(
+    tmp_path: Path, baselines: dict[Baseline, float] | None, levels: list[float]
+) -> None:
+    run = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines))
+    with plots.new_figure(4, 3) as figure:
+        axes = figure.subplots()
+        plots.accuracy_picture(axes, run)
+        flat = [line.get_ydata() for line in axes.lines if list(line.get_xdata()) == [0, 1]]
+        assert [ys[0] for ys in flat if ys[0] == ys[1]] == pytest.approx(levels)
+
+
+def test_seeds_are_one_line_with_a_band(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path / f"{i}", seed=i) for i in range(3)]
+    paths.append(made_up_run(tmp_path / "other", method="federated"))
+    lines = (paths[0] / "rounds.jsonl").read_text()
+    (paths[0] / "rounds.jsonl").write_text(lines.replace('"accuracy": 0.8', '"accuracy": 0.6'))
+    runs = named([RunRecord.read(path) for path in paths])
+    assert {name: len(alike) for name, alike in by_seeds(runs).items()} == {
+        "clustered, 3 seeds": 3,
+        "federated": 1,
+    }
+    rounds, mean, band = plots.mean_over_runs(by_seeds(runs)["clustered, 3 seeds"])
+    assert rounds == list(range(1, 21))
+    assert (mean.shape, band.shape) == ((20,), (20,))
+    assert band.max() > 0.01
+    assert "90.3% ± " not in as_text(comparison_table(runs), 120)  # the made-up ends are alike
+    assert "clustered, 3 seeds" in as_text(comparison_table(runs), 120)
+    assert plots.write_comparison(runs, tmp_path / "seeds.pdf")[0].stat().st_size > 5000
 
 
 def test_several_runs_side_by_side(made_up: Path, tmp_path: Path) -> None:
@@ -84,6 +145,8 @@ def test_two_runs_of_the_same_clients_are_paired(made_up: Path, tmp_path: Path) 
     (line,) = pair_lines(runs)
     assert line.startswith("clustered against federated: 145 against 80 of 160 held-out examples; ")
     assert line.endswith(": worth it")
+    other_seed = made_up_run(tmp_path / "seed", method="federated", seed=1)
+    assert pair_lines(named([RunRecord.read(made_up), RunRecord.read(other_seed)])) == []
     summary["clients"]["client-0"]["held_out"] = 21.0  # not the same examples
     (other / "summary.json").write_text(json.dumps(summary))
     assert pair_lines(named([RunRecord.read(made_up), RunRecord.read(other)])) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import page
+from cflower.runs.writing import replace_file
 
 REPORT = "report.html"
 
@@ -18,7 +19,5 @@ def write_report(run: Path, *, live: bool = False) -> Path:
         If the folder is no run, or a file of it is damaged.
     """
     path = run / REPORT
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(page(page_content(RunRecord.read(run)), live=live), encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, page(page_content(RunRecord.read(run)), live=live).encode(), lasting=False)
     return path

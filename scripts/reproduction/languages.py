@@ -1,0 +1,382 @@
+"""Groups that nobody made: pages of software help in 14 languages of 4 families.
+
+The data are those of the folder ``languages`` (a row is a page; columns text, language, family).
+Every client has ten pages of one language and learns which character comes next; nothing but the
+judging of a run sees the language, and nothing at all the family.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from federations.planted import Oracle
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import dendrogram, fcluster, linkage
+from scipy.spatial.distance import squareform
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from cflower import assign
+from cflower.algorithm.tree import ROOT
+from cflower.runs.plots import COLORS, INNER, new_figure, save
+from cflower.runs.record import RunRecord
+from reproduction.experiment import Experiment, Results, Setting, simulate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PAGES = 10
+"""A client's."""
+LONGEST = 1000
+"""Characters of a page that are used: some pages are fifty times as long as others."""
+NEWCOMERS = 3
+"""Of each language, from pages that no client has."""
+ABSENT = ("da", "it", "sl", "et")
+"""One of each family, left out of a run of its own."""
+
+KEYS: Mapping[str, Any] = {
+    "tokens": "characters",
+    "model": "reproduction.languages:five_characters",
+    "partitioner": "natural-id",
+    "natural-id-column": "client",
+    "group-column": "language",
+    "shift": "none",
+    "metric": "perplexity",
+    "local-epochs": 1,
+    "batch-size": 8,
+    "learning-rate": 0.2,
+}
+
+
+class FiveCharacters(nn.Module):
+    """The next character from the five before it: an embedding and one convolution."""
+
+    SEEN = 5
+
+    def __init__(self, vocabulary: int, width: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.convolution = nn.Conv1d(width, hidden, self.SEEN)
+        self.classifier = nn.Conv1d(hidden, vocabulary, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (batch, length) to logits (batch, vocabulary, length)."""
+        embedded = self.embedding(tokens.long()).transpose(1, 2)
+        before = pad(embedded, (self.SEEN - 1, 0))
+        logits: Tensor = self.classifier(torch.relu(self.convolution(before)))
+        return logits
+
+
+def five_characters(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The run's model: it takes a tenth of the time that the LSTM takes to learn as much."""
+    return FiveCharacters(num_classes)
+
+
+def run(setting: Setting, name: str, per_language: int, more: Mapping[str, Any]) -> Results:
+    """CFL with ``auto``, conventional FL, every client alone, a model a family; newcomers."""
+    pages = read_pages(setting, "train")
+    family_of = dict(zip(pages["language"], pages["family"], strict=True))
+    keys = {**KEYS, **more, **federation(setting, name, pages, per_language)}
+    if setting.quick:
+        keys["num-server-rounds"] = 2
+    found = simulate(setting, name, keys)
+    groups = found.summary["groups"]
+    families = {
+        client: sorted(set(family_of.values())).index(family_of[g]) for client, g in groups.items()
+    }
+    others = {
+        "federated": simulate(setting, f"{name}-fl", {**keys, "method": "federated"}),
+        "isolated": simulate(setting, f"{name}-alone", {**keys, "method": "isolated"}),
+        "family": simulate(
+            setting, f"{name}-family", {**keys, "method": "federated"}, Oracle(families)
+        ),
+    }
+    results: Results = {
+        "families": family_of,
+        "clients": len(groups),
+        "rounds": found.summary["rounds"],
+        "splits": found.summary["splits"],
+        "clusters": {
+            cluster: counts(groups[client] for client in members)
+            for cluster, members in found.summary["clusters"].items()
+        },
+        "adjusted_rand_index": found.summary["adjusted_rand_index"],
+        "perplexity": {
+            "own": by_language(found, groups),
+            **{kind: by_language(other, groups) for kind, other in others.items()},
+        },
+        "clients_better": {kind: compared(found, other) for kind, other in others.items()},
+        **kinship(found, family_of),
+        "newcomers": newcomers(setting, found, family_of),
+    }
+    return results
+
+
+def run_absent(setting: Setting, name: str, per_language: int, more: Mapping[str, Any]) -> Results:
+    """Where languages go that were never there."""
+    pages = read_pages(setting, "train")
+    family_of = dict(zip(pages["language"], pages["family"], strict=True))
+    there = pages[~pages["language"].isin(ABSENT)]
+    keys = {**KEYS, **more, **federation(setting, name, there, per_language)}
+    if setting.quick:
+        keys["num-server-rounds"] = 2
+    found = simulate(setting, name, keys)
+    return {
+        "adjusted_rand_index": found.summary["adjusted_rand_index"],
+        "splits": found.summary["splits"],
+        "newcomers": newcomers(setting, found, family_of),
+    }
+
+
+# ------------------------------------------------------------------------------ the data
+
+
+def read_pages(setting: Setting, split: str) -> pd.DataFrame:
+    """Columns text, language, family; a row is a page, cut at `LONGEST` characters."""
+    if setting.quick:
+        return babble()
+    from datasets import Dataset
+
+    table = Dataset.from_parquet(f"{setting.source('languages')}/{split}.parquet")
+    pages = pd.DataFrame({"text": [text[:LONGEST] for text in table["text"]]})
+    for column in ("language", "family"):
+        names = table.features[column].names
+        pages[column] = [names[place] for place in table[column]]
+    return pages
+
+
+def babble() -> pd.DataFrame:
+    """Four languages of two families, each with letters of its own, for ``--quick``."""
+    rng = np.random.default_rng(0)
+    letters = {"a": "abcde", "b": "abcdf", "c": "uvwxy", "d": "uvwxz"}
+    rows = [
+        {"text": "".join(rng.choice(list(own), 140)), "language": language, "family": own[0]}
+        for language, own in letters.items()
+        for _ in range(2 * PAGES)
+    ]
+    return pd.DataFrame(rows)
+
+
+def federation(
+    setting: Setting, name: str, pages: pd.DataFrame, per_language: int
+) -> dict[str, Any]:
+    """The run-config keys of a federation of so many clients a language, its data written."""
+    dealt = with_clients(pages, per_language)
+    folder = setting.out / f"{name}-pages"
+    write(dealt, folder)
+    return {"dataset": f"text:{folder}", "min-available-nodes": dealt["client"].nunique()}
+
+
+def with_clients(pages: pd.DataFrame, per_language: int) -> pd.DataFrame:
+    """The first pages of every language, with a column ``client``: `PAGES` to each."""
+    place = pages.groupby("language").cumcount()
+    dealt = pages.assign(client=pages["language"] + (place // PAGES).map("-{:03}".format))
+    return dealt[place < per_language * PAGES]
+
+
+def write(pages: pd.DataFrame, folder: Path) -> None:
+    """Pages as a folder that ``text:FOLDER`` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pages.to_parquet(folder / "train.parquet", index=False)
+
+
+# ------------------------------------------------------------------------------ the figures
+
+
+def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
+    """Perplexity of every language, and of all together: exp of the mean loss per character."""
+    clients = run.summary["clients"]
+    told = {}
+    for language in [*sorted(set(groups.values())), "all"]:
+        theirs = [clients[c] for c, group in groups.items() if language in (group, "all")]
+        weights = [client["num_examples"] for client in theirs]
+        loss = np.average([client["loss"] for client in theirs], weights=weights)
+        told[language] = round(math.exp(loss), 3)
+    return told
+
+
+def compared(run: RunRecord, other: RunRecord) -> list[int]:
+    """For how many clients this run's own model is better than the other's, and of how many."""
+    clients, others = run.summary["clients"], other.summary["clients"]
+    better = sum(clients[name]["loss"] < others[name]["loss"] for name in clients)
+    return [better, len(clients)]
+
+
+def counts(languages: Iterable[str]) -> dict[str, int]:
+    """How many members of each language."""
+    found, numbers = np.unique(list(languages), return_counts=True)
+    return dict(zip(found.tolist(), numbers.tolist(), strict=True))
+
+
+def kinship(run: RunRecord, family_of: Mapping[str, str]) -> Results:
+    """How similar the languages' updates of the common model were when it was split.
+
+    The mean cosine of the updates of each two languages' clients, and what average linkage makes
+    of it: as many parts as there are families, against the families.
+    """
+    groups, line = run.summary["groups"], run.by_cluster[ROOT][-1]
+    matrix = run.matrix(line)
+    if matrix is None:
+        return {}
+    truth = np.array([groups[name] for name in matrix.clients])
+    languages = sorted(set(truth.tolist()))
+    of = [truth == language for language in languages]
+    similarity = np.array([[matrix.values[np.ix_(a, b)].mean() for b in of] for a in of])
+    families = [family_of[language] for language in languages]
+    parts = fcluster(joined(similarity), len(set(families)), "maxclust")
+    return {
+        "languages": languages,
+        "similarity": similarity.round(3).tolist(),
+        "parts": dict(zip(languages, parts.tolist(), strict=True)),
+        "family_rand_index": round(float(adjusted_rand_score(families, parts)), 3),
+    }
+
+
+def joined(similarity: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Average linkage of 1 - similarity, as SciPy has it."""
+    distance = 1 - (similarity + similarity.T) / 2
+    np.fill_diagonal(distance, 0)
+    linked: NDArray[np.floating] = linkage(squareform(distance), "average")
+    return linked
+
+
+def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) -> list[Results]:
+    """Where Algorithm 4 takes clients with pages that no client had."""
+    if not run.summary["splits"]:
+        return []
+    groups, told = run.summary["groups"], []
+    pages = with_clients(read_pages(setting, "test"), NEWCOMERS)
+    for (client, language), theirs in pages.groupby(["client", "language"]):
+        folder = setting.out / "newcomers" / str(client)
+        write(theirs, folder)
+        found = assign(run.path, folder)
+        there = counts(groups[member] for member in run.summary["clusters"][found.cluster])
+        told.append(
+            {
+                "client": client,
+                "language": language,
+                "cluster": found.cluster,
+                "of": there,
+                "right": set(there) == {language},
+                "family": {family_of[name] for name in there} == {family_of[str(language)]},
+                "stranger": found.stranger_at is not None,
+                "perplexity": round(math.exp(found.levels[-1].loss), 3),
+                "common": round(math.exp(found.levels[0].loss), 3),
+            }
+        )
+    return told
+
+
+# ------------------------------------------------------------------------------ the picture
+
+
+def draw(results: Results, path: Path) -> None:
+    """The families as they are known, and as the updates tell; perplexity of every language."""
+    with new_figure(9, 4.6) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+        if "similarity" in results:
+            draw_kinship(left, results)
+        draw_perplexity(right, results)
+        save(figure, path)
+
+
+def draw_kinship(axes: "Axes", results: Results) -> None:
+    """A dendrogram; each language's name in the colour of its family."""
+    families = sorted(set(results["families"].values()))
+    linked = joined(np.array(results["similarity"]))
+    dendrogram(
+        linked,
+        ax=axes,
+        orientation="left",
+        labels=results["languages"],
+        link_color_func=lambda _: INNER,
+    )
+    for label in axes.get_yticklabels():
+        family = results["families"][label.get_text()]
+        label.set(color=COLORS[families.index(family)], fontweight="bold", fontsize=9)
+    for color, family in zip(COLORS, families, strict=False):
+        axes.plot([], [], color=color, linewidth=4, label=family)
+    axes.grid(visible=False)
+    axes.set(title="kinship by the updates; colours: the known families")
+    axes.set(xlabel="1 - mean cosine of two languages' updates")
+    axes.legend(loc="upper left", fontsize=8)
+
+
+KINDS = {
+    "federated": "conventional FL",
+    "family": "told the family: its model",
+    "isolated": "each client alone",
+    "own": "cflower: own model",
+}
+
+
+def draw_perplexity(axes: "Axes", results: Results) -> None:
+    """A row a language, a mark a model."""
+    languages = [*sorted(results["families"], key=lambda n: (results["families"][n], n)), "all"]
+    shown = [name for name in languages if name in results["perplexity"]["own"]]
+    for (kind, label), color, mark in zip(KINDS.items(), COLORS, "sd^o", strict=False):
+        told = results["perplexity"][kind]
+        axes.plot([told[n] for n in shown], shown, mark, color=color, label=label, markersize=5)
+    axes.invert_yaxis()
+    axes.set(title="perplexity per character, held-out windows", xscale="log")
+    ticks = axes.get_xlim()
+    places = [n for n in (4, 5, 6, 8, 10, 12, 15, 20, 25, 30) if ticks[0] <= n <= ticks[1]]
+    axes.set_xticks(places, [str(n) for n in places])
+    axes.set_xticks([], minor=True)
+    axes.legend(fontsize=8)
+
+
+def draw_absent(results: Results, path: Path) -> None:
+    """How many newcomers of each absent language went to which language."""
+    absent = [n for n in results["newcomers"] if n["language"] in ABSENT]
+    rows = sorted({n["language"] for n in absent})
+    columns = sorted({name for n in absent for name in n["of"]})
+    table = np.zeros((len(rows), len(columns)))
+    for n in absent:
+        for name in n["of"]:
+            table[rows.index(n["language"]), columns.index(name)] += 1
+    with new_figure(4.6, 2.6) as figure:
+        axes = figure.subplots()
+        if absent:
+            axes.imshow(table, cmap="Blues", aspect="auto")
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.grid(visible=False)
+        axes.set(xlabel="came to the cluster of", ylabel="never there")
+        save(figure, path)
+
+
+def _experiments() -> Sequence[Experiment]:
+    small, large = {"num-server-rounds": 24}, {"num-server-rounds": 80, "fraction-train": 0.1}
+    return (
+        Experiment(
+            "languages",
+            "natural groups",
+            "14 languages x 10 clients: which character comes next",
+            partial(run, name="languages", per_language=10, more=small),
+            draw,
+        ),
+        Experiment(
+            "languages-absent",
+            "natural groups",
+            "four languages left out, and where their newcomers go",
+            partial(run_absent, name="languages-absent", per_language=10, more=small),
+            draw_absent,
+        ),
+        Experiment(
+            "languages-large",
+            "natural groups",
+            "14 languages x 70 clients, a tenth of them in a round",
+            partial(run, name="languages-large", per_language=70, more=large),
+            draw,
+        ),
+    )
+
+
+EXPERIMENTS = _experiments()

@@ -1,0 +1,197 @@
+"""Groups that nobody made: exercises as a watch feels them on the left and on the right arm.
+
+The data are those of the folder ``wrists``: 10 people's two arms are 20 clients (column client),
+two seconds of six axes are an example, which of 7 exercises it is is the label. Left and right are
+mirror images of each other. Nothing but the judging of a run sees the column group.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from leave_one_out import federation_without
+
+from cflower.config import RunConfig
+from cflower.runs.plots import COLORS, new_figure, save
+from cflower.runs.record import RunRecord
+from reproduction.experiment import Experiment, Results, Setting, simulate
+
+AXES = 6
+"""Acceleration and rotation in three directions each."""
+SEEDS = range(5)
+PEOPLE = 10
+
+KEYS: Mapping[str, Any] = {
+    "partitioner": "natural-id",
+    "natural-id-column": "client",
+    "group-column": "group",
+    "label-column": "label",
+    "shift": "none",
+    "series-channels": AXES,
+}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "mlp": {"model": "mlp"},
+    "conv1d": {"model": "conv1d", "similarity-layers": "conv*"},
+    # Enough rounds to see whether it splits: of its accuracy nothing is asked.
+    "conv1d, all layers compared": {"model": "conv1d", "num-server-rounds": 15},
+}
+BASELINES = ("federated", "isolated")
+
+
+def run(setting: Setting) -> Results:
+    """CFL with ``auto`` and each model, conventional FL, every client alone; newcomers."""
+    people = 3 if setting.quick else PEOPLE
+    folder = mirrored(setting.out / "mirrored") if setting.quick else setting.source("wrists")
+    keys = {**KEYS, "dataset": str(folder), "min-available-nodes": 2 * people}
+    short = {"num-server-rounds": 2} if setting.quick else {}
+    keys["num-server-rounds"] = 30
+    results: Results = {"rounds": 30, "models": {}}
+    for name, more in MODELS.items():
+        runs: dict[str, list[RunRecord]] = {}
+        # The baselines compare no layers: theirs are those of the other conv1d.
+        for method in ("clustered", *(BASELINES if "," not in name else ())):
+            for seed in list(SEEDS)[: 1 if setting.quick else None]:
+                runs.setdefault(method, []).append(
+                    simulate(
+                        replace(setting, seed=seed),
+                        f"wrists-{name.replace(', ', '-').replace(' ', '-')}-{method}-{seed}",
+                        {**keys, **more, "method": method, **short},
+                    )
+                )
+        results["models"][name] = told(runs)
+    results["newcomers"] = newcomers(setting, {**keys, **MODELS["conv1d"]}, people)
+    results["means"] = means_by_side(Path(folder))
+    return results
+
+
+def told(runs: Mapping[str, list[RunRecord]]) -> Results:
+    """What several seeds' runs of every method found, and how they compare, client by client."""
+    found = [run.summary for run in runs["clustered"]]
+    return {
+        "exact": sum(summary["adjusted_rand_index"] == 1.0 for summary in found),
+        "split_rounds": [[split["round"] for split in summary["splits"]] for summary in found],
+        "accuracy": {
+            method: [round(run.summary["metrics"]["accuracy"], 4) for run in theirs]
+            for method, theirs in runs.items()
+            if len(runs) > 1
+        },
+        "clients": {
+            method: compared(found, [run.summary for run in runs[method]])
+            for method in BASELINES
+            if method in runs
+        },
+    }
+
+
+def compared(found: list[Any], others: list[Any]) -> dict[str, Any]:
+    """The same clients with the own model and with another, over all seeds.
+
+    The mean difference's interval of 95 % is Student's over clients, each one's seeds averaged.
+    """
+    from scipy.stats import t
+
+    gains = np.array(
+        [
+            [
+                own["clients"][name]["accuracy"] - other["clients"][name]["accuracy"]
+                for name in own["clients"]
+            ]
+            for own, other in zip(found, others, strict=True)
+        ]
+    )  # shape: (seeds, clients)
+    each = gains.mean(axis=0)
+    half = t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / np.sqrt(len(each))
+    return {
+        "better": int((gains > 0).sum()),
+        "equal": int((gains == 0).sum()),
+        "worse": int((gains < 0).sum()),
+        "mean": round(float(each.mean()), 4),
+        "interval": [round(float(each.mean() - half), 4), round(float(each.mean() + half), 4)],
+    }
+
+
+def newcomers(setting: Setting, keys: Mapping[str, Any], people: int) -> list[Results]:
+    """Each person left out of a run, both arms; where Algorithm 4 takes them afterwards."""
+    records = []
+    for person in range(people):
+        path = setting.out / f"wrists-without-{person}.json"
+        config = RunConfig.read({**keys, "seed": setting.seed}).as_keys()
+        config["num-server-rounds"] = 2 if setting.quick else 15
+        if not path.exists() or json.loads(path.read_text())["config"] != config:
+            print(f"without person {person}")
+            absent = (2 * person, 2 * person + 1)
+            record = federation_without(absent, config, setting.out / "wrists-without")
+            path.write_text(json.dumps(record) + "\n")
+        records.append(json.loads(path.read_text()))
+    return [
+        {"person": person, "exact": record["exact"], **newcomer}
+        for person, record in enumerate(records)
+        for newcomer in map(shortened, record["newcomers"])
+    ]
+
+
+def shortened(newcomer: Results) -> Results:
+    """What is kept of a newcomer."""
+    kept = ("group", "right", "familiar", "accuracies")
+    short = {key: newcomer[key] for key in kept if key in newcomer}
+    if "stranger" in newcomer:
+        short["random_labels_told"] = not newcomer["stranger"]["familiar"]
+    return short
+
+
+def means_by_side(folder: Path) -> dict[str, list[float]]:
+    """What each axis feels in the mean over all windows, on either side: what tells them apart."""
+    table = pd.read_parquet(folder / "train.parquet")
+    values = table.drop(columns=["client", "group", "label"]).to_numpy()
+    windows = values.reshape(len(values), -1, AXES).mean(axis=1)
+    return {
+        group: windows[table["group"] == group].mean(axis=0).round(3).tolist()
+        for group in sorted(table["group"].unique())
+    }
+
+
+def mirrored(folder: Path) -> Path:
+    """Three people's two arms doing one of two exercises, for ``--quick``."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for n in range(120):
+        side, label = n % 2, n // 2 % 2
+        wave = np.sin(np.arange(16)[:, None] * (label + 1) + rng.uniform(0, 6, AXES))
+        values = (wave * (1 - 2 * side) + 1 - 2 * side).ravel()
+        row = {"client": f"person-{n % 6 // 2}-side-{side}", "group": f"side-{side}"}
+        rows.append({**row, "label": label, **{f"s{j:03}": v for j, v in enumerate(values)}})
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_parquet(folder / "train.parquet", index=False)
+    return folder
+
+
+def draw(results: Results, path: Path) -> None:
+    """What the sides' axes feel, and every model's accuracy by method and seed."""
+    with new_figure(8, 3) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
+        for place, (group, values) in enumerate(results["means"].items()):
+            places = np.arange(len(values)) + 0.35 * place
+            left.bar(places, values, 0.35, color=COLORS[place], label=group)
+        names = ["acc x", "acc y", "acc z", "rot x", "rot y", "rot z"]
+        left.set_xticks(np.arange(AXES) + 0.175, names)
+        left.set(title="mean of each axis, by the true side")
+        left.legend()
+        for model, told in results["models"].items():
+            for method, values in told["accuracy"].items():
+                label = f"{model}: {'own model' if method == 'clustered' else method}"
+                color = COLORS[("clustered", *BASELINES).index(method)]
+                right.plot(values, [label] * len(values), "o", color=color, alpha=0.6)
+                right.plot(mean(values), [label], "|", color=color, markersize=16)
+        right.invert_yaxis()
+        right.set(xlabel="accuracy on held-out windows, a mark a seed")
+        save(figure, path)
+
+
+EXPERIMENTS = (
+    Experiment("wrists", "natural groups", "10 people's left and right arms", run, draw),
+)
