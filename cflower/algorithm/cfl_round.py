@@ -392,7 +392,8 @@ class CFL:
         for client, update in updates.items():
             if habits[client].held == 1 and client in before.known:
                 vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
-                if cosine_similarity(vectors)[0, 1] > 0:  # as it ever did, only longer for once
+                # Of unrelated updates of k entries hardly any have a larger cosine.
+                if cosine_similarity(vectors)[0, 1] > 3 / np.sqrt(vectors.shape[1]):
                     habits[client] = habits[client]._replace(held=0, factor=0.0)
             if habits[client].held > 1 and habits[client].factor:
                 changed[client] = self._seen(update)

@@ -111,11 +111,12 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
     return after
 
 
-def resemblance(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> dict[str, float]:
-    """For each branch of a fork the similarity above which a client resembles it.
+def resemblance(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> float:
+    """The cosine to a branch above which a client resembles it, rather than nobody.
 
     Halfway between the medians, over the clients of the fork, of their largest cosine to others of
-    their own branch and of that to other branches; where nobody has company, the latter.
+    their own branch and of that to other branches, or of 0 where that is below: there are no
+    strangers whose updates are more foreign than those that have nothing in common.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def resemblance(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> dict
     --------
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     >>> resemblance({"0.0": {"a": up, "b": up}, "0.1": {"c": right}})
-    {'0.0': 0.5, '0.1': 0.5}
+    0.5
     """
     branch = np.array([name for name, edge in edges.items() for _ in edge])
     cosines = cosine_similarity(np.stack([v for edge in edges.values() for v in edge.values()]))
@@ -134,12 +135,12 @@ def resemblance(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> dict
     same = branch[:, None] == branch
     within = np.where(same, cosines, -np.inf).max(axis=1)
     across = np.where(same, -np.inf, cosines).max(axis=1)
-    known = [
-        float(np.median(part[np.isfinite(part)]))
-        for part in (within, across)
-        if np.isfinite(part).any()
+    usual = [
+        float(np.median(c[np.isfinite(c)])) if np.isfinite(c).any() else None
+        for c in (within, across)
     ]
-    return dict.fromkeys(edges, float(np.mean(known)))
+    foreign = max(0.0, usual[1] or 0.0)
+    return foreign if usual[0] is None else (usual[0] + foreign) / 2
 
 
 def loyalty(edge: Mapping[str, NDArray[np.floating]]) -> float:
@@ -191,7 +192,7 @@ class Moves:
         own = next(c for c in where.children if f"{leaf.name}.".startswith(f"{c}."))
         fork = self.tree.fork(where.name, vector)
         edges = {child: self.tree.clusters[child].edge for child in where.children}
-        bar = resemblance(edges)[fork.child]
+        bar = resemblance(edges)
         here = fork.similarities[own]
         if here >= loyalty(edges[own]) or (fork.child == own and here > bar):
             probing = own if self.tree.clusters[own].children else ""
@@ -216,7 +217,7 @@ class Moves:
         fork = self.tree.fork(where.name, vector)
         alike = fork.similarities[fork.child]
         edges = {child: self.tree.clusters[child].edge for child in where.children}
-        bar = resemblance(edges)[fork.child]
+        bar = resemblance(edges)
         told = f"its update of {where.name} is most like those of {fork.child}: cosine {alike:.2f}"
         if alike > bar and len(edges) > 1:
             self.tree, _ = self.tree.assign_step(client, vector)
