@@ -25,6 +25,8 @@ from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Vector
 
 CHANCE = 0.01
 """Probability that chance alone makes any member of a leaf stand out in all rounds so far."""
+NOTHING = -1e300
+"""Logarithm of no length at all, as JSON can write it."""
 LEAST = 3
 """Rounds after which a member's habits are known."""
 
@@ -39,7 +41,7 @@ class Habit(NamedTuple):
     """Of the logarithm of their length over the median length of the leaf's of the same round."""
     squares: float = 0.0
     """Sum of squared deviations from that mean."""
-    longest: float = -np.inf
+    longest: float = NOTHING
     """Logarithm of the longest one's length, but for the first, which a new leaf makes long."""
     held: int = 0
     """Rounds in a row, up to now, that it has stood out for."""

@@ -27,11 +27,13 @@ from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
 from cflower.runs.shapes import Shape, misfit, tangle
 
-FORMAT = "cflower-checkpoint-4"
+FORMAT = "cflower-checkpoint-5"
 KEPT = 2
 STRUCTURE: Shape = {
     "server_round": int,
     "walking": {str: str},
+    "habits": {str: list},
+    "moves": [list],
     "failures": dict,
     "clusters": [
         {

@@ -374,6 +374,7 @@ class Recorder(Observer):
             "selection": final.selection if final else "leaf",
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
+            "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
             "clients": placed,
             "metrics": final.metrics if final else {},
