@@ -74,7 +74,7 @@ class RunConfig(TrainingSettings, DataSettings):
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
-    inner_interval: int = number(0, least=0)
+    inner_interval: int = number(-1, least=-1)
 
     metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)

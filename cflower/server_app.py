@@ -143,7 +143,7 @@ def strategy_of(
         isolated=config.method == "isolated",
         moving=None if config.moving else False,
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
-        inner_interval=config.inner_interval,
+        inner_interval=None if config.inner_interval < 0 else config.inner_interval,
         selection=config.selection,
         seed=config.seed,
         metric=config.metric,

@@ -11,7 +11,7 @@ held-out examples a client.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, CFLState, Reply
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator
@@ -78,7 +79,9 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
     federation = FAMILIES[name][1](generator(seed, "audit", name))
     state, undone = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
-    judged = [i for i, group in enumerate(federation.groups) if group >= 0]
+    # Who was not heard from since a split has no place yet.
+    placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
+    judged = np.flatnonzero((federation.groups >= 0) & placed).tolist()
     names = [leaf_of(state, i) for i in judged]
     pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
     clusters, groups = len(set(names)), len({group for _, group in pairs})
@@ -109,9 +112,10 @@ def final(
         result = cfl.run_round(state, replies, server_round=server_round)
         due = result.state.tree.trials_due(server_round)
         compared = {name: comparisons(federation, result.state, name) for name in due}
-        result = cfl.judged(result, compared, [Measure("loss", higher_is_better=False)])
-        state = result.state
-        undone += sum(decision.outcome is Outcome.UNDONE for decision in result.decisions)
+        loss_alone = [Measure("loss", higher_is_better=False)]
+        tree, decisions = judged(result.state.tree, result.decisions, compared, loss_alone)
+        state = replace(result.state, tree=tree)
+        undone += sum(decision.outcome is Outcome.UNDONE for decision in decisions)
     return state, undone
 
 

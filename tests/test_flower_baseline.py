@@ -31,3 +31,14 @@ def test_its_apps_are_cflowers(app: dict[str, dict[str, str]]) -> None:
         module, _, name = reference.partition(":")
         theirs = import_module(f"cflower.{'server' if side == 'serverapp' else 'client'}_app")
         assert getattr(import_module(module), name) is theirs.app
+
+
+def test_its_results_are_of_its_run_config(
+    app: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # README's figures come from this script.
+    monkeypatch.syspath_prepend(FOLDER.parents[1] / "scripts")
+    measured = import_module("rotated_mnist").keys_of(Path("/data/mnist"), 120, 200, 15, 0, 1.0)
+    own = RunConfig.read(app["config"]).as_keys()
+    differing = {key for key in own if own[key] != measured[key]}
+    assert differing <= {"dataset", "model", "output-dir"}

@@ -32,7 +32,7 @@ def run(
 
 @pytest.mark.slow
 def test_flwr_run_and_simulate_give_the_same_summary(flwr: dict[str, str], tmp_path: Path) -> None:
-    config = f"num-server-rounds={ROUNDS}"
+    config = f"num-server-rounds={ROUNDS} baselines=true node-timeout=600.0"
     printed, status = run(
         flwr,
         "-c",
@@ -52,6 +52,8 @@ def test_flwr_run_and_simulate_give_the_same_summary(flwr: dict[str, str], tmp_p
     del first["run_id"], second["run_id"]
     assert first == second
     assert first["metrics"]["accuracy"] > first["metrics"]["fl_accuracy"]
+    assert set(first["baselines"]) == {"federated", "isolated"}
+    assert "each client alone for all rounds: " in printed
     for model in (distributed / "models").iterdir():
         assert model.read_bytes() == (inline / "models" / model.name).read_bytes()
 

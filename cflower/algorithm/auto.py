@@ -95,6 +95,7 @@ class AutoCriterion:
     name: ClassVar[str] = "auto"
     trial_rounds: ClassVar[int] = 4
     moving: ClassVar[bool] = True
+    inner_interval: ClassVar[int] = 10
 
     max_mean_ratio: float = 0.6
     min_norm_ratio: float = 0.3

@@ -9,7 +9,7 @@ is handed down at a split. A split may have to prove itself, see `cflower.algori
 inner clusters may go on learning.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -21,8 +21,14 @@ from cflower.algorithm.moving import Habit, Move, Moves, watch
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.splits_on_trial import (
+    also_trained,
+    learned_on,
+    put_off,
+    still_on_trial,
+)
 from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
-from cflower.algorithm.trial import Comparison, Measure, Standing, Trial, judge, not_again
+from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
 
 Weighting = Literal["examples", "uniform"]
@@ -107,15 +113,7 @@ class CFL:
         That of a split on trial; else, in every `inner_interval`-th round, those on its path take
         turns, so that a client never trains more than two models in a round.
         """
-        if client in tree.unassigned:
-            return None
-        above = tree.path(tree.leaf_of(client).name)[:-1]
-        if on_trial := [cluster for cluster in above if cluster.on_trial]:
-            return on_trial[0]
-        split = [cluster for cluster in above if cluster.split_round is not None]
-        if not split or not self.inner_interval or server_round % self.inner_interval:
-            return None
-        return split[server_round // self.inner_interval % len(split)]
+        return also_trained(tree, client, server_round, self.inner_interval)
 
     def probes(self, state: CFLState, client: str, server_round: int) -> Cluster | None:
         """The split cluster whose θ*_v a client that stands out trains beside its own model."""
@@ -201,63 +199,15 @@ class CFL:
         for name in lengths:
             learned = self._follow(tree.clusters[name].grown, means.mean(name))
             tree = tree.update(learned_on(tree.clusters[name], learned))
-        for name in in_order(state.tree.clusters):
-            cluster = state.tree.clusters[name]
-            if cluster.trial is None or not cluster.on_trial:
-                continue
-            reason = (
-                f"its model learns on beside {' and '.join(cluster.children)}; the clients judge "
-                f"in round {cluster.trial.until}"
-            )
-            mean_norm, longest = norm(means.mean(name).trained), max(lengths.get(name, [0.0]))
-            decisions.append(
-                Decision(name, server_round, Outcome.ON_TRIAL, reason, mean_norm, longest)
-            )
+        for cluster in state.tree.clusters.values():
+            if cluster.on_trial:
+                length = norm(means.mean(cluster.name).trained)
+                longest = max(lengths.get(cluster.name, [0.0]))
+                decisions.append(still_on_trial(cluster, server_round, length, longest))
         after = CFLState(tree, known)
         if self.moving:
             after = self._moved(state, tree, known, away, decisions, server_round)
         return RoundResult(after, tuple(decisions), forks)
-
-    def judged(
-        self,
-        result: RoundResult,
-        compared: Mapping[str, Sequence[Comparison]],
-        measures: Sequence[Measure],
-    ) -> RoundResult:
-        """The round after its clients have judged splits: these are confirmed or taken back.
-
-        Parameters
-        ----------
-        result : RoundResult
-            Of `run_round`.
-        compared : mapping of str to sequence of Comparison
-            What the clients of each split cluster found.
-        measures : sequence of Measure
-            The metrics to go by, the leading one first.
-        """
-        tree, decisions = result.state.tree, list(result.decisions)
-        for i, decision in enumerate(decisions):
-            cluster = tree.clusters.get(decision.cluster)
-            if decision.cluster not in compared or cluster is None or cluster.trial is None:
-                continue
-            finding = judge(compared[decision.cluster], measures)
-            trial = cluster.trial._replace(
-                until=decision.server_round,
-                standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,
-                reason=finding.reason,
-            )
-            tree = (
-                tree.update(replace(cluster, trial=trial, memory={}))
-                if finding.confirmed
-                else tree.rejoined(cluster.name, decision.server_round, trial)
-            )
-            decisions[i] = replace(
-                decision,
-                outcome=Outcome.CONFIRMED if finding.confirmed else Outcome.UNDONE,
-                reason=finding.reason,
-                figures=finding.figures,
-            )
-        return result._replace(state=replace(result.state, tree=tree), decisions=tuple(decisions))
 
     def _advance(
         self,
@@ -287,7 +237,7 @@ class CFL:
             return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), [leaf]
         decision, memory = self.criterion.decide(evidence, leaf.memory)
         if decision.outcome is Outcome.SPLIT:
-            decision = self._held(decision, leaf, tree)
+            decision = put_off(decision, leaf, tree)
         if decision.outcome is not Outcome.SPLIT:
             return decision, [replace(self._follow(leaf, mean), memory=memory)]
         children = []
@@ -408,17 +358,6 @@ class CFL:
             decisions[0], outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
         )
 
-    @staticmethod
-    def _held(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decision:
-        """A split that the criterion wants, put off where it cannot be made now."""
-        parent = tree.parent(leaf.name)
-        if parent is not None and parent.on_trial:
-            reason = f"would split, but {parent.name}, which it comes from, is still on trial"
-            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
-        if why := not_again(leaf.undone, decision.sides, decision.server_round):
-            return replace(decision, outcome=Outcome.PUT_OFF, reason=why, sides=())
-        return decision
-
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update."""
         trained, optimizer = self.optimizer.step(
@@ -457,13 +396,6 @@ class CFL:
     def _seen_of(self, update: Weights) -> Vector:
         """The same of an update that is not kept."""
         return self.projection.seen(self.projection.keep(update.trained))
-
-
-def learned_on(cluster: Cluster, learned: Cluster) -> Cluster:
-    """A split cluster whose model has learned on; θ*_v stays."""
-    return replace(
-        cluster, general=learned.model, optimizer=learned.optimizer, rounds=learned.rounds
-    )
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

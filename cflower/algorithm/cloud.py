@@ -82,7 +82,7 @@ class Cloud:
         """The most scatters in clouds without groups; no more are drawn once there is ``enough``.
 
         Their points are Gaussian, with the variances of this cloud along its principal axes;
-        200 of them, fewer of more than 100 members, where one is much like another; of a sample of
+        200 of them, fewer of more than 50 members, where one is much like another; of a sample of
         `LARGEST` members where there are more, in which chance parts them further.
         """
         number, most = len(self.noise), np.zeros(2)
@@ -90,7 +90,7 @@ class Cloud:
         some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
         gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
-        for _ in range(min(200, max(40, 20_000 // size))):
+        for _ in range(min(200, max(40, 10_000 // size))):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             cut = best_clustering(cloud.cosines)

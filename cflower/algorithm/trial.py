@@ -16,6 +16,8 @@ CHANCE = 0.025
 """Probability, for each metric, that chance alone makes the gain that confirms a split."""
 ENOUGH = 30
 """Held-out examples, of all clients together, below which the test is not asked."""
+FEW = 1 / 3
+"""Share of the clients up to which those of one child may be such as spoil the model of all."""
 WAIT = 4
 """A cluster whose split was taken back waits so many times as long as the trial took."""
 
@@ -88,7 +90,10 @@ class PairedTest(NamedTuple):
         return {f"{self.measure.name}_{k}": float(v) for k, v in numbers.items() if v is not None}
 
     def __str__(self) -> str:
-        chance = "too few for a test" if self.chance is None else f"by chance {self.chance:.2g}"
+        chance = "too few for a test"
+        if self.chance is not None:
+            number = f"{self.chance:.2g}" if self.chance >= 1e-4 else "below 0.0001"
+            chance = f"probability by chance alone {number}"
         return (
             f"{self.measure.name} {self.own:.4g} with the children's models and {self.common:.4g} "
             f"with the common one ({self.better} of {self.num_clients} clients better, "
@@ -149,12 +154,15 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     held-out examples, or no child has two clients that answered, the better mean of the first
     metric decides, and the sentence says so. Where nobody can say anything, the split stands.
 
+    Children with few clients that are served worse have no say, see `with_a_say`.
+
     Parameters
     ----------
     compared : sequence of Comparison
     measures : sequence of Measure
         The leading metric first.
     """
+    compared = with_a_say(compared, measures)
     tests = [test for measure in measures if (test := paired(compared, measure))]
     if not tests:
         names = " or ".join(measure.name for measure in measures)
@@ -172,6 +180,28 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
         confirmed = min(chances) < CHANCE
         why = "the clients are served better" if confirmed else "no gain that chance does not make"
     return Finding(confirmed, f"{why}: {told}", figures)
+
+
+def with_a_say(compared: Sequence[Comparison], measures: Sequence[Measure]) -> list[Comparison]:
+    """The judgements without those of small children that the split serves worse.
+
+    Who spoils a model loses by having one of its own, and could have every split from it taken
+    back. So children that lose on the average, with together at most `FEW` of the clients, those
+    that lose most before others, do not count; that the others gain must be sure without them.
+    """
+
+    def loss(child: str) -> float:
+        """How much worse a child is served by the metric that says so loudest, in its own size."""
+        own = [one for one in compared if one.child == child]
+        tests = [test for measure in measures if (test := paired(own, measure))]
+        return max((-test.gain / (abs(test.common) or 1.0) for test in tests), default=0.0)
+
+    left, losses = list(compared), {child: loss(child) for child in {c.child for c in compared}}
+    for child in sorted(losses, key=lambda name: (-losses[name], name)):
+        others = [one for one in left if one.child != child]
+        if losses[child] > 0 and len(others) >= (1 - FEW) * len(compared):
+            left = others
+    return left
 
 
 def not_again(

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
+from cflower.algorithm.splits_on_trial import judged
 from cflower.errors import FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.final_evaluation import FinalEvaluation
@@ -55,8 +56,8 @@ class ClusteredFL(Rounds):
         Comma-separated patterns of the arrays whose updates similarity looks at.
     projection_dim : int
         Updates with more trained entries than this are kept as a random projection of this
-        length, see `Projection`; 0 keeps all of them exactly. Memory grows with it times the
-        number of clients.
+        length, see `Projection`, or shorter where so many clients' would not fit in memory, see
+        `affordable_length`; 0 keeps all of them exactly, with memory for clients times entries.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
@@ -78,9 +79,10 @@ class ClusteredFL(Rounds):
         Whether a client whose data change goes to the cluster that it resembles now, see
         `cflower.algorithm.moving`. If not given, the criterion's own: yes for `AutoCriterion`, no
         for `NormCriterion`.
-    inner_interval : int
+    inner_interval : int, optional
         In every so many-th round clients also train the model of a cluster above their own; 0:
-        those of split clusters stay as they are.
+        those of split clusters stay as they are. If not given, the criterion's own: 10 for
+        `AutoCriterion`, 0 for `NormCriterion`.
     selection : {"leaf", "best", "ensemble"}
         Which of the models on its way the closing evaluation's mean metrics take each client
         to be served by; all are in `final_report`, see `ClientResult`.
@@ -227,7 +229,7 @@ class ClusteredFL(Rounds):
         names = self.tree.trials_due(server_round)
         if not names:
             return
-        assert self._cfl is not None and self._round is not None and self._round.result is not None
+        assert self._round is not None
         compared = ask(
             grid,
             self._messenger,
@@ -243,9 +245,9 @@ class ClusteredFL(Rounds):
         self.failures = replace(self.failures, problems=self.failures.noted(problems))
         self._round.note(problems)
         measures = measures_of(compared, self.metric)
-        result = self._cfl.judged(self._round.result, compared, measures)
-        self._round.decisions, self.state = result.decisions, result.state
-        for decision in result.decisions:
+        tree, decisions = judged(self.tree, self._round.decisions, compared, measures)
+        self._round.decisions, self.state = decisions, replace(self.state, tree=tree)
+        for decision in decisions:
             if decision.cluster in compared:
                 log(INFO, "	cluster %s, %s: %s", *said(decision))
 

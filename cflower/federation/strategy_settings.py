@@ -54,7 +54,7 @@ class StrategySettings(Strategy):
         isolated: bool = False,
         trial_rounds: int | None = None,
         moving: bool | None = None,
-        inner_interval: int = 0,
+        inner_interval: int | None = None,
         selection: Selection = "leaf",
         seed: int = 0,
         metric: str = "accuracy",
@@ -75,12 +75,9 @@ class StrategySettings(Strategy):
         self.max_norm_ratio, self.max_influence = max_norm_ratio, max_influence
         self.exclude_after = exclude_after
         self.isolated, self.seed = isolated, seed
-        if trial_rounds is None:
-            trial_rounds = getattr(self.criterion, "trial_rounds", 0)
-        if moving is None:
-            moving = getattr(self.criterion, "moving", False)
-        self.moving = moving
-        self.trial_rounds, self.inner_interval = trial_rounds, inner_interval
+        self.trial_rounds: int = own(self.criterion, "trial_rounds", trial_rounds)
+        self.inner_interval: int = own(self.criterion, "inner_interval", inner_interval)
+        self.moving = bool(own(self.criterion, "moving", moving))
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
         # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
@@ -156,3 +153,8 @@ class StrategySettings(Strategy):
             self.fraction_train,
             self.fraction_evaluate,
         )
+
+
+def own(criterion: Criterion, name: str, given: int | None) -> int:
+    """What is given, else what the criterion has by that name, else 0."""
+    return getattr(criterion, name, 0) if given is None else given

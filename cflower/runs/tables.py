@@ -105,7 +105,7 @@ def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
     metric, clients = metric_of(summary), all_clients(summary)
     rows = [(name, clients[name]) for name in in_order(clients)]
     if every or len(rows) <= MANY:
-        title = f"client × model ({metric.name} on held-out examples, * = best)"
+        title = f"client × model ({metric.name}, * = best)"
         return Group(client_table(title, rows, summary))
     clusters: dict[str, list[Row]] = {}
     for name, client in rows:
@@ -153,7 +153,7 @@ def client_table(title: str, rows: Iterable[Row], summary: Mapping[str, Any]) ->
 def cluster_table(clusters: Mapping[str, Sequence[Row]], summary: Mapping[str, Any]) -> Table:
     """One row a cluster: means over its clients, and the one that is served worst."""
     metric, columns = metric_of(summary), columns_of(summary)
-    title = f"cluster × model (mean {metric.name} on held-out examples, * = best)"
+    title = f"cluster × model (mean {metric.name}, * = best)"
     table = table_of(title, ["cluster", "clients", "held\nout", *columns.values(), "worst\nclient"])
     for name in in_order(clusters):
         rows = clusters[name]

@@ -51,7 +51,7 @@ def decisions(quick: bool) -> Iterator[Figure]:
     sizes: list[int] = [400] if quick else SIZES["members"]
     times = []
     norms = ("norms", sizes[-1] if quick else 10_000)
-    for rule, size in [*(("auto", size) for size in sizes), norms]:
+    for rule, size in [norms, *(("auto", size) for size in sizes)]:
         found = in_a_process("--alone", "decision", rule, str(size), str(ENTRIES))
         seconds, memory = GOALS.get(size, GOALS[10_000])
         what = f"decision of `{rule}`, {size:,} members x {ENTRIES:,}"

@@ -261,7 +261,7 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
         criterion: Criterion = ALWAYS
         if rule == "auto":
             criterion = AutoCriterion(min_stable_rounds=1)
-            for server_round in range(3 * (1 + 9 * (len(who) > 100_000))):
+            for server_round in range(2 * (1 + 9 * (len(who) > 100_000))):
                 memory = remember(memory, heard(server_round, who))
         evidence = heard(30, who)
         began = time.process_time()

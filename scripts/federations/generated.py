@@ -215,6 +215,26 @@ def regression(
     return Federation(clients, groups, d, start=np.zeros(d))
 
 
+def table(rng: Generator, name: str, m: int, n: int, columns: int = 0) -> Federation:
+    """A real table of scikit-learn's, dealt out at random: n rows each, the others are fresh.
+
+    Columns have mean 0 and standard deviation 1; wine's first kind is to be told from the others.
+    """
+    from sklearn import datasets
+
+    inputs, targets = getattr(datasets, f"load_{name}")(return_X_y=True)
+    logistic = name != "diabetes"
+    targets = (targets == 0) if logistic else (targets - targets.mean()) / targets.std()
+    inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    inputs = np.c_[inputs[:, : columns or None], np.ones(len(inputs))]
+    rows = rng.permutation(len(inputs))
+    train = rows[: m * n].reshape(m, n)
+    fresh = np.array([rng.permutation(rows[m * n :]) for _ in range(m)])
+    data = (part[index] for index in (train, fresh) for part in (inputs, targets.astype(float)))
+    clients = Regression(*data, logistic, rate=0.1)
+    return Federation(clients, np.zeros(m), inputs.shape[1], start=np.zeros(inputs.shape[1]))
+
+
 def planted(
     rng: Generator,
     sizes: tuple[int, ...],
@@ -300,6 +320,19 @@ for k in (2, 5, 10):
                 g, m, k, logistic=True, prior=p, batch=b
             ),
         )
+for data, m, n, columns in (
+    ("breast_cancer", 10, 40, 0),
+    ("breast_cancer", 10, 40, 2),
+    ("wine", 5, 20, 0),
+    ("wine", 5, 20, 2),
+    ("diabetes", 10, 30, 0),
+    ("diabetes", 10, 30, 2),
+):
+    name = f"{data}, {columns or 'all'} columns, {m} clients"
+    FAMILIES[name] = (
+        "nothing to gain",
+        lambda g, d=data, m=m, n=n, c=columns: table(g, d, m, n, c),
+    )
 for rank in (1, 2, 3, 10):
     for m in (10, 20):
         FAMILIES[f"own optima, rank {rank}, {m} clients"] = (
@@ -346,6 +379,15 @@ FAMILIES["18:2, own optima 0.5"] = "planted", lambda g: planted(g, (18, 2), spre
 FAMILIES["3x10, own optima 1, d=50"] = "planted", lambda g: planted(g, (10,) * 3, 50, 1.0)
 FAMILIES["2x10, 10% a round"] = "planted", lambda g: planted(g, (10, 10), share=0.1)
 FAMILIES["2x10, 50% a round"] = "planted", lambda g: planted(g, (10, 10), share=0.5)
+for share in (0.1, 0.02):
+    FAMILIES[f"4x250, {share:.0%} a round"] = (
+        "planted",
+        lambda g, s=share: planted(g, (250,) * 4, 50, 0.3, 0.5, s),
+    )
+    FAMILIES[f"own optima, 1000 clients, {share:.0%} a round"] = (
+        "nothing to gain",
+        lambda g, s=share: partial(own_optima(g, 1000, 20), s),
+    )
 FAMILIES["linreg, 2 concepts"] = "planted", lambda g: regression(g, 10, 5, batch=10, concepts=2)
 FAMILIES["logistic, 2 concepts"] = (
     "planted",

@@ -1,5 +1,7 @@
 """The law of a trial, and what becomes of a split that is confirmed or taken back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.cfl_round import Reply
 from cflower.algorithm.criteria import NeverSplit, Outcome
+from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.tree import Weights
 from cflower.algorithm.trial import (
     CHANCE,
@@ -163,7 +166,8 @@ def history(federation, cfl, num_rounds, *, better=True, partial=False):
         result = cfl.run_round(state, answers, server_round=server_round)
         due = result.state.tree.trials_due(server_round)
         compared = {name: opinions(result.state.tree, name, better) for name in due}
-        result = cfl.judged(result, compared, [ACCURACY])
+        tree, decisions = judged(result.state.tree, result.decisions, compared, [ACCURACY])
+        result = result._replace(state=replace(result.state, tree=tree), decisions=decisions)
         yield state, result
         state = result.state
 
@@ -293,3 +297,44 @@ def test_the_same_parts_wait_until_there_were_twice_as_many_rounds():
     assert not_again([late], [["d", "c"], ["b", "a"]], 100) is None
     assert not_again([late], [["d", "c", "new"], ["b", "a"]], 66) is None
     assert "round 66" in not_again([late], [["d", "c", "new"], ["b", "a"]], 65)
+
+
+# ------------------------------------------------------------------------- who has a say
+
+
+def parted(*children):
+    """Comparisons of several children, each a list of gains over 0.5."""
+    return [
+        of(0.5 + gain, 0.5, child=f"0.{i}") for i, child in enumerate(children) for gain in child
+    ]
+
+
+def test_who_spoils_a_model_does_not_get_a_split_from_it_taken_back():
+    gain = [0.2, 0.21, 0.19, 0.2]
+    for alone in (-0.5, -0.001):
+        assert judge(parted(gain, [alone]), [ACCURACY]).confirmed
+    assert judge(parted(gain * 4, [-0.5, -0.4, -0.5, -0.5]), [ACCURACY]).confirmed
+    assert judge(parted(gain * 3, [-0.5] * 2, [-0.4] * 2), [ACCURACY]).confirmed
+
+
+def test_without_their_say_the_gain_of_the_others_must_still_be_sure():
+    assert not judge(parted([0.0, 0.01, -0.01, 0.0], [-0.5]), [ACCURACY]).confirmed
+    assert not judge(parted([0.1, -0.1, 0.2, -0.15], [-0.5]), [ACCURACY]).confirmed
+
+
+def test_more_than_a_third_of_the_clients_always_have_a_say():
+    gain = [0.2, 0.21, 0.19, 0.2]
+    assert not judge(parted(gain, [-0.5, -0.5, -0.4]), [ACCURACY]).confirmed
+    assert not judge(parted(gain, [-0.5], [-0.5], [-0.5, -0.4]), [ACCURACY]).confirmed
+
+
+def test_a_small_child_that_gains_is_heard():
+    found = judge(parted([0.01, 0.02, 0.01, 0.02], [0.4, 0.42]), [ACCURACY])
+    assert found.confirmed and "6 of 6 clients better" in found.reason
+
+
+def test_the_measure_that_says_it_loudest_counts():
+    both = [Comparison("0.0", {"accuracy": 0.7, "loss": 0.5}, {"accuracy": 0.5, "loss": 0.6}, 36)]
+    odd = Comparison("0.1", {"accuracy": 0.5, "loss": 900.0}, {"accuracy": 0.5, "loss": 0.6}, 36)
+    noise = [both[0]._replace(own={"accuracy": 0.7 + i / 100, "loss": 0.5}) for i in range(5)]
+    assert judge([*noise, odd], [ACCURACY, LOSS]).confirmed

@@ -126,9 +126,9 @@ def test_a_trial_that_the_run_ends_before_is_open(tmp_path):
 
 
 def test_criteria_choose_whether_their_splits_are_on_trial():
-    assert strategy_of(criterion=CRITERION).trial_rounds == 0
-    assert strategy_of(criterion=None).trial_rounds == 4
-    assert strategy_of(criterion=Halves()).trial_rounds == 0
+    for criterion, expected in ((CRITERION, (0, 0)), (None, (4, 10)), (Halves(), (0, 0))):
+        strategy = strategy_of(criterion=criterion)
+        assert (strategy.trial_rounds, strategy.inner_interval) == expected
     assert strategy_of(criterion=CRITERION, trial_rounds=2).settings["trial-rounds"] == 2
 
 

@@ -402,7 +402,7 @@ def test_measured_baselines_stand_beside_the_own_model(browser: Any, tmp_path: P
         assert said[0].startswith("Own model: 549 against 548 of 600 held-out examples; ")
         assert said[0].endswith(": no difference")
         assert said[1].endswith(": worth it")
-        assert "stopped learning" not in visit.text("#compared-hint")
+        assert "did not learn" not in visit.text("#compared-hint")
         better = visit.page.locator("#facts div", has_text="under conventional FL")
         assert better.locator("dd").inner_text() == "15"
         heads = visit.texts("#client-table thead th")
@@ -476,7 +476,7 @@ def test_a_metric_that_is_better_lower(browser: Any, tmp_path: Path) -> None:
         assert visit.complaints == []
         assert visit.text("#scores-title").startswith("Perplexity of every client")
         assert visit.texts("#compared dd")[:2] == ["0.903", "0.738"]
-        better = visit.page.locator("#facts div", has_text="better than before")
+        better = visit.page.locator("#facts div", has_text="better than under")
         assert better.locator("dd").inner_text() == "1"  # client-3 had 1.0 before
 
 

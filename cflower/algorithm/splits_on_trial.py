@@ -1,0 +1,102 @@
+"""What a split on trial means for the tree: who trains what, what has to wait, what is undone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.trial import Comparison, Measure, Standing, judge, not_again
+
+
+def also_trained(
+    tree: ParameterTree, client: str, server_round: int, inner_interval: int
+) -> Cluster | None:
+    """The inner cluster whose model a client trains in a round beside its own, if any.
+
+    That of a split on trial; else, in every ``inner_interval``-th round, those on its path take
+    turns, so that a client never trains more than two models in a round.
+    """
+    if client in tree.unassigned:
+        return None
+    above = tree.path(tree.leaf_of(client).name)[:-1]
+    if on_trial := [cluster for cluster in above if cluster.on_trial]:
+        return on_trial[0]
+    split = [cluster for cluster in above if cluster.split_round is not None]
+    if not split or not inner_interval or server_round % inner_interval:
+        return None
+    return split[server_round // inner_interval % len(split)]
+
+
+def learned_on(cluster: Cluster, learned: Cluster) -> Cluster:
+    """A split cluster whose model has learned on; θ*_v stays."""
+    return replace(
+        cluster, general=learned.model, optimizer=learned.optimizer, rounds=learned.rounds
+    )
+
+
+def put_off(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decision:
+    """The decision to split, put off where the split cannot be made now."""
+    parent = tree.parent(leaf.name)
+    if parent is not None and parent.on_trial:
+        reason = f"would split, but {parent.name}, which it comes from, is still on trial"
+    else:
+        reason = not_again(leaf.undone, decision.sides, decision.server_round) or ""
+    if not reason:
+        return decision
+    return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+
+
+def still_on_trial(
+    cluster: Cluster, server_round: int, mean_norm: float, max_norm: float
+) -> Decision:
+    """What is told of a split in a round of its trial, with the norms of its model's updates."""
+    assert cluster.trial is not None
+    reason = (
+        f"its model learns on beside {' and '.join(cluster.children)}; the clients judge in round "
+        f"{cluster.trial.until}"
+    )
+    return Decision(cluster.name, server_round, Outcome.ON_TRIAL, reason, mean_norm, max_norm)
+
+
+def judged(
+    tree: ParameterTree,
+    decisions: Iterable[Decision],
+    compared: Mapping[str, Sequence[Comparison]],
+    measures: Sequence[Measure],
+) -> tuple[ParameterTree, tuple[Decision, ...]]:
+    """Tree and decisions of a round after its clients have judged: splits confirmed or undone.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+        After the round's training.
+    decisions : iterable of Decision
+        Of the round.
+    compared : mapping of str to sequence of Comparison
+        What the clients of each split cluster found.
+    measures : sequence of Measure
+        The metrics to go by, the leading one first.
+    """
+    told = []
+    for decision in decisions:
+        cluster = tree.clusters.get(decision.cluster)
+        if decision.cluster in compared and cluster is not None and cluster.trial is not None:
+            finding = judge(compared[cluster.name], measures)
+            trial = cluster.trial._replace(
+                until=decision.server_round,
+                standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,
+                reason=finding.reason,
+            )
+            tree = (
+                tree.update(replace(cluster, trial=trial, memory={}))
+                if finding.confirmed
+                else tree.rejoined(cluster.name, decision.server_round, trial)
+            )
+            decision = replace(
+                decision,
+                outcome=Outcome.CONFIRMED if finding.confirmed else Outcome.UNDONE,
+                reason=finding.reason,
+                figures=finding.figures,
+            )
+        told.append(decision)
+    return tree, tuple(told)
