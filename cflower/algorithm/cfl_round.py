@@ -120,6 +120,8 @@ class CFL:
         habit = state.habits.get(client)
         if not habit or not habit.probing or client in state.tree.unassigned:
             return None
+        if habit.leaf != state.tree.leaf_of(client).name:
+            return None
         busy = self.also_trains(state.tree, client, server_round)
         return None if busy else state.tree.clusters.get(habit.probing)
 
@@ -340,6 +342,8 @@ class CFL:
         """Part those that stand out for the second round from the others, who are at rest."""
         changed, habits = {}, moves.habits
         for client, update in updates.items():
+            if client not in habits:  # its update has no length
+                continue
             if habits[client].held == 1 and client in before.known:
                 vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
                 # Of unrelated updates of k entries hardly any have a larger cosine.

@@ -27,6 +27,8 @@ CHANCE = 0.01
 """Probability that chance alone makes any member of a leaf stand out in all rounds so far."""
 NOTHING = -1e300
 """Logarithm of no length at all, as JSON can write it."""
+PATIENCE = 8
+"""Rounds after which longer updates are a member's habit, when nothing has come of it."""
 LEAST = 3
 """Rounds after which a member's habits are known."""
 
@@ -105,7 +107,7 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
             errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.heard))
         chance = CHANCE / (len(lengths) * max(1, habit.heard))
         alone = bool(stdtr(max(1, freedom), -errors) < chance)
-        if client in longer and (habit.held or alone or most):
+        if client in longer and (0 < habit.held < PATIENCE or (not habit.held and (alone or most))):
             factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor
             after[client] = habit._replace(held=habit.held + 1, factor=factor)
         else:
@@ -197,12 +199,8 @@ class Moves:
         bar = resemblance(edges)
         here = fork.similarities[own]
         if here >= loyalty(edges[own]) or (fork.child == own and here > bar):
-            probing = own if self.tree.clusters[own].children else ""
-            self.habits[client] = habit._replace(
-                probing=probing,
-                held=habit.held if probing else 0,
-                factor=habit.factor if probing else 0.0,
-            )
+            deeper = bool(self.tree.clusters[own].children)
+            self.habits[client] = habit._replace(probing=own) if deeper else Habit(habit.leaf)
             return
         since = "its updates, as most of its leaf's, are longer than ever"
         if habit.factor:
