@@ -295,7 +295,8 @@ class CFL:
         away : mapping of str to ndarray, shape (k,)
             Updates, as similarity sees them, of models above the clients' own leaves.
         decisions : list of Decision
-            That about the root changes if it is split by a member that changed.
+            Those about leaves that clients leave say so; that about the root changes if it is
+            split by a member that changed.
         """
         new = {
             leaf.name: {
@@ -330,6 +331,10 @@ class CFL:
             home = moves.tree.clusters[move.origin]
             home = replace(home, memory=forget(home.memory, move.client))
             moves.tree = moves.tree.update(home)
+            for i, decision in enumerate(decisions):
+                if decision.cluster == move.origin:
+                    told = f"{decision.reason}; {move.client} moves to {move.target}"
+                    decisions[i] = replace(decision, reason=told)
         return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
 
     def _open_root(

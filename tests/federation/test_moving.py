@@ -46,6 +46,7 @@ def test_a_client_that_changes_is_found_and_moved_and_all_of_it_is_told(tmp_path
     moved = [line for line in lines if line["moves"]]
     assert [(line["round"], line["cluster"]) for line in moved] == [(CHANGE + 1, move.origin)]
     assert moved[0]["moves"] == [move._asdict()]
+    assert moved[0]["reason"].endswith(f"{NAME} moves to {move.target}")
     assert json.loads((recorder.path / "tree.json").read_text())["moves"] == [move._asdict()]
     assert recorder.summary["moves"] == [move._asdict()]
 
