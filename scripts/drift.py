@@ -68,12 +68,13 @@ def drift(
                 records.append(json.loads(path.read_text()))
                 told = f"{np.mean(records[-1]['accuracy']):.4f}, moves {len(records[-1]['moves'])}"
                 print(f"{path.stem}: mean accuracy {told}", flush=True)
-    lines = [line for record in records for line in lines_of(record)]
-    shown = Table(*lines[0])
-    for line in lines:
-        shown.add_row(*map(str, line.values()))
-    Console(width=150).print(shown)
-    write_table(lines, out / "drift.csv")
+    for name in {record["scheme"]: None for record in records}:
+        here = [line for record in records if record["scheme"] == name for line in told_of(record)]
+        shown = Table(*here[0], title=f"{name}, {shift}: accuracy by step")
+        for line in here:
+            shown.add_row(*line.values())
+        Console(width=150).print(shown)
+    write_table([line for record in records for line in lines_of(record)], out / "drift.csv")
 
 
 def run_one(name: str, rounds: int, keys: dict[str, Any], way: str, out: Path) -> dict[str, Any]:
@@ -136,20 +137,24 @@ def told(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
     return recorder.summary
 
 
-def lines_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its lines of the table: at the end of every step, and three rounds after its beginning."""
-    rounds = record["rounds"]
-    accuracy = np.array(record["accuracy"]).reshape(-1, rounds)
-    what = {key: record[key] for key in ("scheme", "shift", "seed", "way")}
-    wholly = {
-        "mean of all": f"{accuracy.mean():.3f}",
-        "ARI": f"{record['adjusted_rand_index']:.2f}",
-    }
-    when = {f"after {AFTER} rounds": AFTER, "last round": rounds - 1}
+def told_of(record: dict[str, Any]) -> list[dict[str, str]]:
+    """Its lines of the table: in the last round of every step, and three after its beginning."""
+    accuracy = np.array(record["accuracy"]).reshape(-1, record["rounds"])
+    when = {f"after {AFTER} rounds": AFTER, "last round": record["rounds"] - 1}
     return [
-        {**what, "when": name, **{str(i): f"{a:.3f}" for i, a in enumerate(accuracy[:, place])}}
-        | wholly
+        {"way": record["way"], "seed": str(record["seed"]), "when": name}
+        | {str(step): f"{value:.3f}" for step, value in enumerate(accuracy[:, place])}
+        | {"of changes": f"{accuracy[1:, place].mean():.3f}", "all": f"{accuracy.mean():.3f}"}
         for name, place in when.items()
+    ]
+
+
+def lines_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same as a table of all rounds."""
+    what = {key: record[key] for key in ("scheme", "shift", "seed", "way")}
+    return [
+        {**what, "round": i, "step": (i - 1) // record["rounds"], "accuracy": f"{value:.4f}"}
+        for i, value in enumerate(record["accuracy"], start=1)
     ]
 
 
