@@ -17,7 +17,7 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.moving import Habit, Move, Moves, watch
+from cflower.algorithm.moving import ASTRAY, Habit, Move, Moves, watch
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.similarity import cosine_similarity
@@ -351,14 +351,17 @@ class CFL:
                 continue
             if habits[client].held == 1 and client in before.known:
                 vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
-                # Of unrelated updates of k entries hardly any have a larger cosine.
-                if cosine_similarity(vectors)[0, 1] > 3 / np.sqrt(vectors.shape[1]):
-                    habits[client] = habits[client]._replace(held=0, factor=0.0)
+                if cosine_similarity(vectors)[0, 1] > ASTRAY:  # the same way, only further
+                    habits[client] = habits[client]._replace(factor=0.0)
             if habits[client].held > 1 and habits[client].factor:
                 changed[client] = self._seen(update)
-        if not 0 < len(changed) < len(updates):
+        stay = {
+            name: self._seen(new)
+            for name, new in updates.items()
+            if name not in habits or not habits[name].held
+        }
+        if not changed or not stay:
             return
-        stay = {name: self._seen(new) for name, new in updates.items() if name not in changed}
         moves.open_root(before.tree.root, stay, changed)
         children = moves.tree.root.children
         sides = tuple(moves.tree.clusters[child].members for child in children)

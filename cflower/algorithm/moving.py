@@ -29,6 +29,8 @@ NOTHING = -1e300
 """Logarithm of no length at all, as JSON can write it."""
 PATIENCE = 8
 """Rounds after which longer updates are a member's habit, when nothing has come of it."""
+ASTRAY = 0.5
+"""Cosine of 60 degrees: an update that is turned by more points elsewhere than the one before."""
 LEAST = 3
 """Rounds after which a member's habits are known."""
 
@@ -235,7 +237,9 @@ class Moves:
                 undone=(),
             )
             self.tree = self.tree.branched(client, branch)
-            told = f"{told}, not more than {bar:.2f}: it resembles nobody and goes on alone"
+            told = f"{told}, not more than {bar:.2f}" if len(edges) > 1 else ""
+            told = f"{told}: it resembles nobody" if told else "there is no other cluster yet"
+            told = f"{told}, and goes on alone"
         reason = "; ".join(filter(None, (since, told)))
         self.made.append(Move(self.server_round, client, left.name, target, reason))
 
