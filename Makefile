@@ -29,5 +29,5 @@ page:  ## the report's HTML, CSS and JavaScript joined into page.json
 	python -m cflower.runs.report.build
 
 picture:  ## docs/report.png: the README's run, and the first window of its report
-	cflower simulate --clients 20 --out outputs -c "shift='label-permutation' num-groups=4"
+	cflower simulate --clients 20 --baselines --out outputs -c "shift='label-permutation' num-groups=4"
 	python scripts/screenshot.py "$$(ls -td outputs/2* | head -1)"

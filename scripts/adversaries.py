@@ -9,8 +9,9 @@ others exactly the same examples. With Δ the update of an honest client with th
 - ``reversed``, ``x10``, ``x-10``, ``x100``, ``x-100``, ``x1e30``: they send -Δ, 10 Δ, ...;
 - ``examples``: they send -Δ and claim 10^12 examples;
 - ``collude``: a fifth of all clients sends one and the same -3 Δ and claims 10^12 examples;
-- ``sleeper``: in a federation of two groups, with permuted labels, they behave until their cluster
-  is one that came out of a split; from then on they send -10 Δ and claim 10^12 examples.
+- ``sleeper``: in a federation of two groups, with permuted labels, a fifth of one group behaves
+  until its cluster is one that came out of a split; from then on it sends -10 Δ and claims 10^12
+  examples.
 """
 
 import tempfile
@@ -182,7 +183,9 @@ def main(
     seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
     attacks: Annotated[str, typer.Option(help="all, or some; commas.")] = "all",
     clients: Annotated[int, typer.Option(min=5)] = 20,
-    adversaries: Annotated[int, typer.Option(min=1, help="But for collude: a fifth.")] = 3,
+    adversaries: Annotated[
+        int, typer.Option(min=1, help="But for collude and sleeper: a fifth, a tenth.")
+    ] = 3,
     examples: Annotated[int, typer.Option(min=10, help="A client, of an image set.")] = 200,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
     out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
@@ -200,7 +203,9 @@ def main(
         for name, seed, attack in track(jobs, "Measuring", console=Console(stderr=True)):
             # The table has 569 rows.
             among = clients // 2 if name == "table" else clients
-            bad = among // 5 if attack == "collude" else max(1, adversaries * among // clients)
+            bad = max(1, adversaries * among // clients)
+            # Of all clients, and of the last ones' group.
+            bad = {"collude": among // 5, "sleeper": among // 10}.get(attack, bad)
             size = clients * examples if name not in ("digits", "table") else 0
             keys = {**there[name], "dataset-size": size, "seed": seed, "num-server-rounds": rounds}
             setting = name, seed, bad, attack == "sleeper"

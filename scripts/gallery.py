@@ -37,7 +37,7 @@ def label_permutation(_: Setting) -> Keys:
 def arms(setting: Setting) -> Keys:
     """Left and right arms."""
     people = {"dataset": setting.source("wrists"), "min-available-nodes": 20}
-    return {**wrists.KEYS, **wrists.MODELS["conv1d"], **people}
+    return {**wrists.KEYS, **wrists.MODELS["mlp"], **people}
 
 
 def fourteen_languages(setting: Setting) -> Keys:

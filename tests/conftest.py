@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from logging import INFO, getLogger
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ from hypothesis import settings
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
 BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(autouse=True)
+def flower_logs_as_usual() -> None:
+    """Commands quieten Flower's log for their process, which here is that of all tests."""
+    logger = getLogger("flwr")
+    logger.setLevel(INFO)
+    logger.filters.clear()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ Of many clients the matrix of all pairs is never made. What a decision asks of i
 parts, and those are inner products with the parts' sums of vectors, see `Points`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -67,6 +67,20 @@ def cosine_similarity(updates: ArrayLike) -> Matrix:
     np.clip(similarity, -1.0, 1.0, out=similarity)
     np.fill_diagonal(similarity, 1.0)
     return similarity
+
+
+def cosines_to(update: NDArray[Any], others: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Cosine of one update to each of some others, shape (m,), as `cosine_similarity` has it.
+
+    >>> cosines_to(np.array([2.0, 0.0]), [np.array([1.0, 1.0]), np.zeros(2)]).round(3)
+    array([0.707, 0.   ])
+    """
+    rows = np.stack([update, *others])
+    peak = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
+    rows = rows / np.where(peak > 0, peak, 1)
+    lengths = np.linalg.norm(rows, axis=1)
+    cosines = rows[1:] @ rows[0] / np.where(lengths > 0, lengths, 1)[1:] / (lengths[0] or 1)
+    return np.asarray(np.clip(cosines, -1.0, 1.0))
 
 
 class Similarities(Protocol):

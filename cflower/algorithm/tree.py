@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Memory
 from cflower.algorithm.optimizers import OptimizerState
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.similarity import cosines_to
 from cflower.algorithm.trial import Standing, Trial
 from cflower.ordering import in_order
 
@@ -262,8 +262,7 @@ class ParameterTree:
         """
         similarities = {}
         for child in self.clusters[name].children:
-            cached = list(self.clusters[child].edge.values())
-            alike = cosine_similarity(np.stack([vector, *cached]))[0, 1:]
+            alike = cosines_to(vector, list(self.clusters[child].edge.values()))
             similarities[child] = float(alike.max())
         return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
 

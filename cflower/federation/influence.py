@@ -20,12 +20,12 @@ from cflower.federation.replies import TrainReply
 ENOUGH = 3
 """Other clients that must be known to judge a reply; until then it is held back."""
 LONGEST = 2.0
-"""Times the usual length of an update, to which a longer one is shortened."""
+"""Times the usual length of an update, beyond which it is shortened to the usual length."""
 MOST = 3.0
 """Usual clients that one may count for. A fifth of the clients, all at this limit, have three
 sevenths of the pull: the others still have their way."""
-LARGEST_SHARE = 1 / 3
-"""Of the pull of a round, for any one client."""
+LARGEST_SHARE = 1 / 4
+"""Of the pull of a round, for any one client that pulls harder than a usual one."""
 NO_LIMIT = 1e300
 TOLD = 0.5
 """Who counts for less than this share of what it claims is told of."""
@@ -130,10 +130,10 @@ class Influence:
     """Lets the replies of one round pass, none with more influence than is usual.
 
     An update longer than `LONGEST` times the median of its cluster's other members is shortened to
-    that; then a client whose pull is more than `MOST` times their median pull, or a larger share of
-    the round than `LARGEST_SHARE`, has its weight lowered until it is not. Arrays that are not
-    trained, such as BatchNorm's statistics, are bounded each by itself. What is out of line waits
-    for the end of the round, until all others are known.
+    the median; then a client whose pull is more than `MOST` times their median pull, or a larger
+    share of the round than `LARGEST_SHARE`, has its weight lowered until it is not. Arrays that are
+    not trained, such as BatchNorm's statistics, are bounded each by itself. What is out of line
+    waits for the end of the round, until all others are known.
 
     A client on its way down the tree (Algorithm 4) moves no model and is not judged, nor is one
     with fewer than two others, since of two nobody can tell who is right.
@@ -225,12 +225,10 @@ class Influence:
             )
             set_aside(answer.client, problem)
             return None
-        clipped = min(1.0, self._longest / times) if times else 1.0
+        clipped = 1 / times if times > self._longest else 1.0
         together = sum(others.pulls[name] for name in others.now)
-        limit = min(
-            self._most * usual.pull,
-            together * LARGEST_SHARE / (1 - LARGEST_SHARE) or NO_LIMIT,
-        )
+        a_share = together * LARGEST_SHARE / (1 - LARGEST_SHARE) or NO_LIMIT
+        limit = min(self._most * usual.pull, max(usual.pull, a_share))
         pull = company.pulls[answer.client] * clipped
         share = limit / pull if 0 < limit < pull and self._most < NO_LIMIT else 1.0
         if clipped * share < TOLD:

@@ -91,7 +91,11 @@ class Rounds(StrategySettings):
         }
         start = RunStart(num_rounds, self.metric, settings, self.layout, facts)
         if checkpoint := self._observers.start(start):
-            self._take_up(checkpoint)
+            try:
+                self._take_up(checkpoint)
+            except FederationError:
+                self._observers.end(None)
+                raise
         if self._finished_rounds:
             return
         try:

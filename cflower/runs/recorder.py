@@ -167,7 +167,11 @@ class Recorder(Observer):
             if checkpoint is None:
                 self._write_json("config.json", begun)
             self._write_facts(run.facts)
+        except RunFolderError:
+            self._release()
+            raise
         except OSError as error:
+            self._release()
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
@@ -223,8 +227,12 @@ class Recorder(Observer):
                     self._write_summary(report.num_rounds, report)
                 self._tell()
         finally:
-            if self._lock is not None:
-                self._lock.close()
+            self._release()
+
+    def _release(self) -> None:
+        """Let others write the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
     def _tell(self) -> None:
         if self._terminal:

@@ -38,7 +38,7 @@ def test_report_opens_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_figures_and_comparison(runs: Path, tmp_path: Path) -> None:
     status, out, _ = cflower("report", "20260101", "--runs", runs, "--figures", tmp_path / "f")
     assert status == 0
-    assert out.count("Figure: ") == len(list((tmp_path / "f").iterdir())) == 4
+    assert out.count("Figure: ") == len(list((tmp_path / "f").iterdir())) == 12
     picture = tmp_path / "c.svg"
     status, out, _ = cflower("compare", "20260101", "20260102", "--runs", runs, "--figure", picture)
     assert status == 0

@@ -58,7 +58,8 @@ def test_nobody_pulls_harder_than_a_few_usual_ones(place, length, examples):
     replies[place] = reply(place, length, examples)
     admitted, aside, _ = sifted(*replies)
     odd = admitted.pop(f"c{place}")
-    assert float(np.linalg.norm(odd.reply.update.trained)) <= LONGEST * (1 + 1e-6)
+    used = float(np.linalg.norm(odd.reply.update.trained))
+    assert used == pytest.approx(1.0 if length > LONGEST else length)
     assert pull(odd, examples) <= MOST * 100 * (1 + 1e-6)
     assert odd.reply.norm == length  # as it is, for eq. 33
     assert aside == {} and {one.share for one in admitted.values()} == {1.0}
@@ -72,9 +73,11 @@ def test_a_fifth_of_the_clients_pull_less_than_the_others_together():
     assert set(lowered) == {f"c{i}" for i in range(16, 20)}
 
 
-def test_one_of_three_has_no_more_than_a_third():
+def test_in_a_small_cluster_nobody_has_more_than_a_quarter_or_its_part():
     admitted, _, _ = sifted(reply(0, 1.0), reply(1, 1.0), reply(2, 1.0, 1e12))
     assert pull(admitted["c2"], 1e12) == pytest.approx(100)
+    admitted, _, _ = sifted(*(reply(i, 1.0) for i in range(6)), reply(6, 1.0, 1e12))
+    assert pull(admitted["c6"], 1e12) == pytest.approx(200)
 
 
 def test_ten_times_the_examples_still_count_for_more():
@@ -110,7 +113,7 @@ def test_what_is_known_of_absent_members_counts():
     known = {f"c{i}": KnownUpdate(1, origin, 1.0, 100, origin) for i in range(5)}
     members = tuple(f"c{i}" for i in range(6))
     admitted, _, _ = sifted(reply(5, 100.0), known=known.items(), members=members)
-    assert float(np.linalg.norm(admitted["c5"].reply.update.trained)) == pytest.approx(LONGEST)
+    assert float(np.linalg.norm(admitted["c5"].reply.update.trained)) == pytest.approx(1.0)
     assert admitted["c5"].share == 1.0  # nobody else is in the mean of this round
 
 

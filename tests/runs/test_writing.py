@@ -12,6 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
+from cflower.federation.observers import RunStart
+from cflower.federation.reports import Metric
 from cflower.runs import writing
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
@@ -20,7 +22,7 @@ from cflower.runs.run_files import read_json, read_lines
 from cflower.runs.tables import as_text, run_view
 from cflower.runs.writing import append_lines, locked, replace_file
 from tests.federation.quadratics import CRITERION, Quadratics, initial_arrays
-from tests.runs.folders import made_up_run
+from tests.runs.folders import LAYOUT, made_up_run
 
 GROUPS = (0, 0, 1, 1)
 
@@ -106,6 +108,16 @@ def test_two_cannot_write_one_run(tmp_path, disk):
     held.close()
     assert run(tmp_path, disk, resume=before.path.name).summary["finished"]
     locked(before.path).close()  # it is free when the run is over
+
+
+def test_a_run_that_is_not_resumed_is_not_kept_from_others(tmp_path, disk):
+    before = run(tmp_path, disk)
+    refused = Recorder(tmp_path, {"lr": 1}, resume=before.path.name)
+    settings = read_json(before.path, "config.json")["settings"]
+    start = RunStart(6, Metric("loss", False), {**settings, "seed": 7}, LAYOUT, {})
+    with pytest.raises(RunFolderError, match="with another config"):
+        refused.on_start(start)
+    locked(before.path).close()
 
 
 def test_nothing_is_written_through_a_link(tmp_path):

@@ -9,22 +9,24 @@ from adversaries import ATTACKS, CLAIMED, accuracy, attacked, scaled, separated,
 
 from cflower.federation.arrays import record_of
 
-CLIENTS, ADVERSARIES, HONEST = 10, 2, 8
+CLIENTS, ADVERSARIES = 10, 2
 KEYS: dict[str, Any] = {"model": "mlp", "num-server-rounds": 20}
 
 
 @cache
 def alone(sleeper: bool) -> float:
     """How accurate the honest clients' model is when the others stay away."""
-    return accuracy(without(CLIENTS, ADVERSARIES, KEYS, "sleeper" if sleeper else ""), HONEST)
+    attack, bad = ("sleeper", 1) if sleeper else ("", ADVERSARIES)
+    return accuracy(without(CLIENTS, bad, KEYS, attack), CLIENTS - bad)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_adversaries_do_no_harm_with_the_defaults(attack: str) -> None:
-    found = attacked(attack, CLIENTS, ADVERSARIES, KEYS)
+    bad = 1 if attack == "sleeper" else ADVERSARIES  # at most a fifth of a cluster
+    found = attacked(attack, CLIENTS, bad, KEYS)
     # 144 held-out examples: one of them is 0.7 points.
-    assert accuracy(found, HONEST) >= alone(attack == "sleeper") - 0.03
+    assert accuracy(found, CLIENTS - bad) >= alone(attack == "sleeper") - 0.03
     assert alone(attack == "sleeper") > 0.85
 
 

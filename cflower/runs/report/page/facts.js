@@ -26,7 +26,7 @@ against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replace
     facts.push([`clients better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}`, String(gains.filter((gain) => better(gain) > 0).length), ''],
       ['clients worse', String(gains.filter((gain) => better(gain) < 0).length), '']);
   }
-  if (known(about.adjustedRandIndex)) facts.push(['match with the true groups (adjusted Rand index)', figure(about.adjustedRandIndex), '']);
+  if (known(about.adjustedRandIndex)) facts.push(['adjusted Rand index (true groups)', figure(about.adjustedRandIndex), '']);
   fill('facts', facts.map(([words, value, unit]) =>
     html('div', {}, html('dt', {}, words), html('dd', {}, value, html('small', {}, unit)))));
 }
