@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(
     grid: Grid, context: Context, say: Say | None, criterion: Criterion | None = None
 ) -> dict[str, Any]:
-    """Federation, rounds, closing evaluation; see `main`.
+    """Federation, rounds, final evaluation; see `main`.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConf
     Raises
     ------
     FederationError
-        If no client answered the closing evaluation.
+        If no client answered the final evaluation.
     """
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:
-        raise FederationError("No client answered the closing evaluation.")
+        raise FederationError("No client answered the final evaluation.")
     return strategy.final_report
 
 

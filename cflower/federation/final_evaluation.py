@@ -46,7 +46,7 @@ Paths = Mapping[str, tuple[Cluster, ...]]
 
 @dataclass
 class FinalEvaluation:
-    """The exchanges of a closing evaluation.
+    """The exchanges of a final evaluation.
 
     Attributes
     ----------
@@ -200,5 +200,5 @@ class FinalEvaluation:
         """Note the problems of an exchange; stop if the engine broke down."""
         answers = ExchangeOutcome(heard, self.messenger.drain_problems())
         if died := answers.worker_died:
-            raise FederationError(f"The run stops in the closing evaluation: {died}.")
+            raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in answers.problems.items()}

@@ -151,7 +151,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class FinalReport:
-    """The closing evaluation, of every client that answered it."""
+    """The final evaluation, of every client that answered it."""
 
     state: CFLState
     clients: Mapping[str, ClientResult]

@@ -26,7 +26,7 @@ class ClusteredResult(Result):
     clusters : dict of str to tuple of str
         The clients of each leaf.
     cluster_metrics : dict of str to MetricRecord
-        Means of the closing evaluation over the clients of each leaf, weighted by examples.
+        Means of the final evaluation over the clients of each leaf, weighted by examples.
     """
 
     models: dict[str, ArrayRecord] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ClusteredResult(Result):
     def of(
         cls, result: Result, report: FinalReport, models: Mapping[str, ArrayRecord]
     ) -> "ClusteredResult":
-        """A plain result with what the closing evaluation found."""
+        """A plain result with what the final evaluation found."""
         leaves = report.state.tree.leaves
         return cls(
             result.arrays,

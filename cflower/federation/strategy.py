@@ -84,7 +84,7 @@ class ClusteredFL(Rounds):
         those of split clusters stay as they are. If not given, the criterion's own: 10 for
         `AutoCriterion`, 0 for `NormCriterion`.
     selection : {"leaf", "best", "ensemble"}
-        Which of the models on its way the closing evaluation's mean metrics take each client
+        Which of the models on its way the final evaluation's mean metrics take each client
         to be served by; all are in `final_report`, see `ClientResult`.
     seed : int
         For the sampling of clients: the same in every round of every run.
@@ -109,7 +109,7 @@ class ClusteredFL(Rounds):
     failures : FailureRecord
         How the clients behaved up to the last round.
     final_report : FinalReport or None
-        The closing evaluation, once `start` has returned.
+        The final evaluation, once `start` has returned.
 
     Notes
     -----
@@ -153,7 +153,7 @@ class ClusteredFL(Rounds):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> ClusteredResult:
-        """Run the rounds and a closing evaluation.
+        """Run the rounds and a final evaluation.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class ClusteredFL(Rounds):
     def _close(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
     ) -> FinalReport:
-        """The closing evaluation, of everyone who is there."""
+        """The final evaluation, of everyone who is there."""
         self.roll_call.update(grid)
         closing = FinalEvaluation(
             grid, self._messenger, self.layout, self.state, config, server_round, timeout

@@ -158,16 +158,16 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 
 def quality(record: RunRecord, cluster: str) -> list[str]:
-    """The closing evaluation of this model, by client."""
+    """The final evaluation of this model, by client."""
     metric, inner = record.metric, bool(record.clusters[cluster]["children"])
     if not record.finished or (inner and cluster != ROOT):
-        return ["The run has no closing evaluation of this model."]
+        return ["The run has no final evaluation of this model."]
     key = f"{'fl' if inner else 'leaf'}_{metric.name}"
     clients = all_clients(record.summary)
     members = in_order(record.clusters[cluster]["members"])
     rows = [(n, clients[n]) for n in members if clients.get(n, {}).get(key) is not None]
     if not rows:
-        return ["No member answered the closing evaluation."]
+        return ["No member answered the final evaluation."]
     baselines = record.summary["baselines"] or {}
     headings = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
     means = {words: metric.in_words(weighted(k, rows)) for k, words in headings.items()}

@@ -96,7 +96,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the closing evaluation is in the summary."""
+        """Whether the final evaluation is in the summary."""
         return bool(self.summary["finished"])
 
     @cached_property

@@ -142,7 +142,7 @@ def trial_line(trial: Trial) -> dict[str, Any]:
 
 
 def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[str, Any]:
-    """What the summary has of a client's closing evaluation: `ClientResult` in plain values."""
+    """What the summary has of a client's final evaluation: `ClientResult` in plain values."""
     columns = {
         f"{column}_{metric}": numbers(measured.metrics).get(metric) if measured else None
         for column, measured in result.columns.items()

@@ -121,7 +121,7 @@ def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cos
     outcome = run(federation)
     cost = federation.cost
     cost.server_seconds = time.process_time() - began - cost.client_seconds
-    cost = Cost(**asdict(cost))  # the closing evaluation is not the method's
+    cost = Cost(**asdict(cost))  # the final evaluation is not the method's
     groups = outcome.groups or dict.fromkeys(federation.clients, 0)
     clients = {
         name: {

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Cost:
-    """What a run took, without the closing evaluation."""
+    """What a run took, without the final evaluation."""
 
     down: int = 0
     """Bytes from the server to clients."""

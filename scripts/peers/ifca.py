@@ -40,7 +40,7 @@ def run(federation: Federation, k: int) -> Outcome:
             federation.mean(theirs, weighted=False) if theirs else model
             for model, theirs in zip(models, trained, strict=True)
         ]
-    # Who was not drawn in the last round chooses too: part of the closing evaluation.
+    # Who was not drawn in the last round chooses too: part of the final evaluation.
     groups = {
         client: choice(federation, client, models, last=True) for client in federation.clients
     }

@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
     """The summary of one run, and what its training cost."""
     cost, folder, began_run = Cost(), Path(mkdtemp(prefix="peers-")), time.process_time()
-    asked = 0.0  # seconds of the clients in other exchanges: roll call, closing evaluation
+    asked = 0.0  # seconds of the clients in other exchanges: roll call, final evaluation
 
     def client(message: Message, context: Context) -> Message:
         nonlocal asked

@@ -285,7 +285,7 @@ def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
     assert f"| partition-9 | {client['held_out']:g} | {client['fl_accuracy']:.1%} |" in root
     assert "before the split into 0.0, 0.1 in round" in root
     package.export(run, cluster="0.1", output=tmp_path / "inner")
-    assert "no closing evaluation of this model" in (tmp_path / "inner.md").read_text()
+    assert "no final evaluation of this model" in (tmp_path / "inner.md").read_text()
 
 
 def test_the_code_on_the_card_reads_the_file(
@@ -346,7 +346,7 @@ def test_an_interrupted_run_can_be_exported_and_the_card_says_so(run: Path, tmp_
     package.export(copy, client="partition-0", output=tmp_path / "model")
     card = (tmp_path / "model.md").read_text()
     assert "not finished, 8 rounds so far" in card
-    assert "no closing evaluation" in card
+    assert "no final evaluation" in card
 
 
 @pytest.fixture(autouse=True)

@@ -174,7 +174,7 @@ def test_a_run_whose_worker_dies_stops_with_that_reason_in_any_round(start):
 
 def test_a_worker_that_dies_in_the_closing_evaluation_stops_the_run_too():
     clients = Quadratics(GROUPS, spoil_evaluate=dict.fromkeys(range(1, 6), died))
-    with pytest.raises(FederationError, match=r"closing evaluation: 5 of 6"):
+    with pytest.raises(FederationError, match=r"final evaluation: 5 of 6"):
         strategy_of(fraction_evaluate=0.0).start(clients.grid(), initial_arrays(), 4)
 
 

@@ -1,4 +1,4 @@
-"""The closing evaluation: who gets which models, and what becomes of the answers."""
+"""The final evaluation: who gets which models, and what becomes of the answers."""
 
 import numpy as np
 import pytest

@@ -177,7 +177,7 @@ def decided(
 
 
 def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -> ClientResult:
-    """A closing evaluation in which every seventh client was better off before the split."""
+    """A final evaluation in which every seventh client was better off before the split."""
     before = 0.7 + 0.3 * (number % 7 == 3)
     after = 0.9 + 0.001 * (number % 50)
     models = zip(tree.path_of(name), (before, after), strict=False)
