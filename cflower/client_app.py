@@ -10,6 +10,7 @@ from torch import nn
 
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, load_client_data, outline_of
+from cflower.data.drift import group_at
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
@@ -108,7 +109,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, which of them is the best for it, and their ensemble."""
     config = config_of(context)
-    data = data_of(config, context)
+    data = data_of(config, context, round_of(message))
     models = message.content.array_records
     logits = {
         name: predict(loaded(config, data, models[name]), data.validation)
@@ -134,7 +135,7 @@ def group_of(data: ClientData) -> dict[str, int | str]:
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
     config = config_of(context)
-    data = data_of(config, context)
+    data = data_of(config, context, round_of(message))
     return config, data, loaded(config, data, message.content.array_records["arrays"])
 
 
@@ -159,7 +160,7 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
 
 
 def round_of(message: Message) -> int:
-    """The round a train message belongs to."""
+    """The round a message belongs to."""
     server_round = message.content.config_records["config"]["server-round"]
     assert isinstance(server_round, int)
     return server_round
@@ -184,12 +185,14 @@ def has_own_data(context: Context) -> bool:
     return "data-path" in context.node_config
 
 
-def data_of(config: RunConfig, context: Context) -> ClientData:
+def data_of(config: RunConfig, context: Context, server_round: int = 0) -> ClientData:
     """This node's examples: those of its own folder, else its share of the data set."""
-    if not has_own_data(context):
-        return load_client_data(config.part(DataSettings), *partition_of(context))
-    path = str(context.node_config["data-path"])
     settings = config.part(DataSettings)
+    if not has_own_data(context):
+        partition, num_partitions = partition_of(context)
+        group = group_at(settings.drift, partition, server_round)
+        return load_client_data(settings, partition, num_partitions, group)
+    path = str(context.node_config["data-path"])
     own = OwnData(
         path,
         config.classes,

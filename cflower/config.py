@@ -73,6 +73,7 @@ class RunConfig(TrainingSettings, DataSettings):
     max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
+    moving: bool = True
     inner_interval: int = number(-1, least=-1)
 
     metric: str = "accuracy"

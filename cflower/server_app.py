@@ -141,6 +141,7 @@ def strategy_of(
         max_influence=config.max_influence,
         exclude_after=config.exclude_after,
         isolated=config.method == "isolated",
+        moving=None if config.moving else False,
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
         inner_interval=None if config.inner_interval < 0 else config.inner_interval,
         selection=config.selection,

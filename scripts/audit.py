@@ -47,6 +47,8 @@ class Run:
     """Splits that were taken back."""
     gain: float | None
     """None where nothing was split."""
+    moved: int
+    """Steps of clients that seemed to change; none does."""
 
 
 def audit(
@@ -90,14 +92,16 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
             np.mean([loss(federation, state, i) for i in judged])
         )
     exact = len(set(pairs)) == clusters == groups
-    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain)
+    moved = len(state.moves)
+    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved)
 
 
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
 ) -> tuple[CFLState, int]:
     """The state after the last round, and the number of splits that were taken back."""
-    cfl = CFL(criterion, Projection(federation.dim, 0), trial_rounds=trial_rounds)
+    projection, moving = Projection(federation.dim, 0), getattr(criterion, "moving", False)
+    cfl = CFL(criterion, projection, trial_rounds=trial_rounds, moving=moving)
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
@@ -137,12 +141,17 @@ def answers(
     for i in np.flatnonzero(here):
         name = f"client-{i}"
         models = {"": state.tree.training_cluster(name).model}
+        probed = cfl.probes(state, name, server_round)
         if general := cfl.also_trains(state.tree, name, server_round):
             models[general.name] = general.grown.model
         for cluster, model in models.items():
             update = federation.clients.update(i, model.trained, rng)
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
+        if probed:
+            update = federation.clients.update(i, probed.model.trained, generator(0, name))
+            length = float(np.linalg.norm(update))
+            yield Reply(name, Weights(update, np.zeros(0)), length, 1.0, probed.name, True)
 
 
 def leaf_of(state: CFLState, client: int) -> str:
@@ -170,6 +179,7 @@ def line(name: str, runs: list[Run]) -> dict[str, Any]:
         "exact": sum(run.exact for run in runs),
         "undone": sum(run.undone for run in runs),
         "false": sum(run.false for run in runs),
+        "moves": sum(run.moved for run in runs),
         "clusters": f"{np.mean([run.clusters for run in runs]):.1f}",
         "median last right split": f"{np.median(right):.0f}" if right else "",
         "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",

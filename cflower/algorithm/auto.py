@@ -94,6 +94,7 @@ class AutoCriterion:
 
     name: ClassVar[str] = "auto"
     trial_rounds: ClassVar[int] = 4
+    moving: ClassVar[bool] = True
     inner_interval: ClassVar[int] = 10
 
     max_mean_ratio: float = 0.6
@@ -186,6 +187,21 @@ class AutoCriterion:
             else (),
         )
         return decision, memory
+
+    def without(self, memory: Memory, client: str) -> Memory:
+        """The memory without a member that has left."""
+        clients = memory.get("clients", ())
+        if client not in clients:
+            return memory
+        kept = np.array([name != client for name in clients])
+        rows = ("averages", "counts", "weights", "power", "share", "median", "heard", "noise")
+        cut = memory.get("cut", kept[:0])
+        return {
+            **memory,
+            **{name: memory[name][kept] for name in rows},
+            "clients": tuple(name for name in clients if name != client),
+            "cut": cut[kept[: len(cut)]],
+        }
 
     def inherit(self, memory: Memory) -> Memory:
         """What a child takes over: how long updates have been; everything else starts anew."""

@@ -17,15 +17,17 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.moving import ASTRAY, Habit, Move, Moves, watch
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.splits_on_trial import (
     also_trained,
     learned_on,
     put_off,
     still_on_trial,
 )
-from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
 from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
 
@@ -61,6 +63,8 @@ class Reply(NamedTuple):
     """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
     share: float = 1.0
     """How much of its weight counts."""
+    probe: bool = False
+    """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class CFLState:
 
     tree: ParameterTree
     known: Mapping[str, KnownUpdate] = field(default_factory=dict)
+    habits: Mapping[str, Habit] = field(default_factory=dict)
+    """How long each member's updates usually are."""
+    moves: tuple[Move, ...] = ()
+    """All that there were."""
 
 
 class RoundResult(NamedTuple):
@@ -94,6 +102,8 @@ class CFL:
     """Rounds a new model to what clients can be sent (integers, half precision)."""
     trial_rounds: int = 0
     """Rounds after a split in which it is on trial; 0: splits are final."""
+    moving: bool = False
+    """Whether a member whose data change moves to another leaf, see `cflower.algorithm.moving`."""
     inner_interval: int = 0
     """Inner models are trained on in every so many-th round; 0: they are not."""
 
@@ -104,6 +114,16 @@ class CFL:
         turns, so that a client never trains more than two models in a round.
         """
         return also_trained(tree, client, server_round, self.inner_interval)
+
+    def probes(self, state: CFLState, client: str, server_round: int) -> Cluster | None:
+        """The split cluster whose θ*_v a client that stands out trains beside its own model."""
+        habit = state.habits.get(client)
+        if not habit or not habit.probing or client in state.tree.unassigned:
+            return None
+        if habit.leaf != state.tree.leaf_of(client).name:
+            return None
+        busy = self.also_trains(state.tree, client, server_round)
+        return None if busy else state.tree.clusters.get(habit.probing)
 
     def run_round(
         self,
@@ -128,10 +148,15 @@ class CFL:
             Members that are never heard from again: no split waits for them.
         """
         tree, known, forks = state.tree, dict(state.known), {}
+        away: dict[str, Vector] = {}
+        walking = {move.client for move in state.moves}
         means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
         lengths: dict[str, list[float]] = {}
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
+            if reply.probe:
+                away[reply.client] = self._seen_of(reply.update)
+                continue
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
@@ -146,7 +171,10 @@ class CFL:
                 reply.share,
             )
             if reply.client in tree.unassigned:
-                tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
+                if reply.client in walking:
+                    away[reply.client] = self._seen(heard)
+                else:
+                    tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
                 means.add(start.name, reply.update, self._weight(heard))
@@ -178,7 +206,10 @@ class CFL:
                 length = norm(means.mean(cluster.name).trained)
                 longest = max(lengths.get(cluster.name, [0.0]))
                 decisions.append(still_on_trial(cluster, server_round, length, longest))
-        return RoundResult(CFLState(tree, known), tuple(decisions), forks)
+        after = CFLState(tree, known)
+        if self.moving:
+            after = self._moved(state, tree, known, away, decisions, server_round)
+        return RoundResult(after, tuple(decisions), forks)
 
     def _advance(
         self,
@@ -248,6 +279,97 @@ class CFL:
             decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
         return replace(decision, children=names), [parent, *children]
 
+    def _moved(
+        self,
+        before: CFLState,
+        tree: ParameterTree,
+        known: dict[str, KnownUpdate],
+        away: Mapping[str, Vector],
+        decisions: list[Decision],
+        server_round: int,
+    ) -> CFLState:
+        """The state after members that changed have left and walked, see `Moves`.
+
+        Parameters
+        ----------
+        away : mapping of str to ndarray, shape (k,)
+            Updates, as similarity sees them, of models above the clients' own leaves.
+        decisions : list of Decision
+            Those about leaves that clients leave say so; that about the root changes if it is
+            split by a member that changed.
+        """
+        new = {
+            leaf.name: {
+                name: known[name]
+                for name in leaf.members
+                if name not in before.tree.unassigned
+                and name in known
+                and known[name].server_round == server_round
+            }
+            for leaf in before.tree.leaves
+        }
+        habits = dict(before.habits)
+        for name, updates in new.items():
+            habits |= watch(
+                habits, name, {client: update.norm for client, update in updates.items()}
+            )
+        moves = Moves(tree, habits, list(before.moves), server_round)
+        if tree.root.is_leaf:
+            self._open_root(moves, before, new[ROOT], decisions)
+        else:
+            for client, vector in away.items():
+                habit = habits.get(client)
+                if client in tree.unassigned:
+                    moves.step(client, vector)
+                elif habit and habit.held > 1 and habit.leaf == tree.leaf_of(client).name:
+                    moves.probed(client, vector)
+            for leaf in moves.tree.leaves:
+                moves.suspect(leaf)
+        forget = getattr(self.criterion, "without", lambda memory, client: memory)
+        for move in moves.made[len(before.moves) :]:
+            known.pop(move.client, None)  # an update of a model that is not its own any more
+            home = moves.tree.clusters[move.origin]
+            home = replace(home, memory=forget(home.memory, move.client))
+            moves.tree = moves.tree.update(home)
+            for i, decision in enumerate(decisions):
+                if decision.cluster == move.origin:
+                    told = f"{decision.reason}; {move.client} moves to {move.target}"
+                    decisions[i] = replace(decision, reason=told)
+        return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
+
+    def _open_root(
+        self,
+        moves: Moves,
+        before: CFLState,
+        updates: Mapping[str, KnownUpdate],
+        decisions: list[Decision],
+    ) -> None:
+        """Part those that stand out for the second round from the others, who are at rest."""
+        changed, habits = {}, moves.habits
+        for client, update in updates.items():
+            if client not in habits:  # its update has no length
+                continue
+            if habits[client].held == 1 and client in before.known:
+                vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
+                if cosine_similarity(vectors)[0, 1] > ASTRAY:  # the same way, only further
+                    habits[client] = habits[client]._replace(factor=0.0)
+            if habits[client].held > 1 and habits[client].factor:
+                changed[client] = self._seen(update)
+        stay = {
+            name: self._seen(new)
+            for name, new in updates.items()
+            if name not in habits or not habits[name].held
+        }
+        if not changed or not stay:
+            return
+        moves.open_root(before.tree.root, stay, changed)
+        children = moves.tree.root.children
+        sides = tuple(moves.tree.clusters[child].members for child in children)
+        reason = f"{' and '.join(changed)} changed"
+        decisions[0] = replace(
+            decisions[0], outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
+        )
+
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update."""
         trained, optimizer = self.optimizer.step(
@@ -282,6 +404,10 @@ class CFL:
     def _seen(self, known: KnownUpdate) -> Vector:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
+
+    def _seen_of(self, update: Weights) -> Vector:
+        """The same of an update that is not kept."""
+        return self.projection.seen(self.projection.keep(update.trained))
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

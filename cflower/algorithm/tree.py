@@ -144,6 +144,11 @@ class ParameterTree:
     @cached_property
     def leaves(self) -> tuple[Cluster, ...]:
         """The clusters in training, in natural order of their names."""
+        return tuple(end for end in self.ends if end.members or end.name == ROOT)
+
+    @property
+    def ends(self) -> tuple[Cluster, ...]:
+        """The leaves, and those that closed when their last member left; who comes reopens one."""
         names = in_order(name for name, cluster in self.clusters.items() if cluster.is_leaf)
         return tuple(self.clusters[name] for name in names)
 
@@ -268,9 +273,25 @@ class ParameterTree:
         child = self.clusters[fork.child]
         if not child.is_leaf:
             unassigned[client] = child.name
-        below = [leaf for leaf in self.leaves if leaf.name.startswith(f"{child.name}.")]
+        below = [leaf for leaf in self.ends if leaf.name.startswith(f"{child.name}.")]
         leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
         return self._settle(client, leaf.name, unassigned), fork
+
+    def called_back(self, client: str, name: str) -> "ParameterTree":
+        """A member whose place is no longer certain: it walks down from an inner cluster again."""
+        return self.update(unassigned={**self.unassigned, client: name})
+
+    def branched(self, client: str, branch: Cluster) -> "ParameterTree":
+        """A client that resembles no branch gets one of its own, a child of where it walked."""
+        parent = self.clusters[branch.name.rpartition(".")[0]]
+        parent = replace(parent, children=(*parent.children, branch.name))
+        unassigned = {who: where for who, where in self.unassigned.items() if who != client}
+        return self.update(parent, branch)._settle(client, branch.name, unassigned)
+
+    def next_child(self, name: str) -> str:
+        """The name of one more child of a cluster: none is used twice."""
+        cluster = self.clusters[name]
+        return f"{name}.{cluster.num_children_before + len(cluster.children)}"
 
     def _settle(self, client: str, leaf: str, unassigned: Mapping[str, str]) -> "ParameterTree":
         """Make ``client`` a member of exactly the clusters on the path to ``leaf``."""

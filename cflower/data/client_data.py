@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.data.columns import Roles, check_classes
+from cflower.data.drift import check_changes
 from cflower.data.examples import Examples
 from cflower.data.partition import deal_out
 from cflower.data.settings import DataSettings
@@ -35,7 +36,9 @@ class ClientData:
 
 
 @lru_cache(maxsize=512)
-def load_client_data(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
+def load_client_data(
+    settings: DataSettings, partition: int, num_partitions: int, group: int | None = None
+) -> ClientData:
     """The examples of one client; kept, so that a later round gets the same arrays at once.
 
     Parameters
@@ -44,6 +47,8 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
         The same for all clients of a run.
     partition, num_partitions : int
         Which client of how many, 0 <= partition < num_partitions.
+    group : int, optional
+        The group of a shift that its examples are of, if it is not its first one.
 
     Returns
     -------
@@ -58,7 +63,9 @@ def load_client_data(settings: DataSettings, partition: int, num_partitions: int
     """
     with _LOADING:
         stored = _dealt(settings, partition, num_partitions)
-    return _as_client(stored, _decoded(stored, settings), settings, partition, num_partitions)
+    return _as_client(
+        stored, _decoded(stored, settings), settings, partition, num_partitions, group
+    )
 
 
 def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
@@ -80,11 +87,14 @@ def _as_client(
     settings: DataSettings,
     partition: int,
     num_partitions: int,
+    now: int | None = None,
 ) -> ClientData:
     """What was dealt out, shifted as the client's group and split in two."""
     group: int | str | None = None
     if settings.shift != "none":
-        group = groups_of(num_partitions, settings.num_groups, settings.group_sizes)[partition]
+        check_changes(settings.drift, num_partitions, settings.num_groups)
+        groups = groups_of(num_partitions, settings.num_groups, settings.group_sizes)
+        group = groups[partition] if now is None else now
         examples = apply_shift(
             examples,
             settings.shift,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cflower.data.drift import changes_of
 from cflower.data.options import PARTITIONERS, SHIFTS, STANDARDISINGS, TOKENS
 from cflower.errors import ConfigError
 from cflower.settings import check_fields, choice, number
@@ -33,6 +34,8 @@ class DataSettings:
         See `cflower.data.partition.deal_out`.
     shift, num_groups, group_sizes, missing_labels
         See `cflower.data.shifts.apply_shift` and `cflower.data.shifts.groups_of`.
+    drift : str
+        Clients that change their group in mid-run, see `cflower.data.drift.changes_of`.
     validation_fraction : float
         Share of every client's examples that it is judged by and never trains on, in (0, 1).
     seed : int
@@ -60,6 +63,7 @@ class DataSettings:
     num_groups: int = number(2, least=1)
     group_sizes: str = ""
     missing_labels: str = ""
+    drift: str = ""
     validation_fraction: float = number(0.2, above=0, below=1)
     seed: int = number(0, least=0)
 
@@ -93,6 +97,12 @@ class DataSettings:
             raise ConfigError(
                 f"missing-labels = {self.missing_labels!r} has no effect with shift = "
                 f"{self.shift!r}: set shift = 'label-subset' or leave it empty."
+            )
+
+        if changes_of(self.drift) and self.shift in ("none", "topic"):
+            raise ConfigError(
+                f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to "
+                "change between: choose another shift, or leave drift empty."
             )
 
     @property

@@ -42,6 +42,8 @@ class TrainReply(NamedTuple):
     measured: ClientMetrics
     general: str = ""
     """The inner cluster whose model it trained beside its own; empty: its own."""
+    probe: bool = False
+    """Whether that was only to see where it belongs."""
 
 
 def read_train_reply(

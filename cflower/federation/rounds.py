@@ -80,6 +80,7 @@ class Rounds(StrategySettings):
             self.weighting,
             self.layout.as_sent,
             trial_rounds,
+            self.moving,
             inner_interval,
         )
         facts = {name: self.roll_call.facts[name] for name in self.roll_call.clients}
@@ -162,6 +163,10 @@ class Rounds(StrategySettings):
         assert self._cfl is not None
         general = {c: self._cfl.also_trains(self.tree, c, server_round) for c in drawn}
         also = {client: cluster.grown for client, cluster in general.items() if cluster}
+        self._probed = {}
+        for client in drawn if self._own_start else ():
+            if above := self._cfl.probes(self.state, client, server_round):
+                also[client], self._probed[client] = above, above.name
         return [
             message
             for models in (assigned, also)
@@ -182,8 +187,10 @@ class Rounds(StrategySettings):
             self._cfl.weight_of,
             self.max_norm_ratio,
             self.max_influence,
+            self._probed,
         )
         self._round = this
+        before = len(self.state.moves)
         result = self._cfl.run_round(
             self.state,
             this.usable(replies),
@@ -194,6 +201,8 @@ class Rounds(StrategySettings):
         self._note(this, server_round)
         for decision in this.decisions:
             log(INFO, "\tcluster %s, %s: %s", *said(decision))
+        for move in result.state.moves[before:]:
+            log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
         for client, fork in result.forks.items():
             log(INFO, "Client %s walks down to cluster %s: %s", client, *fork)
         if not this.measured:

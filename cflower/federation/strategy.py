@@ -75,6 +75,10 @@ class ClusteredFL(Rounds):
         Rounds after a split in which it is on trial: the common model goes on learning beside its
         parts, then the clients judge, see `cflower.algorithm.trial`. 0: splits are final. If not
         given, the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
+    moving : bool, optional
+        Whether a client whose data change goes to the cluster that it resembles now, see
+        `cflower.algorithm.moving`. If not given, the criterion's own: yes for `AutoCriterion`, no
+        for `NormCriterion`.
     inner_interval : int, optional
         In every so many-th round clients also train the model of a cluster above their own; 0:
         those of split clusters stay as they are. If not given, the criterion's own: 10 for

@@ -53,6 +53,7 @@ class StrategySettings(Strategy):
         exclude_after: int = 5,
         isolated: bool = False,
         trial_rounds: int | None = None,
+        moving: bool | None = None,
         inner_interval: int | None = None,
         selection: Selection = "leaf",
         seed: int = 0,
@@ -76,6 +77,7 @@ class StrategySettings(Strategy):
         self.isolated, self.seed = isolated, seed
         self.trial_rounds: int = own(self.criterion, "trial_rounds", trial_rounds)
         self.inner_interval: int = own(self.criterion, "inner_interval", inner_interval)
+        self.moving = bool(own(self.criterion, "moving", moving))
         self.selection: Selection = selection
         self.metric = Metric.of(metric, higher_is_better)
         # A busy machine takes minutes to start a simulation; FedAvg would wait forever.
@@ -87,6 +89,7 @@ class StrategySettings(Strategy):
         self._observers = Observers(observers)
         self._cfl: CFL | None = None
         self._round: TrainingRound | None = None
+        self._probed: dict[str, str] = {}
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
@@ -109,6 +112,7 @@ class StrategySettings(Strategy):
             "max-influence": self.max_influence,
             "exclude-after": self.exclude_after,
             "trial-rounds": self.trial_rounds,
+            "moving": self.moving,
             "inner-interval": self.inner_interval,
             "selection": self.selection,
             "seed": self.seed,

@@ -39,6 +39,8 @@ class TrainingRound:
         What was decided about every leaf.
     result : RoundResult or None
         What the algorithm made of the replies, before splits on trial are judged.
+    probed : mapping of str to str
+        The split cluster whose θ*_v each client that stands out was sent, see `CFL.probes`.
     general : dict of str to dict
         What clients measured in training an inner cluster's model, by its name.
     """
@@ -50,6 +52,7 @@ class TrainingRound:
     """w_i before normalisation, from a number of examples."""
     max_norm_ratio: float = 0.0
     max_influence: float = MOST
+    probed: Mapping[str, str] = field(default_factory=dict)
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     trained_on: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class TrainingRound:
     def usable(self, replies: Iterable[Message]) -> Iterator[Reply]:
         """The usable replies; the others are set aside with their reason."""
         tree = self.state.tree
+        probes: list[TrainReply] = []
         influence = Influence(
             tree,
             self.state.known,
@@ -77,8 +81,9 @@ class TrainingRound:
             self.max_norm_ratio,
             self.max_influence,
         )
-        for reply, share in influence.sift(self._read(replies), self.messenger.set_aside):
-            client, update, norm, measured, general = reply
+        answers = self._without_probes(self._read(replies), probes)
+        for reply, share in influence.sift(answers, self.messenger.set_aside):
+            client, update, norm, measured, general, _ = reply
             if general:
                 self.general.setdefault(general, {})[client] = measured
                 yield Reply(client, update, norm, measured.num_examples, general, share)
@@ -86,6 +91,8 @@ class TrainingRound:
             self.measured[client] = measured
             self.trained_on[client] = tree.training_cluster(client).name
             yield Reply(client, update, norm, measured.num_examples, share=share)
+        for client, update, norm, measured, general, _ in probes:
+            yield Reply(client, update, norm, measured.num_examples, general, probe=True)
         self.messenger.tell_lowered(influence.lowered)
         plausible = Range.of(self.measured.values())
         for client, told in self.measured.items():
@@ -94,6 +101,17 @@ class TrainingRound:
             plausible = Range.of(found.values())
             for client, told in found.items():
                 found[client] = self.messenger.plausible(client, told, plausible)
+
+    @staticmethod
+    def _without_probes(
+        answers: Iterable[TrainReply], probes: list[TrainReply]
+    ) -> Iterator[TrainReply]:
+        """The answers that may move a model; the others are put aside in ``probes``."""
+        for answer in answers:
+            if answer.probe:
+                probes.append(answer)
+            else:
+                yield answer
 
     def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
         """Add problems of replies; of one client the first counts."""
@@ -112,10 +130,12 @@ class TrainingRound:
             cluster = self.state.tree.training_cluster(client)
             sent = self.messenger.model_of(message) or cluster.name
             general = "" if sent == cluster.name else sent
-            origin = self.state.tree.clusters[sent].grown.model if general else cluster.model
+            probe = bool(general) and self.probed.get(client) == sent
+            above = self.state.tree.clusters[sent]
+            origin = above.grown.model if general and not probe else above.model
             try:
                 weighted_by = self.messenger.keys.weighted_by
                 answer = read_train_reply(client, message, self.layout, weighted_by, origin)
-                yield answer._replace(general=general)
+                yield answer._replace(general=general, probe=probe)
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))

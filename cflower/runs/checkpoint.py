@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from cflower.algorithm.cfl_round import CFLState, KnownUpdate
+from cflower.algorithm.moving import Habit, Move
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
@@ -26,11 +27,13 @@ from cflower.federation.failures import FailureRecord
 from cflower.federation.observers import Checkpoint
 from cflower.runs.shapes import Shape, misfit, tangle
 
-FORMAT = "cflower-checkpoint-4"
+FORMAT = "cflower-checkpoint-5"
 KEPT = 2
 STRUCTURE: Shape = {
     "server_round": int,
     "walking": {str: str},
+    "habits": {str: list},
+    "moves": [list],
     "failures": dict,
     "clusters": [
         {
@@ -216,6 +219,8 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
         "format": FORMAT,
         "server_round": checkpoint.server_round,
         "walking": dict(tree.unassigned),
+        "habits": checkpoint.state.habits,
+        "moves": checkpoint.state.moves,
         "failures": checkpoint.failures.as_json(),
         "clusters": [
             {
@@ -277,7 +282,9 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
     }
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known), failures)
+    habits = {client: Habit(*told) for client, told in structure["habits"].items()}
+    moves = tuple(Move(*told) for told in structure["moves"])
+    return Checkpoint(structure["server_round"], CFLState(tree, known, habits, moves), failures)
 
 
 def trial_of(told: list[Any]) -> Trial:

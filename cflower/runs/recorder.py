@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
@@ -214,7 +215,7 @@ class Recorder(Observer):
         self._unwritten += [json.dumps(line) + "\n" for line in lines]
         append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
         self._unwritten.clear()
-        self._write_tree(report.state.tree, report.layout)
+        self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
         self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
 
@@ -338,8 +339,9 @@ class Recorder(Observer):
             content = {"class_names": list(classes), "clients": told}
             self._write("clients.json", json.dumps(content).encode())
 
-    def _write_tree(self, tree: ParameterTree, layout: Layout) -> None:
+    def _write_tree(self, state: CFLState, layout: Layout) -> None:
         """``tree.json`` and the models and edges that changed since they were last written."""
+        tree = state.tree
         for cluster in tree.clusters.values():
             if self._written.get(cluster.name) is cluster.model:
                 continue
@@ -352,7 +354,7 @@ class Recorder(Observer):
             if cluster.general is not None and self._written.get(written) is not cluster.general:
                 self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
                 self._written[written] = cluster.general
-        self._write_json("tree.json", tree_lines(tree))
+        self._write_json("tree.json", tree_lines(state))
         for path in self.path.glob("*/0*.safetensors"):
             if path.parent.name in FOLDERS and path.stem not in tree.clusters:
                 path.unlink()  # of children that were joined again
@@ -380,6 +382,7 @@ class Recorder(Observer):
             "selection": final.selection if final else "leaf",
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
+            "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
             "clients": placed,
             "metrics": final.metrics if final else {},

@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
+from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import Standing, Trial
@@ -47,6 +48,11 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "decision": decision.outcome.value,
         "reason": decision.reason,
         "children": list(decision.children),
+        "moves": [
+            move._asdict()
+            for move in report.state.moves
+            if move.server_round == report.server_round and move.origin == decision.cluster and own
+        ],
         "figures": dict(decision.figures),
         "metrics": report.metrics(decision.cluster),
         "clients": {name: numbers(measured[name].metrics) for name in members if name in measured},
@@ -105,7 +111,7 @@ def note_split(splits: list[dict[str, Any]], line: Mapping[str, Any]) -> None:
         split["trial"], split["verdict"] = ABOUT_TRIALS[outcome], line["reason"]
 
 
-def tree_lines(tree: ParameterTree) -> dict[str, Any]:
+def tree_lines(state: CFLState) -> dict[str, Any]:
     """``tree.json``: every cluster of the parameter tree, without its arrays."""
 
     def line(cluster: Cluster) -> dict[str, Any]:
@@ -121,10 +127,12 @@ def tree_lines(tree: ParameterTree) -> dict[str, Any]:
             "undone": [trial_line(trial) for trial in cluster.undone],
         }
 
+    tree = state.tree
     names = in_order(tree.clusters)
     return {
         "clusters": {name: line(tree.clusters[name]) for name in names},
         "walking": dict(tree.unassigned),
+        "moves": [move._asdict() for move in state.moves],
     }
 
 

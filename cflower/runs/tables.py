@@ -77,6 +77,8 @@ def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
             return f"{text}, split in round {split['round']}{trial} (alpha_cross {alpha})"
         if clusters[name]["children"]:
             return text
+        if not members:
+            return f"cluster {name}: closed, its last client moved away"
         own = weighted(metric.name, [(n, summary["clients"].get(n, {})) for n in members])
         mean = "" if own is None else f", mean {metric.name} {metric.in_words(own)}"
         return f"{text}{mean}: {shortened(members)}"

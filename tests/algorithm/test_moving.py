@@ -1,0 +1,159 @@
+"""Members whose data change: who is suspected, where they go, and that nobody else does."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.moving import watch
+from cflower.algorithm.tree import Cluster
+from tests.algorithm.planted import Federation, cfl_of
+
+MOVING = cfl_of(AutoCriterion(), moving=True)
+FEDERATION = Federation.dealt(5, 5, noise=0.05)
+
+
+def answers(cfl: CFL, federation: Federation, state: CFLState, now: int) -> Iterator[Reply]:
+    """Everyone's reply, and those of clients that also train a model above their own."""
+    for client in federation.clients:
+        yield federation.reply(state, client, now)
+        if above := cfl.probes(state, client, now):
+            there = replace(state, tree=state.tree.called_back(client, above.name))
+            yield federation.reply(there, client, now)._replace(general=above.name, probe=True)
+
+
+def trained(
+    *phases: tuple[Federation, int], cfl: CFL = MOVING, state: CFLState | None = None, done: int = 0
+) -> CFLState:
+    """After so many rounds with the clients as each of these federations has them."""
+    state = phases[0][0].state() if state is None else state
+    for federation, rounds in phases:
+        for now in range(done + 1, done + rounds + 1):
+            replies = list(answers(cfl, federation, state, now))
+            state = cfl.run_round(state, replies, server_round=now).state
+            members = [client for leaf in state.tree.leaves for client in leaf.members]
+            assert sorted(members) == sorted(federation.clients)
+        done += rounds
+    return state
+
+
+def changed(federation: Federation, **groups: int) -> Federation:
+    """With some clients' data those of another group; clients by number, as ``c3=1``."""
+    new = {f"client-{name[1:]}": group for name, group in groups.items()}
+    return replace(federation, groups=federation.groups | new)
+
+
+def home(state: CFLState, client: int) -> Cluster:
+    return state.tree.leaf_of(f"client-{client}")
+
+
+def test_nobody_moves_where_nobody_changes() -> None:
+    state = trained((FEDERATION, 60))
+    assert len(state.tree.leaves) == 2
+    assert state.moves == ()
+
+
+def test_who_changes_is_with_its_like_two_rounds_later_and_who_changes_back_returns() -> None:
+    state = trained((FEDERATION, 20))
+    assert home(state, 0) is not home(state, 1)
+    state = trained((changed(FEDERATION, c0=1), 2), state=state, done=20)
+    assert home(state, 0) is home(state, 1)
+    assert [(m.server_round, m.client) for m in state.moves] == [(22, "client-0")]
+    again = (changed(FEDERATION, c0=1), 6), (FEDERATION, 2)
+    state = trained(*again, state=state, done=22)
+    assert home(state, 0) is home(state, 2)
+    assert len(state.moves) == 2
+
+
+def test_its_leaf_forgets_who_left() -> None:
+    state = trained((FEDERATION, 20), (changed(FEDERATION, c0=1), 10))
+    memory = home(state, 2).memory
+    assert memory["clients"] == home(state, 2).members
+    assert len(memory["averages"]) == len(memory["clients"]) == 4
+
+
+def test_who_resembles_nobody_goes_on_alone_until_others_come() -> None:
+    third = Federation.dealt(5, 5, 1, noise=0.05)
+    first = changed(third, c2=0)
+    state = trained((first, 20), (changed(first, c0=2), 6))
+    assert home(state, 0).members == ("client-0",)
+    assert "resembles nobody" in state.moves[-1].reason
+    state = trained((changed(first, c0=2, c3=2), 6), state=state, done=26)
+    assert home(state, 0).members == ("client-0", "client-3")
+
+
+def test_a_cluster_whose_last_member_left_is_closed_and_opens_for_who_comes() -> None:
+    uneven = Federation.dealt(6, 3, noise=0.05)
+    others = {f"c{name.rpartition('-')[2]}": 0 for name, group in uneven.groups.items() if group}
+    state = trained((uneven, 20), (changed(uneven, **others), 12))
+    assert len(state.tree.leaves) == 1
+    closed = next(end for end in state.tree.ends if not end.members)
+    state = trained((changed(uneven, **others | {"c0": 1}), 8), state=state, done=32)
+    assert home(state, 0).name == closed.name
+
+
+def test_the_first_that_changes_where_all_are_one_cluster_parts_from_it() -> None:
+    alike = Federation.dealt(9, 1, noise=0.05)
+    before = replace(alike, groups=dict.fromkeys(alike.groups, 0))
+    state = trained((before, 20))
+    assert state.tree.root.is_leaf
+    now = replace(alike, groups=before.groups | {"client-4": 1})
+    state = trained((now, 2), state=state, done=20)
+    assert home(state, 4).members == ("client-4",)
+    assert len(state.tree.leaves) == 2
+    state = trained((now, 6), (before, 3), state=state, done=22)
+    assert home(state, 4).members == tuple(alike.clients)
+
+
+def test_the_split_by_a_change_is_a_decision_like_any_other() -> None:
+    alike = Federation.dealt(9, 1, noise=0.05)
+    before = replace(alike, groups=dict.fromkeys(alike.groups, 0))
+    now = replace(alike, groups=before.groups | {"client-4": 1})
+    state = trained((before, 20), (now, 1))
+    result = MOVING.run_round(state, answers(MOVING, now, state, 22), server_round=22)
+    assert [d.outcome for d in result.decisions] == [Outcome.SPLIT]
+    assert result.decisions[0].children == ("0.0", "0.1")
+    assert "client-4 changed" in result.decisions[0].reason
+
+
+def test_a_long_update_for_once_is_no_change() -> None:
+    state = trained((FEDERATION, 20))
+    again = trained((changed(FEDERATION, c0=1), 1), (FEDERATION, 10), state=state, done=20)
+    assert again.moves == ()
+    assert home(again, 0).members == home(state, 0).members
+
+
+def test_who_trains_a_model_above_only_to_see_moves_no_model() -> None:
+    state = trained((FEDERATION, 20), (changed(FEDERATION, c0=1), 1))
+    now = changed(FEDERATION, c0=1)
+    both = list(answers(MOVING, now, state, 22))
+    own = [reply for reply in both if not reply.probe]
+    assert len(both) == len(own) + 1
+    with_probe, without = (
+        MOVING.run_round(state, replies, server_round=22).state.tree for replies in (both, own)
+    )
+    for name, cluster in without.clusters.items():
+        np.testing.assert_array_equal(
+            with_probe.clusters[name].model.trained, cluster.model.trained
+        )
+
+
+def test_without_moving_all_stay() -> None:
+    staying = cfl_of(AutoCriterion())
+    state = trained((FEDERATION, 20), (changed(FEDERATION, c0=1), 4), cfl=staying)
+    assert state.moves == ()
+    assert state.habits == {}
+
+
+def test_lengths_are_compared_not_measured() -> None:
+    rng = np.random.default_rng(0)
+    rounds = np.exp(rng.normal(scale=0.1, size=(12, 5)))
+    rounds[10:, 2] *= 20
+    for unit in (1.0, 1e-6):
+        habits: dict = {}
+        for norms in rounds:
+            habits = watch(habits, "0.0", {str(i): unit * n for i, n in enumerate(norms)})
+        assert [client for client, habit in habits.items() if habit.held == 2] == ["2"]
