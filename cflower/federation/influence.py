@@ -20,7 +20,7 @@ from cflower.federation.replies import TrainReply
 ENOUGH = 3
 """Other clients that must be known to judge a reply; until then it is held back."""
 LONGEST = 2.0
-"""Times the usual length of an update, beyond which it is shortened to the usual length."""
+"""Times the usual length of an update, beyond which it is shortened and weighs less."""
 MOST = 3.0
 """Usual clients that one may count for. A fifth of the clients, all at this limit, have three
 sevenths of the pull: the others still have their way."""
@@ -130,7 +130,7 @@ class Influence:
     """Lets the replies of one round pass, none with more influence than is usual.
 
     An update longer than `LONGEST` times the median of its cluster's other members is shortened to
-    the median; then a client whose pull is more than `MOST` times their median pull, or a larger
+    that, and pulls as one of the median's length; then a client whose pull is more than `MOST` times their median pull, or a larger
     share of the round than `LARGEST_SHARE`, has its weight lowered until it is not. Arrays that are
     not trained, such as BatchNorm's statistics, are bounded each by itself. What is out of line
     waits for the end of the round, until all others are known.
@@ -225,12 +225,16 @@ class Influence:
             )
             set_aside(answer.client, problem)
             return None
-        clipped = 1 / times if times > self._longest else 1.0
+        clipped = self._longest / times if times > self._longest else 1.0
         together = sum(others.pulls[name] for name in others.now)
         a_share = together * LARGEST_SHARE / (1 - LARGEST_SHARE) or NO_LIMIT
         limit = min(self._most * usual.pull, max(usual.pull, a_share))
         pull = company.pulls[answer.client] * clipped
         share = limit / pull if 0 < limit < pull and self._most < NO_LIMIT else 1.0
+        if times > self._longest:
+            # As evidence it stays longer than usual, as those of a small group are before it is
+            # told apart; in the mean it pulls no more than the usual one.
+            share = min(share, 1 / self._longest)
         if clipped * share < TOLD:
             self.lowered[answer.client] = clipped * share
         trained, carried = answer.update

@@ -59,7 +59,7 @@ def test_nobody_pulls_harder_than_a_few_usual_ones(place, length, examples):
     admitted, aside, _ = sifted(*replies)
     odd = admitted.pop(f"c{place}")
     used = float(np.linalg.norm(odd.reply.update.trained))
-    assert used == pytest.approx(1.0 if length > LONGEST else length)
+    assert used == pytest.approx(min(length, LONGEST))
     assert pull(odd, examples) <= MOST * 100 * (1 + 1e-6)
     assert odd.reply.norm == length  # as it is, for eq. 33
     assert aside == {} and {one.share for one in admitted.values()} == {1.0}
@@ -113,8 +113,8 @@ def test_what_is_known_of_absent_members_counts():
     known = {f"c{i}": KnownUpdate(1, origin, 1.0, 100, origin) for i in range(5)}
     members = tuple(f"c{i}" for i in range(6))
     admitted, _, _ = sifted(reply(5, 100.0), known=known.items(), members=members)
-    assert float(np.linalg.norm(admitted["c5"].reply.update.trained)) == pytest.approx(1.0)
-    assert admitted["c5"].share == 1.0  # nobody else is in the mean of this round
+    assert float(np.linalg.norm(admitted["c5"].reply.update.trained)) == pytest.approx(LONGEST)
+    assert admitted["c5"].share == pytest.approx(1 / LONGEST)  # in the mean it has the usual length
 
 
 @pytest.mark.parametrize("size", [1, 2])
