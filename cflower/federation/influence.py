@@ -130,10 +130,11 @@ class Influence:
     """Lets the replies of one round pass, none with more influence than is usual.
 
     An update longer than `LONGEST` times the median of its cluster's other members is shortened to
-    that, and pulls as one of the median's length; then a client whose pull is more than `MOST` times their median pull, or a larger
-    share of the round than `LARGEST_SHARE`, has its weight lowered until it is not. Arrays that are
-    not trained, such as BatchNorm's statistics, are bounded each by itself. What is out of line
-    waits for the end of the round, until all others are known.
+    that, and pulls as one of the median's length; then a client whose pull is more than `MOST`
+    times their median pull, or a larger share of the round than `LARGEST_SHARE`, has its weight
+    lowered until it is not. Arrays that are not trained, such as BatchNorm's statistics, are
+    bounded each by itself. What is out of line waits for the end of the round, until all others
+    are known.
 
     A client on its way down the tree (Algorithm 4) moves no model and is not judged, nor is one
     with fewer than two others, since of two nobody can tell who is right.
