@@ -62,7 +62,9 @@ def test_flwr_run_and_simulate_give_the_same_summary(flwr: dict[str, str], tmp_p
 def test_too_few_supernodes_are_told_in_one_sentence(flwr: dict[str, str], tmp_path: Path) -> None:
     printed, status = run(flwr, "-c", f"output-dir='{tmp_path / 'runs'}'")
     assert status["status"] == "finished:failed"
-    assert 'has 2: add --federation-config "num-supernodes=10" to `flwr run`' in printed
+    assert (
+        'has 2 (partition-0, partition-1): add --federation-config "num-supernodes=10"' in printed
+    )
     assert "Traceback" not in printed
     assert not (tmp_path / "runs").exists()
 

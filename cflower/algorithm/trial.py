@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr
 
 CHANCE = 0.025
 """Probability, for each metric, that chance alone makes a gain that is sure."""
@@ -142,6 +141,8 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
     error = float(np.sqrt(sizes @ rest**2 / max(freedom, 1) / sizes.sum()))
     chance: float | None = None
     if sizes.sum() >= ENOUGH and freedom > 0:
+        from scipy.special import stdtr  # no client's process needs it
+
         chance = float(stdtr(freedom, -gain / error)) if error else (1 - np.sign(gain)) / 2
     better, worse = int((gains > 0).sum()), int((gains < 0).sum())
     found = gain, error, chance, better, worse, len(known), float(sizes.sum())

@@ -178,12 +178,12 @@ class MortalRecorder(Recorder):
 
     tick: Callable[[], None]
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         self.tick()
         (self.path / f"{name}.tmp").parent.mkdir(parents=True, exist_ok=True)
         (self.path / f"{name}.tmp").write_bytes(content[: len(content) // 2])
         self.tick()
-        super()._write(name, content)
+        super()._write(name, content, lasting=lasting)
 
     def on_round(self, report: Any) -> None:
         super().on_round(replace(report, seconds=0.0))
