@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Vector
@@ -108,6 +107,8 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
         if client in longer and scatter > 0:
             errors = (share - habit.mean) / (scatter * np.sqrt(1 + 1 / habit.heard))
         chance = CHANCE / (len(lengths) * max(1, habit.heard))
+        from scipy.special import stdtr  # no client's process needs it
+
         alone = bool(stdtr(max(1, freedom), -errors) < chance)
         if client in longer and (0 < habit.held < PATIENCE or (not habit.held and (alone or most))):
             factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor

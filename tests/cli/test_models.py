@@ -283,7 +283,7 @@ def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
     package.export(run, cluster="0", output=tmp_path / "root")
     root = (tmp_path / "root.md").read_text()
     assert f"| partition-9 | {client['held_out']:g} | {client['fl_accuracy']:.1%} |" in root
-    assert "it has learned on since the split in round" in root
+    assert "the model as it was before the split in round" in root
     package.export(run, cluster="0.1", output=tmp_path / "inner")
     assert "no final evaluation of this model" in (tmp_path / "inner.md").read_text()
 

@@ -1,5 +1,6 @@
 """Whole runs on a Grid that breaks: bad replies, nodes that come and go, kills and resumes."""
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,6 +244,7 @@ class Scenario:
         """The strategy after the run, taken up again after every kill."""
         fuse = Fuse(kills)
         while True:
+            gc.collect()  # the lock of a recorder that was killed goes with it, as with its process
             try:
                 return self._play(plan, path, fuse)
             except Killed:
