@@ -36,10 +36,11 @@ def files(run: Path) -> dict[str, object]:
 
 def rounds(run: Path) -> int:
     """Rounds that are written down."""
-    lines = (run / "rounds.jsonl").read_text().splitlines()
-    told = [json.loads(line)["round"] for line in lines]
-    assert sorted(set(told)) == list(range(1, max(told) + 1))
-    return max(told)
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    told = [json.loads(line)["round"] for line in lines if line.endswith("\n")]
+    last = max(told, default=0)
+    assert sorted(set(told)) == list(range(1, last + 1))
+    return last
 
 
 def simulate(out: Path, config: str = CONFIG) -> str:
