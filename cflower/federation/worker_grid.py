@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
 from cflower.federation.inline_grid import (
@@ -117,6 +118,7 @@ def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
     _app = load()
+    threadpool_limits(1)  # the cores are taken: more threads would wait for each other
 
 
 def _work(message: Message, context: Context) -> Done:
