@@ -48,10 +48,12 @@ class KnownUpdate(NamedTuple):
     """What is kept of the θ_c it started from; one array for all clients of a round."""
     share: float = 1.0
     """How much of its weight counts."""
+    staleness: int = 0
+    """Rounds that its cluster's model was ahead of its origin when it came."""
 
 
 class Reply(NamedTuple):
-    """What one client sent back in this round."""
+    """What came back from one client in this round."""
 
     client: str
     update: Weights
@@ -65,6 +67,10 @@ class Reply(NamedTuple):
     """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
+    origin: Weights | None = None
+    """The model that it trained, if that is not what its cluster's is now."""
+    staleness: int = 0
+    """Rounds since its cluster's model was that one."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class CFL:
         replies : iterable of Reply
             At most one a client and model, in an order that does not depend on chance. Each is
             the result of training on ``state.tree.training_cluster(client)``, or on what
-            `also_trains` names.
+            `also_trains` names; a late one of what the former's model was some rounds ago.
         server_round : int
             Counted from 1.
         excluded : container of str
@@ -161,14 +167,15 @@ class CFL:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
                 continue
-            start = tree.training_cluster(reply.client)
+            start, sent = tree.training_cluster(reply.client), reply.origin
             heard = KnownUpdate(
                 server_round,
                 self.projection.keep(reply.update.trained),
                 reply.norm,
                 reply.num_examples,
-                origins[start.name],
+                origins[start.name] if sent is None else self.projection.keep(sent.trained),
                 reply.share,
+                reply.staleness,
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
@@ -177,7 +184,9 @@ class CFL:
                     tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                means.add(start.name, reply.update, self._weight(heard))
+                # Of a late one 1/√(1 + staleness), as in FedBuff (Nguyen et al., arXiv 2106.06639).
+                scale = (1 + reply.staleness) ** -0.5
+                means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -222,7 +231,10 @@ class CFL:
         server_round: int,
     ) -> tuple[Decision, list[Cluster]]:
         """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        heard_all = all(update.server_round == server_round for update in fresh.values())
+        heard_all = all(
+            update.server_round == server_round and not update.staleness
+            for update in fresh.values()
+        )
         evidence = Evidence(
             cluster=leaf.name,
             server_round=server_round,
@@ -305,6 +317,7 @@ class CFL:
                 if name not in before.tree.unassigned
                 and name in known
                 and known[name].server_round == server_round
+                and not known[name].staleness  # updates of older models are of another length
             }
             for leaf in before.tree.leaves
         }
