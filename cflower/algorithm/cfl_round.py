@@ -48,8 +48,8 @@ class KnownUpdate(NamedTuple):
     """What is kept of the θ_c it started from; one array for all clients of a round."""
     share: float = 1.0
     """How much of its weight counts."""
-    staleness: int = 0
-    """Rounds that its cluster's model was ahead of its origin when it came."""
+    staleness: float = 0.0
+    """How far its cluster's model had moved from its origin when it came, in lengths of it."""
 
 
 class Reply(NamedTuple):
@@ -68,9 +68,7 @@ class Reply(NamedTuple):
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
     origin: Weights | None = None
-    """The model that it trained, if that is not what its cluster's is now."""
-    staleness: int = 0
-    """Rounds since its cluster's model was that one."""
+    """Of a late one: the model that it trained, which its cluster's was some rounds ago."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +166,7 @@ class CFL:
                 lengths.setdefault(reply.general, []).append(reply.norm)
                 continue
             start, sent = tree.training_cluster(reply.client), reply.origin
+            away = 0.0 if sent is None else norm(start.model.trained - sent.trained)
             heard = KnownUpdate(
                 server_round,
                 self.projection.keep(reply.update.trained),
@@ -175,7 +174,7 @@ class CFL:
                 reply.num_examples,
                 origins[start.name] if sent is None else self.projection.keep(sent.trained),
                 reply.share,
-                reply.staleness,
+                away / (reply.norm or 1.0),
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
@@ -184,8 +183,8 @@ class CFL:
                     tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                # Of a late one 1/√(1 + staleness), as in FedBuff (Nguyen et al., arXiv 2106.06639).
-                scale = (1 + reply.staleness) ** -0.5
+                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
+                scale = 1 / (1 + heard.staleness)
                 means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
         for leaf in tree.leaves:
@@ -231,9 +230,10 @@ class CFL:
         server_round: int,
     ) -> tuple[Decision, list[Cluster]]:
         """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        heard_all = all(
-            update.server_round == server_round and not update.staleness
-            for update in fresh.values()
+        # At rest is a model that those who train it leave where it is; late replies were to others.
+        timely = {name: update for name, update in fresh.items() if not update.staleness} or fresh
+        heard_all = len(timely) == len(fresh) and all(
+            update.server_round == server_round for update in timely.values()
         )
         evidence = Evidence(
             cluster=leaf.name,
@@ -243,7 +243,7 @@ class CFL:
             vectors=tuple(self._seen(update) for update in fresh.values()),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if heard_all else self._mean(fresh)),
+            mean_norm=norm(mean.trained if heard_all else self._mean(timely)),
             rounds=np.array([update.server_round for update in fresh.values()], dtype=int),
         )
         if not len(mean.trained):

@@ -49,9 +49,7 @@ class TrainReply(NamedTuple):
     probe: bool = False
     """Whether that was only to see where it belongs."""
     origin: Weights | None = None
-    """The model that was sent, where its cluster's has moved since."""
-    staleness: int = 0
-    """Rounds since then."""
+    """Of a late one: the model that was sent."""
 
 
 def read_train_reply(

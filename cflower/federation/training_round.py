@@ -173,9 +173,7 @@ class TrainingRound:
             raise TooLateError(f"{told} trained, was split and joined again")
         if not here.is_leaf and away > answer.norm:
             raise TooLateError(f"{told} trained, had moved on before it was split")
-        if not away:
-            return answer
-        return answer._replace(origin=sent, staleness=self.server_round - asked.server_round)
+        return answer._replace(origin=sent)
 
 
 def as_counted(reply: TrainReply, share: float = 1.0) -> Reply:
@@ -189,5 +187,4 @@ def as_counted(reply: TrainReply, share: float = 1.0) -> Reply:
         share,
         reply.probe,
         reply.origin,
-        reply.staleness,
     )
