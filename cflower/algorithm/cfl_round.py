@@ -166,7 +166,7 @@ class CFL:
                 lengths.setdefault(reply.general, []).append(reply.norm)
                 continue
             start, sent = tree.training_cluster(reply.client), reply.origin
-            away = 0.0 if sent is None else norm(start.model.trained - sent.trained)
+            moved = 0.0 if sent is None else norm(start.model.trained - sent.trained)
             heard = KnownUpdate(
                 server_round,
                 self.projection.keep(reply.update.trained),
@@ -174,7 +174,7 @@ class CFL:
                 reply.num_examples,
                 origins[start.name] if sent is None else self.projection.keep(sent.trained),
                 reply.share,
-                away / (reply.norm or 1.0),
+                moved / (reply.norm or 1.0),
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
