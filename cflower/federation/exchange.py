@@ -50,6 +50,10 @@ class Closing(NamedTuple):
         return good > 0 and (good >= needed or not open_new or seconds > self.seconds)
 
 
+FOR_ALL = Closing()
+"""Everyone is waited for."""
+
+
 class Exchange:
     """Sends messages and yields the replies, in the order of the messages where possible.
 
@@ -88,7 +92,7 @@ class Exchange:
         grid: Grid,
         messages: Iterable[Message],
         timeout: float,
-        closing: Closing = Closing(),  # noqa: B008
+        closing: Closing = FOR_ALL,
         earlier: Mapping[str, int] | None = None,
     ) -> None:
         self._grid, self._deadline = grid, time.monotonic() + timeout

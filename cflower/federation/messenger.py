@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.tree import Cluster
-from cflower.federation.exchange import Closing, Exchange
+from cflower.federation.exchange import FOR_ALL, Closing, Exchange
 from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.influence import MOST, TOLD
 from cflower.federation.layout import Layout
@@ -122,7 +122,7 @@ class ClientMessenger:
         grid: Grid,
         messages: Iterable[Message],
         timeout: float,
-        closing: Closing = Closing(),  # noqa: B008
+        closing: Closing = FOR_ALL,
         *,
         late: bool = False,
     ) -> Iterator[Message]:
@@ -175,17 +175,11 @@ class ClientMessenger:
         self.outstanding = {i: one for i, one in again.items() if i in pushed}
 
     def _as_asked(self, message: Message) -> Asked:
-        config, node = (
-            message.content.config_records[self.keys.config],
-            message.metadata.dst_node_id,
-        )
-        return Asked(
-            self._roll_call.name_of(node),
-            int(str(config["server-round"])),
-            str(config["cluster"]),
-            message.content.array_records.get(self.keys.arrays, ArrayRecord()),
-            node,
-        )
+        node = message.metadata.dst_node_id
+        config = message.content.config_records[self.keys.config]
+        arrays = message.content.array_records.get(self.keys.arrays, ArrayRecord())
+        server_round, cluster = int(str(config["server-round"])), str(config["cluster"])
+        return Asked(self._roll_call.name_of(node), server_round, cluster, arrays, node)
 
     def asked(self, reply: Message) -> Asked | None:
         """What this answers; None if it is not known."""
