@@ -16,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t
 
-SURE = 0.95
-"""Probability from which on a newcomer is placed, and share of members that count as usual."""
+SURE = 0.9
+"""Probability from which on a newcomer is placed."""
+USUAL = 0.95
+"""Share of a leaf's members of whom its model is as sure as usual."""
 NEGLIGIBLE = 0.001
 """Probability below which a leaf is out of the question."""
 
@@ -123,12 +125,12 @@ class MembersEntropies:
         return {name: float(share / sum(shares.values())) for name, share in shares.items()}
 
     def unsure(self, newcomer: Mapping[str, float], leaf: str) -> bool:
-        """Whether a leaf's model is less sure of the newcomer than of `SURE` of its members."""
+        """Whether a leaf's model is less sure of the newcomer than of `USUAL` of its members."""
         usual = self.own.get(leaf)
         if usual is None or self.freedom < 1 or not self.own_deviation:
             return False
         scale = self.own_deviation * np.sqrt(1 + 1 / usual.members)
-        return bool(t.sf((newcomer[leaf] - usual.mean) / scale, self.freedom) < 1 - SURE)
+        return bool(t.sf((newcomer[leaf] - usual.mean) / scale, self.freedom) < 1 - USUAL)
 
 
 def pooled_deviation(groups: Iterable[Iterable[float]]) -> float:

@@ -150,7 +150,8 @@ def label_column(table: Table, roles: Roles) -> str:
     if not found:
         raise DataError(
             f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
-            "column with label-column, or put the images into one folder per class."
+            "column with label-column, or put the images into one folder per class; only cflower "
+            "assign --unlabelled does without."
         )
     return next((name for name in found if name not in roles.told), found[0])
 

@@ -65,8 +65,9 @@ class Stored:
             If it has no labels or inputs, or lacks a column that `roles` names.
         """
         label = label_column(table, roles)
-        unlabelled = np.zeros(len(table), np.int64), ()
-        labels, names = unlabelled if roles.unlabelled else labels_of(table, label)
+        labels, names = np.zeros(len(table), np.int64), tuple([""])
+        if not roles.unlabelled:
+            labels, names = labels_of(table, label)
         if roles.group:
             table.find(roles.group, "group-column")
         inputs = input_columns(table, roles, label)

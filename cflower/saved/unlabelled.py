@@ -10,7 +10,7 @@ labels are as good as any other's.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.selection import mean_entropy
 from cflower.learning.training import predict
+from cflower.ordering import in_order
 from cflower.runs.run_files import read_json
 from cflower.saved.assign import check_fits, load_newcomer, newcomers_update
 from cflower.saved.run import SavedRun
@@ -64,13 +65,10 @@ class Recognition:
     """The leaf; if it cannot be told, the smallest cluster that holds all leaves in question; of a
     stranger the root."""
     candidates: tuple[Candidate, ...]
-    """Every leaf, the most probable first."""
+    """Every leaf; first the one whose model knows the newcomer best."""
+    in_question: tuple[str, ...]
+    """The leaves that it is of in all likelihood; none for a stranger."""
     num_examples: int
-
-    @property
-    def best(self) -> Candidate:
-        """The most probable leaf."""
-        return self.candidates[0]
 
 
 def assign_unlabelled(
@@ -160,7 +158,6 @@ def recognise(
         for name, leaf in leaves.items()
     }
     first = members.probabilities(entropy, leaves)
-    best = max(first, key=lambda name: first[name])
     confirmed = {
         name: confirms(tree, name, with_labels_of(saved, leaves[name], data, say))
         for name in leaves
@@ -168,13 +165,12 @@ def recognise(
     }
     rivals = [name for name in leaves if confirmed.get(name)]
     probability = members.probabilities(entropy, rivals)
-    stranger = best not in rivals or members.unsure(entropy, best)
-    if stranger:
-        outcome, cluster = Outcome.STRANGER, ROOT
-    elif probability[best] >= SURE:
-        outcome, cluster = Outcome.PLACED, best
-    else:
-        outcome, cluster = Outcome.UNTOLD, common_cluster(likely(probability))
+    best = max(rivals, key=lambda name: probability[name], default="")
+    contradicted = any(first[name] >= SURE and not found for name, found in confirmed.items())
+    stranger = not rivals or contradicted or members.unsure(entropy, best)
+    left = () if stranger else likely(probability)
+    outcome = {0: Outcome.STRANGER, 1: Outcome.PLACED}.get(len(left), Outcome.UNTOLD)
+    cluster = common_cluster(left) or ROOT
     candidates = [
         Candidate(
             name,
@@ -186,8 +182,9 @@ def recognise(
         )
         for name, leaf in leaves.items()
     ]
-    candidates.sort(key=lambda one: (-one.probability, -first[one.cluster]))
-    return Recognition(outcome, cluster, tuple(candidates), sum(map(len, parts)))
+    order = first if stranger else first | probability
+    candidates.sort(key=lambda one: -order[one.cluster])
+    return Recognition(outcome, cluster, tuple(candidates), left, sum(map(len, parts)))
 
 
 def with_labels_of(
@@ -199,19 +196,19 @@ def with_labels_of(
     return lambda cluster: newcomers_update(saved, labelled, say, cluster)
 
 
-def likely(probability: Mapping[str, float]) -> list[str]:
+def likely(probability: Mapping[str, float]) -> tuple[str, ...]:
     """The fewest leaves that hold a newcomer with probability `SURE`.
 
     >>> likely({"0.0": 0.02, "0.1.0": 0.5, "0.1.1": 0.48})
-    ['0.1.0', '0.1.1']
+    ('0.1.0', '0.1.1')
     """
     names = sorted(probability, key=lambda name: -probability[name])
     sums = np.cumsum([probability[name] for name in names])
-    return names[: int(np.searchsorted(sums, SURE)) + 1]
+    return in_order(names[: int(np.searchsorted(sums, SURE)) + 1])
 
 
-def common_cluster(names: list[str]) -> str:
-    """The smallest cluster that is above all of these, or is the only one.
+def common_cluster(names: Iterable[str]) -> str:
+    """The smallest cluster that is above all of these, or is the only one; empty of none.
 
     >>> common_cluster(["0.1.0", "0.1.1"]), common_cluster(["0.1.0", "0.10"])
     ('0.1', '0')
