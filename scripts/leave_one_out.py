@@ -72,6 +72,7 @@ def leave_one_out(
     clients: Annotated[int, typer.Option(min=4, help="Of each federation, all of them.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Enough for the last split.")] = 8,
     more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
     literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
     strangers: Annotated[bool, typer.Option(help="One group at a time.")] = False,
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
@@ -87,7 +88,7 @@ def leave_one_out(
             for name, folder in folders(data).items()
             for absent in absences(clients, literally, strangers, pairs=name in NATURAL)
             for seed in numbers(seeds)
-            for shift in (SHIFTS if name not in NATURAL else ("none",))
+            for shift in (shifts.split(",") if name not in NATURAL else ("none",))
         ]
         for count, (name, config, absent) in enumerate(jobs, start=1):
             left = "-".join(map(str, absent))

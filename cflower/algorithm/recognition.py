@@ -21,7 +21,7 @@ SURE = 0.9
 USUAL = 0.95
 """Share of a leaf's members of whom its model is as sure as usual."""
 NEGLIGIBLE = 0.001
-"""Probability below which a leaf is out of the question."""
+"""Of the greatest probability; below it a leaf is out of the question."""
 
 
 class Usual(NamedTuple):

@@ -274,7 +274,7 @@ def recognition_sentence(found: "Recognition") -> str:
         why = (
             f"is less sure of its examples (entropy {nearest.entropy:.3f} nats) than of its "
             f"clients' ({nearest.usual:.3f})"
-            if nearest.confirmed
+            if nearest.confirmed and nearest.usual is not None
             else "gives labels with which Algorithm 4 leads elsewhere"
         )
         return (

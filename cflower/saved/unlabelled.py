@@ -161,7 +161,7 @@ def recognise(
     confirmed = {
         name: confirms(tree, name, with_labels_of(saved, leaves[name], data, say))
         for name in leaves
-        if first[name] > NEGLIGIBLE
+        if first[name] > NEGLIGIBLE * max(first.values())
     }
     rivals = [name for name in leaves if confirmed.get(name)]
     probability = members.probabilities(entropy, rivals)
@@ -182,8 +182,7 @@ def recognise(
         )
         for name, leaf in leaves.items()
     ]
-    order = first if stranger else first | probability
-    candidates.sort(key=lambda one: -order[one.cluster])
+    candidates.sort(key=lambda c: (-c.probability * (not stranger), -first[c.cluster]))
     return Recognition(outcome, cluster, tuple(candidates), left, sum(map(len, parts)))
 
 
