@@ -166,8 +166,8 @@ def recognise(
     rivals = [name for name in leaves if confirmed.get(name)]
     probability = members.probabilities(entropy, rivals)
     best = max(rivals, key=lambda name: probability[name], default="")
-    contradicted = any(first[name] >= SURE and not found for name, found in confirmed.items())
-    stranger = not rivals or contradicted or members.unsure(entropy, best)
+    contradicted = sum(first[name] for name in rivals) < 0.5
+    stranger = contradicted or members.unsure(entropy, best)
     left = () if stranger else likely(probability)
     outcome = {0: Outcome.STRANGER, 1: Outcome.PLACED}.get(len(left), Outcome.UNTOLD)
     cluster = common_cluster(left) or ROOT
