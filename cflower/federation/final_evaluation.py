@@ -10,6 +10,7 @@ examples: by that newcomers without labels are placed, see `cflower.algorithm.re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle, islice
 from logging import WARNING
 from typing import Any
 
@@ -119,11 +120,9 @@ class FinalEvaluation:
 
     def _ask_at_once(self, paths: Paths, telling: Collection[str]) -> dict[str, ClientResult]:
         """One message each, with all models on the path, and for some with other leaves'."""
+        others = other_leaves(self.state.tree)
         models = {
-            client: {
-                **(other_leaves(self.state.tree, client) if client in telling else {}),
-                **{c.name: c for c in path},
-            }
+            client: (others[client] if client in telling else {}) | {c.name: c for c in path}
             for client, path in paths.items()
         }
         results = {}
@@ -159,13 +158,17 @@ class FinalEvaluation:
 
     def _entropies(self, content: RecordDict) -> dict[str, float]:
         """What a client told of leaves that there are."""
-        record, leaves = content.get(ENTROPIES), {leaf.name for leaf in self.state.tree.leaves}
+        record, clusters = content.get(ENTROPIES), self.state.tree.clusters
         if not isinstance(record, MetricRecord):
             return {}
         return {
-            leaf: float(nats)
-            for leaf, nats in record.items()
-            if leaf in leaves and not isinstance(nats, list) and is_finite(nats) and nats >= 0
+            name: float(nats)
+            for name, nats in record.items()
+            if name in clusters
+            and clusters[name].is_leaf
+            and not isinstance(nats, list)
+            and is_finite(nats)
+            and nats >= 0
         }
 
     def _ask_in_turn(self, paths: Paths) -> dict[str, ClientResult]:
@@ -232,14 +235,17 @@ class FinalEvaluation:
         self.problems |= {name: problem.text for name, problem in answers.problems.items()}
 
 
-def other_leaves(tree: ParameterTree, client: str) -> dict[str, Cluster]:
-    """Leaves to compare a client's own with, by their keys in the message.
+def other_leaves(tree: ParameterTree) -> dict[str, dict[str, Cluster]]:
+    """For every client the leaves to compare its own with, by their keys in the message.
 
     All others, but no more than `MOST_OTHERS`: the members of a leaf take turns, so that together
     they are sent as many different ones as can be.
     """
-    own = tree.leaf_of(client)
-    others = [leaf for leaf in tree.leaves if leaf.name != own.name]
-    first = MOST_OTHERS * own.members.index(client)
-    chosen = [others[(first + i) % len(others)] for i in range(min(MOST_OTHERS, len(others)))]
-    return {f"{OTHER}{leaf.name}": leaf for leaf in chosen}
+    chosen, leaves = {}, tree.leaves
+    for own in leaves:
+        others = [leaf for leaf in leaves if leaf.name != own.name]
+        turns = cycle(others)
+        for client in own.members:
+            theirs = islice(turns, min(MOST_OTHERS, len(others)))
+            chosen[client] = {f"{OTHER}{leaf.name}": leaf for leaf in theirs}
+    return chosen

@@ -179,8 +179,9 @@ def test_the_members_of_a_leaf_share_the_others_among_them(leaves, size):
         for i, name in enumerate(names)
     ]
     tree = tree.update(replace(tree.root, children=tuple(names), split_round=1), *below)
+    others_of = other_leaves(tree)
     for leaf in below:
-        sent = [other_leaves(tree, client) for client in leaf.members]
+        sent = [others_of[client] for client in leaf.members]
         assert all(len(others) == min(MOST_OTHERS, leaves - 1) for others in sent)
         different = {key for others in sent for key in others}
         assert f"{OTHER}{leaf.name}" not in different
