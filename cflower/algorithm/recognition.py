@@ -124,6 +124,17 @@ class MembersEntropies:
         shares = {name: 1 / (1 + odds) for name, odds in against.items()}
         return {name: float(share / sum(shares.values())) for name, share in shares.items()}
 
+    def told_apart(self, leaf: str, other: str) -> bool:
+        """Whether the members of two leaves differ in their gaps at all.
+
+        Student's two-sample test, one-sided, at the level of `USUAL`.
+        """
+        one, two = self.gaps.get((leaf, other)), self.gaps.get((other, leaf))
+        if one is None or two is None or self.freedom < 1 or not self.gap_deviation:
+            return False
+        scale = self.gap_deviation * np.sqrt(1 / one.members + 1 / two.members)
+        return bool(t.sf((one.mean + two.mean) / scale, self.freedom) < 1 - USUAL)
+
     def unsure(self, newcomer: Mapping[str, float], leaf: str) -> bool:
         """Whether a leaf's model is less sure of the newcomer than of `USUAL` of its members."""
         usual = self.own.get(leaf)

@@ -163,9 +163,18 @@ def recognise(
         for name in leaves
         if first[name] > NEGLIGIBLE * max(first.values())
     }
-    rivals = [name for name in leaves if confirmed.get(name)]
+    best = max(
+        (name for name, found in confirmed.items() if found),
+        key=lambda name: first[name],
+        default="",
+    )
+    rivals = [
+        name
+        for name, found in confirmed.items()
+        # Two models that are alike, as right after a split, give the same labels: one leaf's way.
+        if found or (best and not members.told_apart(best, name))
+    ]
     probability = members.probabilities(entropy, rivals)
-    best = max(rivals, key=lambda name: probability[name], default="")
     contradicted = sum(first[name] for name in rivals) < 0.5
     stranger = contradicted or members.unsure(entropy, best)
     left = () if stranger else likely(probability)

@@ -119,3 +119,12 @@ def test_a_model_that_is_unsure_of_a_newcomer_does_not_know_it():
     assert not members.unsure(members_like, "0.0")
     assert members.unsure({"0.0": members_like["0.0"] + 4 * members.own_deviation}, "0.0")
     assert not members.unsure({"0.0": 0.0}, "0.0")  # surer than usual is no reason
+
+
+@pytest.mark.parametrize(("gap", "share"), [(0.4, 1.0), (0.0, 0.05)])
+def test_leaves_are_told_apart_by_their_members(gap, share):
+    told = [
+        MembersEntropies.of(*federation(np.random.default_rng(seed), gap)).told_apart("0.0", "0.1")
+        for seed in range(100)
+    ]
+    assert np.mean(told) == pytest.approx(share, abs=0.04)
