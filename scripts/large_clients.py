@@ -93,7 +93,19 @@ def main(
     """Measure and print the table."""
     quieten_flower()
     lines = []
-    table = Table(*"data times small seed max-influence rounds large others clusters".split())
+    table = Table(
+        *[
+            "data",
+            "times",
+            "small",
+            "seed",
+            "max-influence",
+            "rounds",
+            "large",
+            "others",
+            "clusters",
+        ]
+    )
     for name, folder in folders(data).items():
         for seed in numbers(seeds):
             train, test = rows_of(folder, seed)

@@ -17,12 +17,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import flwr.clientapp  # loaded once, for all copies of this process
-import flwr.serverapp  # noqa: F401
 import pytest
 import typer
 from coverage import CoverageData
@@ -48,6 +47,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Or: ast.And,
 }
 SUITE = ("tests/algorithm", "tests/federation", "tests/test_hostile.py")
+OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
 NO_LIMIT = 3600
 """Seconds."""
 
@@ -131,7 +131,7 @@ def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
     """The fast tests that run each line of each file, from one measured run of all of them."""
     measured = copy / ".coverage"
     covered = [f"--cov=cflower/{folder}" for folder in FOLDERS]
-    code = in_fork(copy, [*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT)
+    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT)
     if code:
         raise typer.BadParameter("the tests fail without any change: run pytest to see which")
     data = CoverageData(str(measured))
@@ -153,8 +153,20 @@ def tests_of(mutant: Mutant, by_line: dict[int, set[str]]) -> list[str]:
     return sorted(there, key=lambda test: (busy[test], test))
 
 
-def in_fork(copy: Path, arguments: list[str], seconds: int) -> int:
-    """The exit code of pytest in a copy of this process, in which Flower is imported already."""
+def warm_up(copy: Path) -> None:
+    """Import once, for all copies of this process, what the tests import and nobody changes."""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)
+    os.chdir(copy)
+    with open(os.devnull, "w") as silence, redirect_stdout(silence):
+        pytest.main(["--collect-only", *OPTIONS, *SUITE])
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("cflower", "tests")]:
+        del sys.modules[name]
+
+
+def in_fork(arguments: list[str], seconds: int) -> int:
+    """The exit code of pytest in a copy of this process; 0 if all tests pass."""
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -162,12 +174,7 @@ def in_fork(copy: Path, arguments: list[str], seconds: int) -> int:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        os.chdir(copy)
-        sys.path.insert(0, str(copy))
-        sys.dont_write_bytecode = True
-        os.environ["PYTHONPATH"] = str(copy)
-        options = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
-        os._exit(pytest.main([*options, *arguments]))
+        os._exit(pytest.main([*OPTIONS, *arguments]))
     return os.waitpid(child, 0)[1]
 
 
@@ -177,7 +184,7 @@ def survives(mutant: Mutant, copy: Path, tests: list[str], seconds: int) -> bool
     before = changed.read_text()
     changed.write_text(mutant.code())
     try:
-        return in_fork(copy, tests or list(SUITE), seconds) == 0
+        return in_fork(tests or list(SUITE), seconds) == 0
     finally:
         changed.write_text(before)
 
@@ -198,6 +205,7 @@ def main(
         copy = Path(folder).resolve() / "copy"
         keep = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", "build")
         shutil.copytree(ROOT, copy, ignore=keep)
+        warm_up(copy)
         by_line = tests_by_line(copy)
         for number, mutant in enumerate(chosen, start=1):
             tests = tests_of(mutant, by_line.get(mutant.file, {}))

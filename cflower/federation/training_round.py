@@ -93,7 +93,7 @@ class TrainingRound:
             yield Reply(client, update, norm, measured.num_examples, share=share)
         for client, update, norm, measured, general, _ in probes:
             yield Reply(client, update, norm, measured.num_examples, general, probe=True)
-        self.messenger.tell_lowered(influence.lowered)
+        self.messenger.tell_lowered(influence.lowered, self.measured, self.max_influence)
         plausible = Range.of(self.measured.values())
         for client, told in self.measured.items():
             self.measured[client] = self.messenger.plausible(client, told, plausible)
