@@ -92,20 +92,7 @@ def main(
 ) -> None:
     """Measure and print the table."""
     quieten_flower()
-    lines = []
-    table = Table(
-        *[
-            "data",
-            "times",
-            "small",
-            "seed",
-            "max-influence",
-            "rounds",
-            "large",
-            "others",
-            "clusters",
-        ]
-    )
+    lines: list[dict[str, Any]] = []
     for name, folder in folders(data).items():
         for seed in numbers(seeds):
             train, test = rows_of(folder, seed)
@@ -116,15 +103,14 @@ def main(
                     found = one_run(train, test, many, small, keys)
                     lines.append(
                         {"data": name, "times": many, "small": small, "seed": seed}
-                        | {"max_influence": float(most), "rounds": rounds}
+                        | {"max_influence": most, "rounds": rounds}
                         | found
                     )
-                    row = (
-                        f"{x:.4f}" if isinstance(x, float) else str(x) for x in lines[-1].values()
-                    )
-                    table.add_row(*row)
                     if out:
                         write_table(lines, out)
+    table = Table(*lines[0])
+    for line in lines:
+        table.add_row(*(f"{x:.4f}" if isinstance(x, float) else str(x) for x in line.values()))
     Console(width=110).print(table)
 
 

@@ -46,7 +46,10 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-SUITE = ("tests/algorithm", "tests/federation", "tests/test_hostile.py")
+SUITE = (
+    *(f"{place}/{folder}" for place in ("cflower", "tests") for folder in FOLDERS),
+    "tests/test_hostile.py",
+)
 OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
 NO_LIMIT = 3600
 """Seconds."""

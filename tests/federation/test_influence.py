@@ -147,6 +147,15 @@ def test_statistics_that_are_not_trained_are_bounded_each_by_itself():
         np.testing.assert_array_equal(one.reply.update.carried, (0.1, -0.1, 5.0))
 
 
+def test_the_first_statistics_of_a_round_wait_for_others_although_lengths_are_known():
+    origin = np.zeros(4)
+    known = {f"c{i}": KnownUpdate(1, origin, 1.0, 100, origin) for i in range(6)}
+    replies = [reply(i, 1.0, carried=(0.1, -0.1, 5.0)) for i in range(1, 6)]
+    spoilt = reply(0, 1.0, carried=(1e30, 1e30, 5.0))
+    admitted, _, _ = sifted(spoilt, *replies, model=CARRYING, known=known.items())
+    assert np.linalg.norm(admitted["c0"].reply.update.carried[:2]) < 1
+
+
 def test_updates_in_line_are_not_kept_waiting_for_the_rest():
     seen = []
 
