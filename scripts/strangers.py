@@ -2,10 +2,10 @@
 
     python scripts/strangers.py --out outputs/strangers
 
-Of each family of federations one true group is taken out, every group in its turn; the others train;
-and at the end the root's model is judged by all held-out examples of the group that was not there.
-It is the model for those who resemble nobody. Every federation leaves one JSON in the output
-folder: what is there is not run again.
+Of each family of federations one true group is taken out, every group in its turn; the others
+train; and at the end the root's model is judged by all held-out examples of the group that was not
+there. It is the model for those who resemble nobody. Every federation leaves one JSON in the
+output folder: what is there is not run again.
 """
 
 import json
