@@ -26,7 +26,7 @@ function moveArrows(place, x, end) {
     const next = Math.min(end, ...groups.slice(k + 1).map(([other]) => x(other.round)));
     const faint = state.client !== null && !moves.some(({ client }) => client === state.client);
     const name = moves.length === 1 ? clientName(moves[0].client) : counted(moves.length, 'client');
-    return tellable(svg('g', { class: 'band move', 'data-round': round, opacity: faint ? 0.25 : 1, onclick: () => pick({ round, client: moves[0].client }) },
+    return tellable(svg('g', { class: 'point move', 'data-round': round, opacity: faint ? 0.25 : 1, onclick: () => pick({ round, client: moves[0].client }) },
       svg('path', { d: `M${at} ${low}V${high - way * 3}`, stroke: 'var(--card)', 'stroke-width': 6, fill: 'none' }),
       svg('path', { d: `M${at} ${low}V${high - way * 3}`, stroke: 'var(--ink)', 'stroke-width': Math.min(5, 1.2 + moves.length / 2), fill: 'none' }),
       svg('circle', { cx: at, cy: low, r: 4.5, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }),

@@ -3,7 +3,8 @@
 // Each cluster is a band from the round it was born to the round it was split, or to the last one.
 function drawTree() {
   if (!run.clusters.length) return fill('tree', note('No round is finished yet.'));
-  fill('tree', treeLegend(), picture('tree', treePicture, { class: 'chart' }));
+  fill('tree-legend', treeLegend());
+  fill('tree', picture('tree', treePicture, { class: 'chart' }));
   const told = [...run.clusters.filter((cluster) => cluster.split && cluster.children.length).map((cluster) => [cluster.split, splitText(cluster)]),
     ...run.trials.map((trial) => [trial.round, trialText(trial)])].sort((a, b) => a[0] - b[0]);
   if (!told.length) return fill('splits', note('No cluster was split.'));
@@ -113,7 +114,7 @@ function treePicture(width) {
       offset += share;
     });
     if (cluster.split && cluster.children.length) {
-      labels.push(tellable(svg('path', { class: 'band', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
+      labels.push(tellable(svg('path', { class: 'point', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
         'stroke-width': 2, onclick: () => pick({ cluster: cluster.name, round: cluster.split }) }), splitText(cluster)));
     }
     const name = `${cluster.name} · ${cluster.members.length}`;
@@ -137,7 +138,7 @@ function treePicture(width) {
     }
     const { middle } = place.get(trial.cluster);
     if (!on.length) labels.push(svg('path', { d: diamond(from, middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
-    labels.push(tellable(svg('g', { class: 'band trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
+    labels.push(tellable(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
       svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
       svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, standingOf(trial)[0])),
     trialText(trial)));
@@ -160,9 +161,9 @@ const standingOf = ({ standing, sure }) => SIGNS[standing === 'confirmed' && !su
 
 function treeLegend() {
   const signs = new Set(run.trials.map(standingOf));
-  const mark = (sign, words) => html('span', {}, html('b', {}, sign), ` ${words}`);
+  const mark = (sign, words) => html('span', {}, html('strong', {}, sign), ` ${words}`);
   const hatched = svg('svg', { width: 26, height: 12, 'aria-hidden': 'true' }, svg('rect', { width: 26, height: 12, fill: 'var(--inner)' }), svg('rect', { width: 26, height: 12, fill: 'url(#hatched)' }));
-  return html('p', { class: 'legend', id: 'tree-legend' }, run.clusters.some(({ split, children }) => split && children.length) ? mark('◆', 'split') : null,
+  return html('p', { class: 'legend' }, run.clusters.some(({ split, children }) => split && children.length) ? mark('◆', 'split') : null,
     run.trials.length ? html('span', {}, hatched, ' on trial') : null, [...signs].map((sign) => mark(...sign)),
     run.trials.some(({ standing }) => standing === 'undone') ? mark('◇', 'split that was taken back') : null,
     run.moves.length ? mark('●➝', 'a client moves') : null);
