@@ -447,7 +447,7 @@ def test_names_with_markup_are_shown_as_text(browser: Any, tmp_path: Path) -> No
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-@pytest.mark.parametrize("clients", [2, 200])
+@pytest.mark.parametrize("clients", [2, 100, 200])
 def test_few_and_many_clients(browser: Any, tmp_path: Path, clients: int) -> None:
     run = made_up_run(tmp_path / "run", clients=clients, rounds=60, refused=10)
     with Visit(browser, write_report(run).as_uri()) as visit:
@@ -456,6 +456,8 @@ def test_few_and_many_clients(browser: Any, tmp_path: Path, clients: int) -> Non
         visit.slide("#eps1", 2.0)
         visit.page.locator("#matrix-round").select_option(index=1)
         assert visit.page.locator("#scores .panel").count() == (2 if clients > 40 else 0)
+        labels = visit.page.locator("#similarity svg text").all_text_contents()
+        assert len(labels) == (clients if clients <= 100 else 0)
 
 
 def test_a_run_without_anything_to_show(browser: Any, tmp_path: Path) -> None:
