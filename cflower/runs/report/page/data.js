@@ -9,10 +9,10 @@ function drawData() {
   const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
     .sort((a, b) => Number(b === state.client) - Number(a === state.client)
       || natural.compare(look.home[a] ?? '', look.home[b] ?? '') || Number(known(run.data.samples[b])) - Number(known(run.data.samples[a])) || a - b);
-  const parts = [groupTable(), html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)}), and a few of them with their labels${
+  const parts = [groupTable(), html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)})${run.data.samples.some(known) ? ', and a few of them with their labels' : ''}${
     run.run.kind === 'clustered' ? ', by cluster' : ''}.`), html('div', { class: 'cards' }, order.slice(0, state.cards).map(dataCard))];
   if (order.length > state.cards) {
-    parts.push(button(`Show 24 more of ${order.length} clients`, () => {
+    parts.push(button(`Show ${Math.min(24, order.length - state.cards)} more of ${order.length} clients`, () => {
       state.cards += 24;
       drawData();
     }, { class: 'more' }));
@@ -45,9 +45,42 @@ function groupTable() {
   return [html('h3', {}, 'What differs between the clusters'), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
     run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${told}.`),
   html('div', { id: 'groups' }, table('What differs between the clusters', ['cluster', ...classes.map((k) => String(run.data.classes[k]))], rows)),
-  html('h3', {}, 'Client by client')];
+  ...meanTable(clusters, classes), html('h3', {}, 'Client by client')];
 }
 const MOST_CLASSES = 16;
+
+// Of time series and tables: the mean example of each class, the clusters on top of each other; one row
+// a channel, those in which the clusters differ most.
+const MOST_CHANNELS = 6;
+
+function meanTable(clusters, classes) {
+  const means = run.data.means;
+  const names = clusters.filter((name) => means?.[name]);
+  if (names.length < 2) return [];
+  const curves = (channel, k) => names.map((name) => [name, means[name][k]?.[channel]]).filter(([, curve]) => curve);
+  const channels = Array.from({ length: Math.max(...names.flatMap((name) => means[name].map((one) => one?.length ?? 0))) }, (_, channel) => {
+    const all = classes.flatMap((k) => curves(channel, k).flatMap(([, curve]) => curve));
+    const [low, high] = [Math.min(...all), Math.max(...all)];
+    const gaps = classes.flatMap((k) => { const [one, two] = curves(channel, k); return two ? one[1].map((v, t) => Math.abs(v - two[1][t])) : []; });
+    return { channel, low, high, gap: gaps.reduce((a, b) => a + b, 0) / (gaps.length || 1) / (high - low || 1) };
+  }).sort((a, b) => b.gap - a.gap).slice(0, MOST_CHANNELS).sort((a, b) => a.channel - b.channel);
+  const rows = channels.map(({ channel, low, high }) => html('tr', {}, html('th', { scope: 'row' }, channels.length > 1 ? `channel ${channel}` : 'mean'),
+    classes.map((k) => html('td', {}, meanPicture(curves(channel, k), low, high, `Mean of ${run.data.classes[k]}, channel ${channel}`)))));
+  return [html('p', { class: 'hint' }, 'The mean example of each class in each cluster, over its points; every row has one scale.',
+    names.map((name) => [' ', swatch(colorOf(name)), ` ${name}`])), html('div', { id: 'means' }, table('Mean examples', ['', ...classes.map((k) => String(run.data.classes[k]))], rows))];
+}
+
+function meanPicture(curves, low, high, words) {
+  const [width, height] = [110, 52];
+  const y = scale(low, high, height - 3, 3);
+  const drawing = svg('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': words });
+  if (low < 0 && high > 0) drawing.append(svg('line', { class: 'grid', x1: 0, x2: width, y1: y(0), y2: y(0) }));
+  for (const [name, curve] of curves) {
+    drawing.append(svg('path', { d: path(curve.map((value, t) => [scale(0, Math.max(1, curve.length - 1), 2, width - 2)(t), y(value)])), fill: 'none',
+      stroke: colorOf(name), 'stroke-width': 2, 'stroke-opacity': isWithin(name) ? 1 : 0.25 }));
+  }
+  return drawing;
+}
 
 // An example with this label, of the first member that showed one and whose data have not changed since.
 function exampleOf(cluster, label) {
