@@ -117,8 +117,9 @@ class RunRecord:
     def born(self, cluster: str) -> int:
         """The round after which it began; one whose split was taken back began before that."""
         lines = self.by_cluster.get(cluster)
-        born: int = self.clusters[cluster]["born"]
-        return min(born, lines[0]["round"] - 1) if lines else born
+        if lines and self.clusters[cluster].get("undone"):
+            return int(lines[0]["round"]) - 1
+        return int(self.clusters[cluster]["born"])
 
     @property
     def leaves(self) -> list[str]:

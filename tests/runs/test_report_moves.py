@@ -107,6 +107,7 @@ def test_a_split_that_was_taken_back_leaves_one_band(browser: Any, tmp_path: Pat
     run = with_trial(made_up_run(tmp_path / "run"), "split taken back", 0.5)
     tree = json.loads((run / "tree.json").read_text())
     root = tree["clusters"]["0"] | {"children": [], "split_round": None, "born": 10}
+    root["undone"] = [{"began": 6, "until": 10}]
     (run / "tree.json").write_text(json.dumps(tree | {"clusters": {"0": root}}))
     assert page_content(RunRecord.read(run))["clusters"][0]["born"] == 0
     with Visit(browser, write_report(run).as_uri()) as visit:

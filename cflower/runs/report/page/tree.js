@@ -14,11 +14,14 @@ function drawTree() {
 
 function splitText(cluster) {
   const i = look.lines.get(cluster.name)?.find((line) => run.lines.round[line] === cluster.split);
-  const parts = cluster.children.map((child) => `${child} (${counted(look.clusters.get(child).members.length, 'client')})`);
+  const parts = childrenOf(cluster).map((child) => `${child} (${counted(sizesOf(child)[0][1], 'client')})`);
   return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${
     i === undefined ? '' : `. Why: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
 }
 const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}: cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
+
+// Those that its split made; others came later, of clients that moved and resemble nobody.
+const childrenOf = ({ split, children }) => children.filter((name) => look.clusters.get(name)?.born === split);
 
 // How many members a cluster had, by round, where that changed: [from that round on, so many].
 function sizesOf(name) {
@@ -41,7 +44,8 @@ function treePlaces(height, top) {
   const place = new Map();
   let y = top;
   for (const name of leaves) {
-    const tall = most(name) * unit;
+    // With few of them each has room for its name.
+    const tall = Math.max(most(name) * unit, leaves.length <= 12 ? 14 : 0);
     place.set(name, { middle: y + tall / 2, tall });
     y += tall + gap;
   }
@@ -56,7 +60,7 @@ function treePlaces(height, top) {
   };
   const inner = new Set(run.clusters.flatMap((cluster) => cluster.children));
   for (const name of clusters.keys()) if (!inner.has(name)) settle(name);
-  return { place, sizes, unit };
+  return { place, sizes, unit, end: y - gap };
 }
 
 // A band as high as its members are many; it grows and shrinks in the round in which somebody moves.
@@ -76,18 +80,19 @@ function treePicture(width) {
   const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
   const height = Math.max(150, Math.min(460, 34 * leaves.length, 40 + clients * 26));
   const [start, end, top] = [10, width - 12, 10];
-  const { place, sizes, unit } = treePlaces(height, top);
+  const { place, sizes, unit, end: lowest } = treePlaces(height, top);
+  const bottom = lowest + 4;
   // Children of a split in the very last round need some room too.
   const last = Math.max(run.run.planned, 1 + Math.max(...run.clusters.map((cluster) => cluster.born)));
   const x = scale(0, last, start, end);
   const flow = Math.min(28, (x(1) - x(0)) * 0.9);
-  const drawing = svg('svg', { width, height: height + top + 34, role: 'group', 'aria-label': treeText() }, hatching());
+  const drawing = svg('svg', { width, height: bottom + 20, role: 'group', 'aria-label': treeText() }, hatching());
   const labels = [];
   for (const cluster of run.clusters) {
     const box = place.get(cluster.name);
-    const made = !cluster.born || run.clusters.some((parent) => parent.split === cluster.born && parent.children.includes(cluster.name));
+    const made = run.clusters.some((parent) => childrenOf(parent).includes(cluster.name));
     const to = x(cluster.children.length ? cluster.split ?? cluster.born : Math.max(run.run.rounds, cluster.born + 1));
-    const from = Math.min(x(cluster.born) + (cluster.born && made ? flow : 0), to - 2);
+    const from = Math.min(x(cluster.born) + (made ? flow : 0), to - 2);
     const faint = !isWithin(cluster.name) || (state.client !== null && !wasIn(state.client, cluster.name));
     const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
       cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
@@ -101,7 +106,7 @@ function treePicture(width) {
         toggle('cluster', cluster.name);
       } });
     drawing.append(tellable(band, text));
-    const children = cluster.children.filter((name) => cluster.split && place.has(name) && clusters.get(name).born === cluster.split);
+    const children = cluster.split ? childrenOf(cluster) : [];
     const firsts = children.map((name) => sizes.get(name)[0][1]);
     let offset = box.middle - box.tall / 2;
     children.forEach((child, k) => {
@@ -130,7 +135,7 @@ function treePicture(width) {
   }
   for (const trial of run.trials.filter(({ cluster }) => place.has(cluster))) {
     const [from, to] = [x(trial.began), x(trial.round)];
-    const on = look.clusters.get(trial.cluster).children.filter((name) => look.clusters.get(name).born === trial.began);
+    const on = childrenOf({ split: trial.began, children: look.clusters.get(trial.cluster).children });
     for (const name of on.length ? on : [trial.cluster]) {
       const half = (sizes.get(name)[0][1] * unit) / 2;
       drawing.append(svg('rect', { x: from + (on.length ? flow : 0), y: place.get(name).middle - half, width: Math.max(2, to - from - (on.length ? flow : 0)), height: 2 * half,
@@ -145,7 +150,6 @@ function treePicture(width) {
   }
   labels.push(...moveArrows(place, x, end));
   drawing.append(...labels);
-  const bottom = height + top + 4;
   drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
   if (state.round !== null) drawing.append(svg('line', { class: 'picked', x1: x(state.round), x2: x(state.round), y1: 0, y2: bottom }));
   return drawing;
