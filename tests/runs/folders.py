@@ -1,5 +1,6 @@
 """Run folders of made-up runs, written by the real `Recorder`."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,12 @@ from cflower.server_app import strategy_of
 HELD_OUT = 20
 SPLIT_AT = 0.3
 """Share of the rounds after which the root is split in half."""
+MOVES = (
+    Move(9, "client-1", "0.0", "0.1", "its update was 31 times as long"),
+    Move(14, "client-2", "0.0", "0.1", "most like those of 0.1"),
+    Move(14, "client-3", "0.0", "0.1", "most like those of 0.1"),
+)
+"""Of client 1 alone, then of two at once."""
 LAYOUT = Layout.of(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
 MODEL = LAYOUT.weights(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
 
@@ -202,3 +209,17 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     models = zip(tree.path_of(name), (before, after), strict=False)
     levels = {c.name: ClientMetrics({"accuracy": value}, HELD_OUT) for c, value in models}
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
+
+
+def with_trial(run: Path, outcome: str, chance: float = 0.001) -> Path:
+    """The made-up run's split of round 6 was on trial until round 10."""
+    lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
+    judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
+    judged |= {"figures": {"loss_chance": chance, "accuracy_chance": 0.5}, "moves": []}
+    root = lines[0]
+    for i, line in enumerate(list(lines)):
+        if line["round"] == 10:
+            lines.insert(i, root | judged | {"round": 10})
+            break
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run

@@ -9,34 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cflower.algorithm.moving import Move
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.report.content import page_content
 from cflower.runs.watch import ReportServer
 from tests.runs.chromium import IN_CHROMIUM, Visit
-from tests.runs.folders import made_up_run
+from tests.runs.folders import MOVES, made_up_run, with_trial
 
 pytestmark = IN_CHROMIUM
-MOVES = (
-    Move(9, "client-1", "0.0", "0.1", "its update was 31 times as long"),
-    Move(14, "client-2", "0.0", "0.1", "most like those of 0.1"),
-    Move(14, "client-3", "0.0", "0.1", "most like those of 0.1"),
-)
-
-
-def with_trial(run: Path, outcome: str, chance: float = 0.001) -> Path:
-    """The made-up run's split of round 6 was on trial until round 10."""
-    lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
-    judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
-    judged |= {"figures": {"loss_chance": chance, "accuracy_chance": 0.5}, "moves": []}
-    root = lines[0]
-    for i, line in enumerate(list(lines)):
-        if line["round"] == 10:
-            lines.insert(i, root | judged | {"round": 10})
-            break
-    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return run
 
 
 def test_a_move_is_seen_in_the_tree_and_told_below_it(browser: Any, tmp_path: Path) -> None:
