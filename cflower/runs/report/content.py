@@ -247,11 +247,14 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         for line, after in zip(lines, [*lines[1:], None], strict=True):
             if line["decision"] == Outcome.ON_TRIAL and after is not None:
                 continue
-            chances = [v for key, v in line["figures"].items() if key.endswith("_chance")]
+            chances = [
+                v for key, v in (line.get("figures") or {}).items() if key.endswith("_chance")
+            ]
             found.append(
                 {"cluster": name, "round": line["round"], "outcome": line["decision"]}
                 | {"standing": ABOUT_TRIALS[line["decision"]], "reason": line["reason"]}
-                | {"began": max(r for r in splits if r <= line["round"])}
+                # While the run goes on the summary may be older than the line.
+                | {"began": max((r for r in splits if r <= line["round"]), default=line["round"])}
                 | {"sure": min(chances, default=1.0) < CHANCE}
             )
     return found
