@@ -244,17 +244,21 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
     found = []
     for name, lines in run.trials.items():
         splits = [split["round"] for split in run.summary["splits"] if split["cluster"] == name]
+        cluster = run.clusters.get(name, {})
+        known = [trial for trial in (cluster.get("trial"), *cluster.get("undone", ())) if trial]
+        began = {trial["until"]: trial["began"] for trial in known}
         for line, after in zip(lines, [*lines[1:], None], strict=True):
             if line["decision"] == Outcome.ON_TRIAL and after is not None:
                 continue
+            at = line["round"]
             chances = [
                 v for key, v in (line.get("figures") or {}).items() if key.endswith("_chance")
             ]
             found.append(
                 {"cluster": name, "round": line["round"], "outcome": line["decision"]}
                 | {"standing": ABOUT_TRIALS[line["decision"]], "reason": line["reason"]}
-                # While the run goes on the summary may be older than the line.
-                | {"began": max((r for r in splits if r <= line["round"]), default=line["round"])}
+                # While the run goes on the other files may be older than the line.
+                | {"began": began.get(at, max((r for r in splits if r <= at), default=at))}
                 | {"sure": min(chances, default=1.0) < CHANCE}
             )
     return found
