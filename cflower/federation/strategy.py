@@ -294,7 +294,13 @@ class ClusteredFL(Rounds):
         else:
             log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
         report = FinalReport(
-            self.state, results, server_round, closing.problems, self.failures, self.selection
+            self.state,
+            results,
+            server_round,
+            closing.problems,
+            self.failures,
+            self.selection,
+            self._by_round,
         )
         seen = {key for one in results.values() for key in one.leaf.metrics}
         if results and self.metric.name not in seen:
