@@ -24,10 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.splits_on_trial import judged
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator

@@ -12,13 +12,14 @@ and as long as its updates of them are like those of its own branch, nothing hap
 are not, it leaves for the branch that they are like, or goes on alone if they are like none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.criteria import Decision, Memory, Outcome
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Vector
 
@@ -180,6 +181,47 @@ class Moves:
     made: list[Move]
     server_round: int
 
+    def watch(self, leaf: str, norms: Mapping[str, float]) -> None:
+        """See `watch`."""
+        self.habits |= watch(self.habits, leaf, norms)
+
+    def walk(self, away: Mapping[str, Vector]) -> None:
+        """What those made of a model above their leaf that stand out, or left it before.
+
+        Parameters
+        ----------
+        away : mapping of str to ndarray, shape (k,)
+            Their updates of it.
+        """
+        for client, vector in away.items():
+            habit = self.habits.get(client)
+            if client in self.tree.unassigned:
+                self.step(client, vector)
+            elif habit and habit.held > 1 and habit.leaf == self.tree.leaf_of(client).name:
+                self.probed(client, vector)
+        for leaf in self.tree.leaves:
+            self.suspect(leaf)
+
+    def leave(
+        self, decisions: list[Decision], forget: Callable[[Memory, str], Memory]
+    ) -> list[str]:
+        """Who left in this round; their leaves forget them, and the decisions about these say so.
+
+        Parameters
+        ----------
+        decisions : list of Decision
+            Changed in place.
+        forget : callable
+            A criterion's memory without a client.
+        """
+        new = [move for move in self.made if move.server_round == self.server_round]
+        for move in new:
+            home = self.tree.clusters[move.origin]
+            home = replace(home, memory=forget(home.memory, move.client))
+            self.tree = self.tree.update(home)
+            add_to(decisions, move.origin, f"{move.client} moves to {move.target}")
+        return [move.client for move in new]
+
     def suspect(self, leaf: Cluster) -> None:
         """Let the members of a leaf that stand out train what it was split from.
 
@@ -244,18 +286,54 @@ class Moves:
         reason = "; ".join(filter(None, (since, told)))
         self.made.append(Move(self.server_round, client, left.name, target, reason))
 
-    def open_root(
-        self, before: Cluster, vectors: Mapping[str, Vector], changed: Mapping[str, Vector]
+    def part(
+        self,
+        root: Cluster,
+        last: Mapping[str, Vector],
+        now: Mapping[str, Vector],
+        decisions: list[Decision],
     ) -> None:
-        """The first that changed, where the root is the only leaf: the others part from them.
+        """Where the root is the only leaf: those that stand out for the second round leave it.
+
+        The others must be at rest.
 
         Parameters
         ----------
-        before : Cluster
-            The root at the start of the round.
-        vectors, changed : mapping of str to ndarray, shape (k,)
-            Updates of the root's model, of the members that stay and of those that changed.
+        root : Cluster
+            As it was at the start of the round.
+        last, now : mapping of str to ndarray, shape (k,)
+            Updates before this round, of those that stand out for the first, and in it, of all.
+        decisions : list of Decision
+            The first becomes a split if anyone leaves.
         """
+        changed = {}
+        for client in now:
+            habit = self.habits.get(client)
+            if habit is None:  # its update has no length
+                continue
+            if habit.held == 1 and client in last:
+                if cosine_similarity(np.stack([last[client], now[client]]))[0, 1] > ASTRAY:
+                    # the same way, only further
+                    self.habits[client] = habit._replace(factor=0.0)
+            elif habit.held > 1 and habit.factor:
+                changed[client] = now[client]
+        stay = {c: v for c, v in now.items() if c not in self.habits or not self.habits[c].held}
+        if not changed or not stay:
+            return
+        self._open(root, stay, changed)
+        children = self.tree.root.children
+        decisions[0] = replace(
+            decisions[0],
+            outcome=Outcome.SPLIT,
+            sides=tuple(self.tree.clusters[child].members for child in children),
+            children=children,
+            reason=f"{' and '.join(changed)} changed",
+        )
+
+    def _open(
+        self, before: Cluster, vectors: Mapping[str, Vector], changed: Mapping[str, Vector]
+    ) -> None:
+        """Split the root, as it was before, into those that stay and those that changed."""
         name = self.tree.next_child(ROOT)
         stay = replace(self.tree.root, name=name, edge=dict(vectors), undone=())
         root = replace(
@@ -273,3 +351,10 @@ class Moves:
             self.step(client, vector, since)
         for client, habit in self.habits.items():
             self.habits[client] = habit._replace(leaf=name)
+
+
+def add_to(decisions: list[Decision], cluster: str, told: str) -> None:
+    """Let the decision about a cluster say more."""
+    for i, decision in enumerate(decisions):
+        if decision.cluster == cluster:
+            decisions[i] = replace(decision, reason=f"{decision.reason}; {told}")

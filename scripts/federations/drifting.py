@@ -15,8 +15,8 @@ Table = tuple[tuple[int, ...], ...]
 
 
 def table(text: str) -> Table:
-    """Rows of digits between blanks, a digit a client."""
-    return tuple(tuple(map(int, row)) for row in text.split())
+    """Rows of digits between blanks, a digit a client; after 9 come a, b, ..., z."""
+    return tuple(tuple(int(digit, 36) for digit in row) for row in text.split())
 
 
 SCHEMES = {
@@ -44,8 +44,22 @@ SCHEMES = {
     ),
     # A whole group takes on the data of the other, and is no group any more.
     "all-at-once": table("0000011111 0000011111 0000000000 0000000000 0000000000"),
+    # Both groups take on a third one's data at once.
+    "joint": table("0000011111 0000011111 0000011111 2222222222 2222222222 2222222222"),
+    # With ``rotation``: groups that turn by 10 degrees a step. At first they are opposite...
+    "gradual": table(
+        "00000iiiii 00000iiiii 00000iiiii 11111jjjjj 22222kkkkk 33333lllll 44444mmmmm 55555nnnnn "
+        "66666ooooo 77777ppppp 88888qqqqq 99999rrrrr"
+    ),
+    # ... or at right angles, and turn towards each other until they are one.
+    "gradual-join": table(
+        "0000099999 0000099999 0000099999 1111188888 2222277777 3333366666 4444455555 4444444444 "
+        "4444444444 4444444444 4444444444 4444444444 4444444444 4444444444"
+    ),
 }
 """By name."""
+NUM_GROUPS = {"gradual": 36, "gradual-join": 36}
+"""Where a scheme has not all the groups that there are."""
 
 
 def drift_of(scheme: Table, rounds: int) -> str:
