@@ -11,12 +11,14 @@ inner clusters may go on learning.
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.merging import Join, alike_leaves
 from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
@@ -60,6 +62,8 @@ class RoundResult(NamedTuple):
     """One a leaf that there was at the start of the round, then one a split on trial."""
     forks: Mapping[str, Fork]
     """The step of each unassigned client (Algorithm 4)."""
+    joins: Mapping[str, Join] = MappingProxyType({})
+    """Leaves that may be one, by the cluster above: the clients are to be asked."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,11 @@ class CFL:
     """Whether a member whose data change moves to another leaf, see `cflower.algorithm.moving`."""
     inner_interval: int = 0
     """Inner models are trained on in every so many-th round; 0: they are not."""
+
+    @property
+    def merging(self) -> bool:
+        """Whether leaves that keep apart no more are joined, see `cflower.algorithm.merging`."""
+        return self.moving and self.trial_rounds > 0
 
     def also_trains(self, tree: ParameterTree, client: str, server_round: int) -> Cluster | None:
         """The inner cluster whose model a client trains in this round beside its own, if any.
@@ -122,6 +131,7 @@ class CFL:
         """
         tree, known, forks = state.tree, dict(state.known), {}
         away: dict[str, Vector] = {}
+        above: dict[str, dict[str, Vector]] = {}
         walking = {move.client for move in state.moves}
         means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
         lengths: dict[str, list[float]] = {}
@@ -133,6 +143,9 @@ class CFL:
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
+                if self.merging and not tree.clusters[reply.general].on_trial:
+                    seen = self._seen_of(reply.update)
+                    above.setdefault(reply.general, {})[reply.client] = seen
                 continue
             start = tree.training_cluster(reply.client)
             heard = KnownUpdate(
@@ -182,7 +195,11 @@ class CFL:
         after = CFLState(tree, known)
         if self.moving:
             after = self._moved(state, after, away, decisions, server_round)
-        return RoundResult(after, tuple(decisions), forks)
+        joins = {
+            name: self._join(name, *leaves, after.known)
+            for name, leaves in alike_leaves(after.tree, above).items()
+        }
+        return RoundResult(after, tuple(decisions), forks, joins)
 
     def _advance(
         self,
@@ -295,6 +312,23 @@ class CFL:
         for client in moves.leave(decisions, forget):
             known.pop(client, None)  # an update of a model that is not its own any more
         return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
+
+    def _join(
+        self, name: str, first: Cluster, second: Cluster, known: Mapping[str, KnownUpdate]
+    ) -> Join:
+        """Both leaves as one, with the mean of their models."""
+        mean = WeightedMean({name: first.model})
+        for leaf in (first, second):
+            weight = sum(self._weight(known[c]) for c in leaf.members if c in known)
+            mean.add(name, leaf.model, weight)
+        common = replace(
+            first,
+            name=name,
+            members=in_order((*first.members, *second.members)),
+            model=self.as_sent(mean.mean(name)),
+            memory=self.criterion.inherit(first.memory),
+        )
+        return Join((first.name, second.name), common)
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update."""

@@ -262,8 +262,8 @@ class ParameterTree:
         """
         similarities = {}
         for child in self.clusters[name].children:
-            alike = cosines_to(vector, list(self.clusters[child].edge.values()))
-            similarities[child] = float(alike.max())
+            if edge := self.clusters[child].edge:  # not of a leaf that was joined to another
+                similarities[child] = float(cosines_to(vector, list(edge.values())).max())
         return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
 
     def assign_step(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:

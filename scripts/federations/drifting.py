@@ -10,13 +10,20 @@ from cflower import ClusteredFL
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.ordering import in_order
 
+NUM_ANGLES = 18
 Table = tuple[tuple[int, ...], ...]
 """The group of every client (a column) in every step (a row)."""
 
 
 def table(text: str) -> Table:
-    """Rows of digits between blanks, a digit a client; after 9 come a, b, ..., z."""
-    return tuple(tuple(int(digit, 36) for digit in row) for row in text.split())
+    """Rows of digits between blanks, a digit a client."""
+    return tuple(tuple(map(int, row)) for row in text.split())
+
+
+def turning(pairs: Sequence[tuple[int, int]]) -> Table:
+    """Two halves of the clients, each of the group that a pair has for it in a step."""
+    half = NUM_ANGLES // 2
+    return tuple((one,) * half + (other,) * half for one, other in pairs)
 
 
 SCHEMES = {
@@ -46,19 +53,14 @@ SCHEMES = {
     "all-at-once": table("0000011111 0000011111 0000000000 0000000000 0000000000"),
     # Both groups take on a third one's data at once.
     "joint": table("0000011111 0000011111 0000011111 2222222222 2222222222 2222222222"),
-    # With ``rotation``: groups that turn by 10 degrees a step. At first they are opposite...
-    "gradual": table(
-        "00000iiiii 00000iiiii 00000iiiii 11111jjjjj 22222kkkkk 33333lllll 44444mmmmm 55555nnnnn "
-        "66666ooooo 77777ppppp 88888qqqqq 99999rrrrr"
-    ),
-    # ... or at right angles, and turn towards each other until they are one.
-    "gradual-join": table(
-        "0000099999 0000099999 0000099999 1111188888 2222277777 3333366666 4444455555 4444444444 "
-        "4444444444 4444444444 4444444444 4444444444 4444444444 4444444444"
-    ),
+    # With ``rotation`` and a client for every angle: groups that turn by 20 degrees a step. They
+    # stay opposite to each other...
+    "gradual": turning(((0, 9),) * 3 + ((1, 10), (2, 11), (3, 12), (4, 13), (5, 14))),
+    # ... or turn towards each other until they are one.
+    "gradual-join": turning(((0, 4),) * 3 + ((1, 4), (1, 3), (2, 3)) + ((2, 2),) * 6),
 }
 """By name."""
-NUM_GROUPS = {"gradual": 36, "gradual-join": 36}
+NUM_GROUPS = dict.fromkeys(("gradual", "gradual-join"), NUM_ANGLES)
 """Where a scheme has not all the groups that there are."""
 
 

@@ -1,0 +1,181 @@
+"""Sibling leaves whose members keep apart no more are joined: a split taken back at any later time.
+
+Not in the paper. The members of a split cluster train its model on now and then. As long as the
+groups differ, their updates of it say so, as they did when it was split. Where they do not, for
+two of its leaves, the clients are asked: would the mean of both models serve them as well as
+their own do? That is judged by the test that judges a split on trial. Nothing is learned for it,
+so a run in which they say no is the same as if they had not been asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.moving import ASTRAY, Move, add_to
+from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import Cluster, ParameterTree, Vector
+from cflower.algorithm.trial import LIKELY, Comparison, Measure, Standing, Trial, judge
+
+GOES_ON = ("model", "optimizer", "memory", "rounds")
+"""What a cluster that is a leaf again has of its leaves."""
+
+
+class Join(NamedTuple):
+    """Two leaves below one cluster, which may be one."""
+
+    leaves: tuple[str, str]
+    """The first keeps its name if there are others beside them."""
+    common: Cluster
+    """The cluster that they would be, under the name of the one above them."""
+
+
+def alike_leaves(
+    tree: ParameterTree, updates: Mapping[str, Mapping[str, Vector]]
+) -> dict[str, tuple[Cluster, Cluster]]:
+    """The two leaves below each of these clusters that keep apart least, if they hardly do.
+
+    The one with more members first, or the one whose name comes before.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+        After the round.
+    updates : mapping of str to mapping of str to ndarray, shape (k,)
+        Of the models of split clusters, by cluster and client, of this round.
+    """
+    found = {}
+    for name, by_client in updates.items():
+        if any(cluster.on_trial for cluster in tree.path(name)):
+            continue
+        heard = {}
+        for child in tree.clusters[name].children:
+            leaf = tree.clusters[child]
+            rows = directions([by_client[c] for c in leaf.members if c in by_client])
+            # Of a leaf with company its company must be known.
+            if leaf.is_leaf and len(rows) >= min(2, max(1, len(leaf.members))):
+                heard[child] = rows
+        chances = {
+            pair: chance_apart(*(heard[child] for child in pair)) for pair in combinations(heard, 2)
+        }
+        if chances and max(chances.values()) > LIKELY:
+            one, other = (tree.clusters[child] for child in max(chances, key=chances.__getitem__))
+            larger = len(one.members) >= len(other.members)
+            found[name] = (one, other) if larger else (other, one)
+    return found
+
+
+def directions(updates: Sequence[Vector]) -> NDArray[np.float64]:
+    """Those of updates that have one, shape (m, k), with length 1."""
+    found = [np.asarray(update, float) for update in updates]
+    return np.array([update / np.linalg.norm(update) for update in found if update.any()])
+
+
+def chance_apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+    """Probability that chance alone brings members as much nearer to their own leaf.
+
+    Nearer in mean cosine to the others of their leaf than to those of the other one, over all
+    members with company: Student's t. Two that have none keep apart above 60 degrees.
+
+    Parameters
+    ----------
+    one, other : ndarray, shape (m, k) and (n, k)
+        Directions of the updates of the members of two leaves.
+
+    Examples
+    --------
+    >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> chance_apart(np.stack([up, up]), np.stack([right]))
+    0.0
+    >>> chance_apart(np.stack([up, right]), np.stack([up, right]))
+    1.0
+    """
+    nearer = [
+        (own @ own.sum(axis=0) - 1) / (len(own) - 1) - own @ foreign.mean(axis=0)
+        for own, foreign in ((one, other), (other, one))
+        if len(own) > 1
+    ]
+    if not nearer:
+        return float(one[0] @ other[0] > ASTRAY)
+    gains = np.concatenate(nearer)
+    error = gains.std(ddof=1) / np.sqrt(len(gains))
+    if error < 1e-12:
+        return float(gains.mean() <= 0)
+    from scipy.special import stdtr  # no client's process needs it
+
+    return float(stdtr(len(gains) - 1, -gains.mean() / error))
+
+
+def judged_joins(
+    state: CFLState,
+    decisions: Sequence[Decision],
+    asked: Mapping[str, Join],
+    compared: Mapping[str, Sequence[Comparison]],
+    measures: Sequence[Measure],
+    server_round: int,
+) -> tuple[CFLState, tuple[Decision, ...]]:
+    """State and decisions of a round after its clients have judged: leaves joined or kept apart.
+
+    If there is no other leaf beside them, the cluster above is a leaf again. Else the members of
+    the second move to the first, and the second stays as history: nobody walks there any more.
+
+    Parameters
+    ----------
+    state : CFLState
+    decisions : sequence of Decision
+        Of the round.
+    asked : mapping of str to Join
+    compared : mapping of str to sequence of Comparison
+        What the members found, by the cluster above.
+    measures : sequence of Measure
+        The metrics to go by, the leading one first.
+    """
+    told = list(decisions)
+    for name, join in asked.items():
+        finding = judge(compared[name], measures)
+        (first, second), parent = join.leaves, state.tree.clusters[name]
+        alike = f"the members' updates of {name} no longer tell {first} and {second} apart"
+        reason = f"{alike}; with models of their own {finding.reason}"
+        if finding.confirmed:
+            for leaf in join.leaves:
+                add_to(told, leaf, reason)
+            continue
+        beside = [c for c in parent.children if state.tree.clusters[c].members]
+        if set(beside) == set(join.leaves):
+            parts = tuple(state.tree.clusters[child].members for child in parent.children)
+            # It is judged at once: began and ended in this round.
+            trial = Trial(server_round, server_round, parts, Standing.UNDONE, reason)
+            tree = state.tree.rejoined(name, server_round, trial)
+            goes_on = {key: getattr(join.common, key) for key in GOES_ON}
+            tree = tree.update(replace(tree.clusters[name], **goes_on))
+            state = replace(state, tree=tree)
+            lengths = [d for d in decisions if d.cluster in join.leaves]
+            told.append(
+                Decision(
+                    name,
+                    server_round,
+                    Outcome.UNDONE,
+                    reason,
+                    max(d.mean_norm for d in lengths),
+                    max(d.max_norm for d in lengths),
+                    figures=finding.figures,
+                )
+            )
+        else:
+            clusters = state.tree.clusters
+            moved = clusters[second].members
+            stays = replace(clusters[first], members=join.common.members, model=join.common.model)
+            closed = replace(clusters[second], members=(), edge={}, memory={})
+            moves = [Move(server_round, client, second, first, reason) for client in moved]
+            state = replace(
+                state,
+                tree=state.tree.update(stays, closed),
+                known={c: update for c, update in state.known.items() if c not in moved},
+                moves=(*state.moves, *moves),
+            )
+            add_to(told, second, f"it is joined to {first}")
+    return state, tuple(told)
