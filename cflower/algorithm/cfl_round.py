@@ -307,7 +307,7 @@ class CFL:
             now = {client: self._seen(update) for client, update in heard[ROOT].items()}
             moves.part(before.tree.root, last, now, decisions)
         else:
-            moves.walk(away)
+            moves.walk(away, before.habits)
         forget = getattr(self.criterion, "without", lambda memory, client: memory)
         for client in moves.leave(decisions, forget):
             known.pop(client, None)  # an update of a model that is not its own any more

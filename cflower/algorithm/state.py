@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.moving import Habit, Move
+from cflower.algorithm.habits import Habit
+from cflower.algorithm.moving import Move
 from cflower.algorithm.tree import ParameterTree, Vector
 
 
