@@ -68,7 +68,7 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
     scatter = np.sqrt(sum(habit.squares for habit in before.values()) / max(1, freedom))
     longer = {c for c, h in before.items() if h.heard >= LEAST and lengths[c] > h.longest}
     most = 2 * len(longer) > len(lengths)
-    after = {}
+    after, stand_out = {}, False
     for client, habit in before.items():
         share = lengths[client] - middle
         errors = 0.0
@@ -83,6 +83,10 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
         if client in longer and (0 < habit.held < PATIENCE or (not habit.held and (alone or most))):
             factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor
             after[client] = habit._replace(held=habit.held + 1, factor=factor)
-        else:
-            after[client] = habit.usual(share, lengths[client])
+            stand_out = True
+    for client, habit in before.items():
+        if client not in after:
+            # What is usual is not seen beside one that is not.
+            same = habit._replace(held=0, factor=0.0, probing="") if stand_out else None
+            after[client] = same or habit.usual(lengths[client] - middle, lengths[client])
     return after

@@ -3,8 +3,8 @@
 Not in the paper. The members of a split cluster train its model on now and then. As long as the
 groups differ, their updates of it say so, as they did when it was split. Where they do not, for
 two of its leaves, the clients are asked: would the mean of both models serve them as well as
-their own do? That is judged by the test that judges a split on trial. Nothing is learned for it,
-so a run in which they say no is the same as if they had not been asked.
+their own do? It must by every metric, beside the test that judges a split on trial. Nothing is
+learned for it, so a run in which they say no is the same as if they had not been asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -140,7 +140,8 @@ def judged_joins(
         (first, second), parent = join.leaves, state.tree.clusters[name]
         alike = f"the members' updates of {name} no longer tell {first} and {second} apart"
         reason = f"{alike}; with models of their own {finding.reason}"
-        if finding.confirmed:
+        better = any(v > 0 for key, v in finding.figures.items() if key.endswith("_gain"))
+        if finding.confirmed or better:
             for leaf in join.leaves:
                 add_to(told, leaf, reason)
             continue

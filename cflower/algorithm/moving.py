@@ -96,15 +96,21 @@ def outgrown(edge: Mapping[str, NDArray[np.floating]], vector: NDArray[np.floati
     >>> outgrown(edge, np.array([0.0, 1.3])), outgrown(edge, np.array([0.0, 9.0]))
     (False, True)
     """
-    known = np.log([length for v in edge.values() if (length := np.linalg.norm(v)) > 0])
+    known = lengths(edge)
     if len(known) < 2 or not vector.any():
         return False
-    longer = np.log(np.linalg.norm(vector)) - known
+    longer = lengths({"": vector}) - known
     from scipy.special import stdtr  # no client's process needs it
 
     scatter = known.std(ddof=1) * np.sqrt(1 + 1 / len(known))
     errors = longer.mean() / max(scatter, np.finfo(float).tiny)
     return bool(longer.min() > 0 and stdtr(len(known) - 1, -errors) < CHANCE)
+
+
+def lengths(edge: Mapping[str, NDArray[np.floating]]) -> NDArray[np.floating]:
+    """The logarithms of the lengths of the updates on a branch that have one."""
+    found = (np.linalg.norm(vector) for vector in edge.values())
+    return np.log([length for length in found if length > 0])
 
 
 def at_rest(edges: Mapping[str, Mapping[str, NDArray[np.floating]]]) -> str:
@@ -212,15 +218,17 @@ class Moves:
     def compared(self, where: Cluster, vector: Vector) -> tuple[Fork, float]:
         """How like each branch an update of a split cluster's model is, and from when on it is.
 
-        Where clients were at rest when others left them, their updates point anywhere. What is as
-        short is like them, what is longer is not.
+        Where clients were at rest when others left them, their updates point anywhere. What is
+        about as short is like them, what is about as long as those of the others is not.
         """
         fork = self.tree.fork(where.name, vector)
         edges = {child: self.tree.clusters[child].edge for child in fork.similarities}
         resting = at_rest(edges)
         if not resting:
             return fork, resemblance(edges)
-        alike = -1.0 if outgrown(edges.pop(resting), vector) else 1.0
+        short, long = lengths(edges.pop(resting)), [lengths(edge) for edge in edges.values()]
+        middle = (np.median(short) + np.median(np.concatenate(long))) / 2
+        alike = 1.0 if (lengths({"": vector}) < middle).all() else -1.0
         similarities = fork.similarities | {resting: alike}
         best = max(similarities, key=similarities.__getitem__)
         return Fork(best, similarities), resemblance(edges) or ASTRAY
