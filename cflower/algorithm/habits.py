@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.tree import ROOT
+
 CHANCE = 0.01
 """Probability that chance alone makes any member of a leaf stand out in all rounds so far."""
 NOTHING = -1e300
@@ -49,8 +51,9 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
 
     A member stands out when its update is longer than all before it in this leaf, and by more
     standard errors longer beside the others' than chance makes anybody's in so many rounds; or
-    when most of the members have longer ones than ever at once. It goes on standing out as long as
-    its updates are longer than those before.
+    when most of the members have longer ones than ever at once; or, below a split, when it is twice
+    as long as all before. It goes on standing out as long as its updates are longer than those
+    before. No round in which one stands out counts as habit.
 
     Parameters
     ----------
@@ -73,14 +76,17 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
         share = lengths[client] - middle
         errors = 0.0
         if client in longer and scatter > 0:
-            # Of one whose lengths vary more than the others' a longer one says less.
-            own = np.sqrt(habit.squares / (habit.heard - 1))
+            # Above the root there is no model that tells whether a suspicion is right; so there a
+            # longer one says less of one whose lengths vary more than the others'.
+            own = np.sqrt(habit.squares / (habit.heard - 1)) if leaf == ROOT else 0.0
             errors = (share - habit.mean) / (max(scatter, own) * np.sqrt(1 + 1 / habit.heard))
         chance = CHANCE / (len(lengths) * max(1, habit.heard))
         from scipy.special import stdtr  # no client's process needs it
 
         alone = bool(stdtr(max(1, freedom), -errors) < chance)
-        if client in longer and (0 < habit.held < PATIENCE or (not habit.held and (alone or most))):
+        twice = leaf != ROOT and lengths[client] > habit.longest + np.log(2)
+        suspicious = 0 < habit.held < PATIENCE or (not habit.held and (alone or most or twice))
+        if client in longer and suspicious:
             factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor
             after[client] = habit._replace(held=habit.held + 1, factor=factor)
             stand_out = True

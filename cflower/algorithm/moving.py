@@ -208,7 +208,7 @@ class Moves:
             elif self.habits[client].held:
                 self.habits[client] = Habit(leaf.name)
             return
-        since = "its updates, as most of its leaf's, are longer than ever"
+        since = "its updates are longer than ever"
         if habit.factor:
             since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
         self.habits.pop(client)
