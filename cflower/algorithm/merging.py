@@ -161,8 +161,8 @@ def judged_joins(
                     server_round,
                     Outcome.UNDONE,
                     reason,
-                    max(d.mean_norm for d in lengths),
-                    max(d.max_norm for d in lengths),
+                    max((d.mean_norm for d in lengths), default=0.0),
+                    max((d.max_norm for d in lengths), default=0.0),
                     figures=finding.figures,
                 )
             )
