@@ -200,7 +200,7 @@ class Moves:
         """What a client that stood out makes of the model above its leaf."""
         leaf, where = self.tree.leaf_of(client), self.tree.clusters[habit.probing]
         own = next(c for c in where.children if f"{leaf.name}.".startswith(f"{c}."))
-        fork, bar = self.compared(where, vector)
+        fork, bar, _ = self.compared(where, vector)
         here = fork.similarities[own]
         if (fork.child == own and here > bar) or here >= loyalty(self.tree.clusters[own].edge):
             if self.tree.clusters[own].children:
@@ -215,8 +215,10 @@ class Moves:
         self.tree = self.tree.called_back(client, where.name)
         self.step(client, vector, since)
 
-    def compared(self, where: Cluster, vector: Vector) -> tuple[Fork, float]:
+    def compared(self, where: Cluster, vector: Vector) -> tuple[Fork, float, str]:
         """How like each branch an update of a split cluster's model is, and from when on it is.
+
+        Also the branch of clients at rest, if there is one, see `at_rest`.
 
         Where clients were at rest when others left them, their updates point anywhere. What is
         about as short is like them, what is about as long as those of the others is not.
@@ -225,26 +227,28 @@ class Moves:
         edges = {child: self.tree.clusters[child].edge for child in fork.similarities}
         resting = at_rest(edges)
         if not resting:
-            return fork, resemblance(edges)
+            return fork, resemblance(edges), ""
         short, long = lengths(edges.pop(resting)), [lengths(edge) for edge in edges.values()]
         middle = (np.median(short) + np.median(np.concatenate(long))) / 2
         alike = 1.0 if (lengths({"": vector}) < middle).all() else -1.0
         similarities = fork.similarities | {resting: alike}
         best = max(similarities, key=similarities.__getitem__)
-        return Fork(best, similarities), resemblance(edges) or ASTRAY
+        return Fork(best, similarities), resemblance(edges) or ASTRAY, resting
 
     def step(self, client: str, vector: Vector, since: str = "") -> None:
         """One step down for a client that left its leaf, or a leaf of its own (Algorithm 4)."""
         where, left = self.tree.clusters[self.tree.unassigned[client]], self.tree.leaf_of(client)
         if where.on_trial:
             return
-        fork, bar = self.compared(where, vector)
+        fork, bar, resting = self.compared(where, vector)
         alike, several = fork.similarities[fork.child], len(fork.similarities) > 1
         told = f"its update of {where.name} is most like those of {fork.child}: cosine {alike:.2f}"
         if alike > bar and several:
             self.tree = self.tree.descended(client, fork.child)
             target = self.tree.unassigned.get(client, fork.child)
             told = f"{told}, more than {bar:.2f}"
+            if fork.child == resting:
+                told = f"its update of {where.name} is about as short as those of {resting}"
         else:
             target = self.tree.next_child(where.name)
             branch = replace(
