@@ -24,6 +24,8 @@ class KnownUpdate(NamedTuple):
     """What is kept of the θ_c it started from; one array for all clients of a round."""
     share: float = 1.0
     """How much of its weight counts."""
+    staleness: float = 0.0
+    """How far its cluster's model had moved from its origin when it came, in lengths of it."""
 
 
 @dataclass(frozen=True)
