@@ -7,20 +7,25 @@ their own do? It must by every metric, beside the test that judges a split on tr
 learned for it, so a run in which they say no is the same as if they had not been asked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.moving import ASTRAY, Move, add_to
+from cflower.algorithm.moving import Move, add_to
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree, Vector
 from cflower.algorithm.trial import LIKELY, Comparison, Measure, Standing, Trial, judge
+from cflower.seeding import generator
 
+DEALS = 200
+ENOUGH = 50
+"""Members of a leaf that are looked at, at most."""
 GOES_ON = ("model", "optimizer", "memory", "rounds")
 """What a cluster that is a leaf again has of its leaves."""
 
@@ -76,10 +81,11 @@ def directions(updates: Sequence[Vector]) -> NDArray[np.float64]:
 
 
 def chance_apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    """Probability that chance alone brings members as much nearer to their own leaf.
+    """Probability that clients dealt into two leaves by chance lie as far apart as these.
 
-    Nearer in mean cosine to the others of their leaf than to those of the other one, over all
-    members with company: Student's t. Two that have none keep apart above 60 degrees.
+    How far: by how much the mean cosine within the leaves is above that between them. All ways to
+    deal them are tried, or `DEALS` drawn ones. Of fewer than four clients and of two pairs chance
+    says nothing; they are apart if the cosine between them is below half of that within, or of 1.
 
     Parameters
     ----------
@@ -89,25 +95,32 @@ def chance_apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> floa
     Examples
     --------
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> chance_apart(np.stack([up, up, up]), np.stack([right]))
+    0.25
     >>> chance_apart(np.stack([up, up]), np.stack([right]))
     0.0
-    >>> chance_apart(np.stack([up, right]), np.stack([up, right]))
-    1.0
     """
-    nearer = [
-        (own @ own.sum(axis=0) - 1) / (len(own) - 1) - own @ foreign.mean(axis=0)
-        for own, foreign in ((one, other), (other, one))
-        if len(own) > 1
-    ]
-    if not nearer:
-        return float(one[0] @ other[0] > ASTRAY)
-    gains = np.concatenate(nearer)
-    error = gains.std(ddof=1) / np.sqrt(len(gains))
-    if error < 1e-12:
-        return float(gains.mean() <= 0)
-    from scipy.special import stdtr  # no client's process needs it
+    one, other = one[:ENOUGH], other[:ENOUGH]
+    cosines = np.concatenate([one, other]) @ np.concatenate([one, other]).T
+    size, first = len(cosines), len(one)
 
-    return float(stdtr(len(gains) - 1, -gains.mean() / error))
+    def means(chosen: Sequence[int]) -> tuple[float, float]:
+        """The mean cosine within the leaves and between them, if these are one leaf."""
+        here = np.isin(np.arange(size), chosen)
+        same = here[:, None] == here
+        pairs = same.sum() - size
+        within = (cosines[same].sum() - np.trace(cosines)) / pairs if pairs else 1.0
+        return float(within), float(cosines[~same].mean())
+
+    within, between = means(range(first))
+    if size < 4 or size == 2 * first == 4:
+        return float(between > within / 2)
+    deals: Iterable[Sequence[int]] = combinations(range(size), first)
+    if comb(size, first) > DEALS:
+        rng = generator(0, "deals")
+        deals = [range(first), *(rng.permutation(size)[:first].tolist() for _ in range(DEALS))]
+    gaps = [here - there for here, there in map(means, deals)]
+    return float(np.mean(np.array(gaps) >= within - between - 1e-12))
 
 
 def judged_joins(
