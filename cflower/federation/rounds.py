@@ -8,9 +8,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFL, CFLState
+from cflower.algorithm.cfl_round import CFL
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.projection import affordable_length
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of

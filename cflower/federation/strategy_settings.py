@@ -11,9 +11,10 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
+from cflower.algorithm.cfl_round import CFL, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError
 from cflower.federation.describing import described

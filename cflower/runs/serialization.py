@@ -4,8 +4,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import Standing, Trial
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport

@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from cflower import Recorder
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.moving import Move
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
 from cflower.federation.failures import FailureRecord
