@@ -40,6 +40,9 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     >>> told = preview(two)
     >>> told["label_counts"], told["mean_shape"]
     ([0, 2], [1, 3])
+    >>> text = Examples(np.ones((2, 3), np.float32), np.ones((2, 3), int), ("a", "b"))
+    >>> preview(text)
+    {'label_counts': [0, 6]}
     """
     told: dict[str, list[int] | bytes] = {}
     if examples.num_classes <= MOST_CLASSES:
@@ -50,7 +53,8 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
         told["sample_images"] = images.tobytes()
         told["sample_shape"] = list(images.shape[1:])
         told["sample_labels"] = [int(label) for label in examples.labels[chosen]]
-    if pictures and len(examples.input_shape) < 3 and examples.inputs.dtype.kind == "f":
+    # Texts have a label for every token; means of tokens say nothing.
+    if pictures and len(examples.input_shape) < 3 and examples.labels.ndim == 1:
         means = mean_examples(examples)
         if means.size <= MOST_NUMBERS:
             told["mean_examples"] = means.tobytes()
