@@ -1,7 +1,8 @@
 """Messages out and replies back: which client gets which model, and who said what."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from logging import WARNING
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from logging import INFO, WARNING
 from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -11,13 +12,24 @@ from flwr.supercore import log
 from cflower.algorithm.tree import Cluster
 from cflower.federation.exchange import FOR_ALL, Closing, Exchange
 from cflower.federation.failures import Fault, Problem, fault_of
-from cflower.federation.influence import MOST, TOLD
+from cflower.federation.influence import FAR_LESS, LASTING, MOST, TOLD
 from cflower.federation.layout import Layout
 from cflower.federation.plausible import Range, counted
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.roll_call import RollCall
 from cflower.federation.told import line, listed
 from cflower.ordering import in_order
+
+OUTSTANDING = (
+    "Client(s) %s count for less than they claim, down to %.2g of it: their updates are longer, or "
+    "their examples more, than is usual in their clusters, and nobody counts for more than %g "
+    "usual clients. So it is with a group of its own until it is split off."
+)
+FAR_ABOVE = (
+    "Client(s) %s count for far less than they claim, or less for long, down to %.2g of it: their "
+    "updates or numbers of examples are far above what is usual in their clusters, and nobody "
+    "counts for more than %g usual clients. If you know that they are honest, raise max-influence."
+)
 
 
 class Keys(NamedTuple):
@@ -70,7 +82,8 @@ class ClientMessenger:
         self._asked: dict[str, Asked] = {}
         self.outstanding: dict[str, Asked] = {}
         self.problems: dict[str, Problem] = {}
-        self._lowered: set[str] = set()
+        self._lowered_for: Counter[str] = Counter()
+        self._told_of: dict[int, set[str]] = {INFO: set(), WARNING: set()}
         self._dropped: set[tuple[str, str]] = set()
 
     @property
@@ -239,21 +252,24 @@ class ClientMessenger:
         self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
 
-    def tell_lowered(self, lowered: Mapping[str, float]) -> None:
-        """Log who counts for less than it claims; once a client."""
-        new = {client: share for client, share in lowered.items() if client not in self._lowered}
-        self._lowered |= set(new)
-        if new:
-            least = min(new.values())
-            log(
-                WARNING,
-                "Client(s) %s count for less than they claim, down to %.2g of it: their updates or "
-                "numbers of examples are far above what is usual in their clusters, and nobody "
-                "counts for more than %g usual clients.",
-                listed(in_order(new)),
-                least,
-                MOST,
-            )
+    def tell_lowered(
+        self, lowered: Mapping[str, float], heard: Collection[str], most: float
+    ) -> None:
+        """Log who counts for less than it claims, and warn if for far less, or for long."""
+        for client in heard:
+            self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
+        odd = {
+            client
+            for client, share in lowered.items()
+            if share < FAR_LESS or self._lowered_for[client] >= LASTING
+        }
+        for level, clients, sentence in (
+            (INFO, lowered.keys() - odd - self._told_of[WARNING], OUTSTANDING),
+            (WARNING, odd, FAR_ABOVE),
+        ):
+            if new := clients - self._told_of[level]:
+                self._told_of[level] |= new
+                log(level, sentence, listed(in_order(new)), min(lowered[c] for c in new), most)
 
     def tell_heavy(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log whose number of examples counts for less than is claimed in a mean of metrics."""

@@ -117,6 +117,9 @@ class ClientResult:
     best_cluster: str | None = None
     """The level that all its held-out examples choose."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    entropies: Mapping[str, float] = field(default_factory=dict)
+    """Of some leaves' models, the mean entropy of their predictions on its held-out examples, in
+    nats; empty if its app does not tell them."""
 
     @property
     def leaf(self) -> ClientMetrics:

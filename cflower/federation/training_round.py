@@ -96,7 +96,7 @@ class TrainingRound:
             yield as_counted(reply, share)
         yield from map(as_counted, probes)
         self.late = {c: asked for c, asked in self.late.items() if c in self.measured}
-        self.messenger.tell_lowered(influence.lowered)
+        self.messenger.tell_lowered(influence.lowered, self.measured, self.max_influence)
         plausible = Range.of(self.measured.values())
         for client, told in self.measured.items():
             self.measured[client] = self.messenger.plausible(client, told, plausible)

@@ -12,7 +12,9 @@ from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
-OWN_FIELDS = frozenset({"cluster", "num_examples", "best_cluster", "levels", "held_out"})
+OWN_FIELDS = frozenset(
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
+)
 """What the summary says of a client itself; a metric may not be called so."""
 ABOUT_TRIALS = {
     Outcome.ON_TRIAL: Standing.OPEN,
@@ -160,6 +162,7 @@ def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[
         **columns,
         "best_cluster": result.best_cluster,
         "levels": {n: numbers(level.metrics).get(metric) for n, level in result.levels.items()},
+        "entropies": dict(result.entropies),
     }
 
 
