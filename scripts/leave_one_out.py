@@ -75,6 +75,7 @@ def leave_one_out(
     shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
     literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
     strangers: Annotated[bool, typer.Option(help="One group at a time.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="So many of these absences.")] = 1000,
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
 ) -> None:
@@ -86,7 +87,7 @@ def leave_one_out(
         jobs = [
             (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
             for name, folder in folders(data).items()
-            for absent in absences(clients, literally, strangers, pairs=name in NATURAL)
+            for absent in absences(clients, literally, strangers, pairs=name in NATURAL)[:most]
             for seed in numbers(seeds)
             for shift in (shifts.split(",") if name not in NATURAL else ("none",))
         ]
