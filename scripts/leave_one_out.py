@@ -86,7 +86,7 @@ def leave_one_out(
     if not table:
         jobs = [
             (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
-            for name, folder in folders(data).items()
+            for name, folder in folders(data, MODELS).items()
             for everyone in [absences(clients, literally, strangers, pairs=name in NATURAL)]
             for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
             for seed in numbers(seeds)
