@@ -59,6 +59,12 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "metrics": report.metrics(decision.cluster),
         "clients": {name: numbers(measured[name].metrics) for name in members if name in measured},
         "problems": {name: problems[name] for name in members if name in problems},
+        "late": {name: report.late[name] for name in members if own and name in report.late},
+        "outstanding": {
+            asked.client: asked.server_round
+            for asked in report.outstanding
+            if own and asked.client in members
+        },
         "seconds": round(report.seconds, 3),
     }
 
