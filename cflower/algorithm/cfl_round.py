@@ -17,9 +17,10 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.difference import Update
 from cflower.algorithm.moving import ASTRAY, Habit, Move, Moves, watch
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.projection import Projection
+from cflower.algorithm.projection import Projection, norm
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.splits_on_trial import (
     also_trained,
@@ -54,7 +55,7 @@ class Reply(NamedTuple):
     """What one client sent back in this round."""
 
     client: str
-    update: Weights
+    update: Weights | Update
     """Δ_i = θ_i − θ_c, θ_i after its local training."""
     norm: float
     """‖Δ_i‖ over all trained entries."""
@@ -65,6 +66,8 @@ class Reply(NamedTuple):
     """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
+    kept: Vector | None = None
+    """What is kept of Δ_i, see `Projection.keep`, if that is known already."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class CFL:
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             if reply.probe:
-                away[reply.client] = self._seen_of(reply.update)
+                away[reply.client] = self.projection.seen(self._kept(reply))
                 continue
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
@@ -164,7 +167,7 @@ class CFL:
             start = tree.training_cluster(reply.client)
             heard = KnownUpdate(
                 server_round,
-                self.projection.keep(reply.update.trained),
+                self._kept(reply),
                 reply.norm,
                 reply.num_examples,
                 origins[start.name],
@@ -405,9 +408,10 @@ class CFL:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
 
-    def _seen_of(self, update: Weights) -> Vector:
-        """The same of an update that is not kept."""
-        return self.projection.seen(self.projection.keep(update.trained))
+    def _kept(self, reply: Reply) -> Vector:
+        if reply.kept is not None:
+            return reply.kept
+        return self.projection.keep(np.asarray(reply.update.trained))
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
@@ -433,13 +437,3 @@ def is_fresh(known: KnownUpdate | None, born: int, here: Vector) -> bool:
     if known is None or known.server_round <= born:
         return False
     return known.origin is here or norm(here - known.origin) <= known.norm
-
-
-def norm(vector: Vector) -> float:
-    """Euclidean norm as a plain number; infinite where the precision does not hold it.
-
-    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
-    (5.0, inf)
-    """
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector))

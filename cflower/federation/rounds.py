@@ -183,6 +183,7 @@ class Rounds(StrategySettings):
         this = TrainingRound(
             self.state,
             self.layout,
+            self._cfl.projection,
             self._messenger,
             self._cfl.weight_of,
             self.max_norm_ratio,

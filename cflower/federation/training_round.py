@@ -1,23 +1,27 @@
 """One round of training as the strategy reads it: usable replies out, everything else noted."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
 from cflower.algorithm.cfl_round import CFLState, Reply, RoundResult
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.difference import TOGETHER, Difference
+from cflower.algorithm.projection import Projection
 from cflower.federation.failures import Problem, fault_of
 from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import ClientMessenger, Measured
 from cflower.federation.plausible import Range
 from cflower.federation.replies import (
+    Answer,
     BadReplyError,
     ClientMetrics,
     TrainReply,
     as_record,
-    read_train_reply,
+    measured_replies,
+    read_answer,
 )
 
 
@@ -47,6 +51,7 @@ class TrainingRound:
 
     state: CFLState
     layout: Layout
+    projection: Projection
     messenger: ClientMessenger
     weight: Callable[[float], float] = float
     """w_i before normalisation, from a number of examples."""
@@ -83,16 +88,14 @@ class TrainingRound:
         )
         answers = self._without_probes(self._read(replies), probes)
         for reply, share in influence.sift(answers, self.messenger.set_aside):
-            client, update, norm, measured, general, _ = reply
-            if general:
-                self.general.setdefault(general, {})[client] = measured
-                yield Reply(client, update, norm, measured.num_examples, general, share)
-                continue
-            self.measured[client] = measured
-            self.trained_on[client] = tree.training_cluster(client).name
-            yield Reply(client, update, norm, measured.num_examples, share=share)
-        for client, update, norm, measured, general, _ in probes:
-            yield Reply(client, update, norm, measured.num_examples, general, probe=True)
+            if reply.general:
+                self.general.setdefault(reply.general, {})[reply.client] = reply.measured
+            else:
+                self.measured[reply.client] = reply.measured
+                self.trained_on[reply.client] = tree.training_cluster(reply.client).name
+            yield for_the_algorithm(reply, share)
+        for reply in probes:
+            yield for_the_algorithm(reply)
         self.messenger.tell_lowered(influence.lowered)
         plausible = Range.of(self.measured.values())
         for client, told in self.measured.items():
@@ -126,6 +129,8 @@ class TrainingRound:
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
     def _read(self, replies: Iterable[Message]) -> Iterator[TrainReply]:
+        """The replies that can be read; large ones a few of one model at a time."""
+        waiting: dict[tuple[str, bool], list[Answer]] = {}
         for client, message in self.messenger.by_client(replies):
             cluster = self.state.tree.training_cluster(client)
             sent = self.messenger.model_of(message) or cluster.name
@@ -135,7 +140,29 @@ class TrainingRound:
             origin = above.grown.model if general and not probe else above.model
             try:
                 weighted_by = self.messenger.keys.weighted_by
-                answer = read_train_reply(client, message, self.layout, weighted_by, origin)
-                yield answer._replace(general=general, probe=probe)
+                answer = read_answer(client, message, self.layout, weighted_by, origin)
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
+                continue
+            # Who walks or probes is no term of a sum.
+            counts = not probe and client not in self.state.tree.unassigned
+            waits = waiting.setdefault((sent, counts), [])
+            waits.append(answer._replace(general=general, probe=probe))
+            if len(waits) == TOGETHER or not isinstance(answer.update.trained, Difference):
+                yield from self._measured(waiting.pop((sent, counts)))
+        for waits in waiting.values():
+            yield from self._measured(waits)
+
+    def _measured(self, answers: Sequence[Answer]) -> Iterator[TrainReply]:
+        for reply in measured_replies(answers, self.layout, self.projection, self.weight):
+            if isinstance(reply, TrainReply):
+                yield reply
+            else:
+                answer, problem = reply
+                self.messenger.set_aside(answer.client, str(problem), fault_of(answer.message))
+
+
+def for_the_algorithm(reply: TrainReply, share: float = 1.0) -> Reply:
+    """A reply that is used."""
+    client, update, norm, measured, general, probe, kept = reply
+    return Reply(client, update, norm, measured.num_examples, general, share, probe, kept)

@@ -1,6 +1,7 @@
 import numpy as np
 
 from cflower.algorithm.aggregation import StreamingSum, WeightedMean
+from cflower.algorithm.difference import SMALL
 from cflower.algorithm.tree import Weights
 from cflower.seeding import generator
 
@@ -16,7 +17,7 @@ def test_single_precision_sums_are_done_in_double():
 
 def test_large_models_are_summed_to_the_same_means():
     rng = generator(0, "large")
-    shape = (2 * StreamingSum.AT_ONCE + 3, StreamingSum.SMALL + 1)
+    shape = (2 * StreamingSum.AT_ONCE + 3, SMALL + 1)
     updates = rng.normal(size=shape).astype(np.float32)
     weights = rng.integers(1, 9, size=len(updates)).astype(float)
     model = Weights(updates[0], np.zeros(1))
