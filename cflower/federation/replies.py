@@ -1,6 +1,7 @@
 """What clients send back, checked before anything else sees it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -174,7 +175,9 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
 def is_finite(value: float | list[int] | list[float]) -> bool:
     """Whether a metric's numbers are finite ones that a float can hold."""
     try:
-        return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+        if isinstance(value, list):
+            return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+        return isfinite(value)
     except OverflowError:
         return False
 
