@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cflower.seeding import generator
+
 Matrix = NDArray[np.floating]
 Blocks = Iterator[tuple[slice, NDArray[Any]]]
 """Runs of consecutive members, and what is asked of each of them, one a row."""
@@ -269,3 +271,12 @@ def widened(rows: NDArray[Any]) -> NDArray[Any]:
     values = bits.view(np.float32)
     values *= np.float32(2.0**112)
     return values
+
+
+def marks_of(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number of every row, shape (m,), the same for two rows only if all their bits are."""
+    bits = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}")
+    key = generator(0, "distinct").integers(2**64, size=bits.shape[1], dtype=np.uint64)
+    return np.concatenate(
+        [np.einsum("ij,j->i", bits[part], key) for part in blocks(len(bits), bits.shape[1], PASSED)]
+    )
