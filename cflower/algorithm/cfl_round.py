@@ -18,17 +18,18 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.difference import Update
 from cflower.algorithm.merging import Join, alike_leaves
 from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.projection import Projection
+from cflower.algorithm.projection import Projection, norm
 from cflower.algorithm.splits_on_trial import (
     also_trained,
     learned_on,
     put_off,
     still_on_trial,
 )
-from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh, norm
+from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh
 from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
 from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
@@ -41,7 +42,7 @@ class Reply(NamedTuple):
     """What came back from one client in this round."""
 
     client: str
-    update: Weights
+    update: Weights | Update
     """Δ_i = θ_i − θ_c, θ_i after its local training."""
     norm: float
     """‖Δ_i‖ over all trained entries."""
@@ -52,6 +53,8 @@ class Reply(NamedTuple):
     """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
+    kept: Vector | None = None
+    """What is kept of Δ_i, see `Projection.keep`, if that is known already."""
     origin: Weights | None = None
     """Of a late one: the model that it trained, which its cluster's was some rounds ago."""
 
@@ -140,20 +143,20 @@ class CFL:
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             if reply.probe:
-                away[reply.client] = self._seen_of(reply.update)
+                away[reply.client] = self.projection.seen(self._kept(reply))
                 continue
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
                 if self.merging and not tree.clusters[reply.general].on_trial:
-                    seen = self._seen_of(reply.update)
+                    seen = self.projection.seen(self._kept(reply))
                     above.setdefault(reply.general, {})[reply.client] = seen
                 continue
             start, sent = tree.training_cluster(reply.client), reply.origin
             moved = 0.0 if sent is None else norm(start.model.trained - sent.trained)
             heard = KnownUpdate(
                 server_round,
-                self.projection.keep(reply.update.trained),
+                self._kept(reply),
                 reply.norm,
                 reply.num_examples,
                 origins[start.name] if sent is None else self.projection.keep(sent.trained),
@@ -376,9 +379,10 @@ class CFL:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
 
-    def _seen_of(self, update: Weights) -> Vector:
-        """The same of an update that is not kept."""
-        return self.projection.seen(self.projection.keep(update.trained))
+    def _kept(self, reply: Reply) -> Vector:
+        if reply.kept is not None:
+            return reply.kept
+        return self.projection.keep(np.asarray(reply.update.trained))
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:

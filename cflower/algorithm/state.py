@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from cflower.algorithm.habits import Habit
 from cflower.algorithm.moving import Move
+from cflower.algorithm.projection import norm
 from cflower.algorithm.tree import ParameterTree, Vector
 
 
@@ -58,13 +57,3 @@ def is_fresh(known: KnownUpdate | None, born: int, here: Vector) -> bool:
     if known is None or known.server_round <= born:
         return False
     return known.origin is here or norm(here - known.origin) <= known.norm
-
-
-def norm(vector: Vector) -> float:
-    """Euclidean norm as a plain number; infinite where the precision does not hold it.
-
-    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
-    (5.0, inf)
-    """
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector))

@@ -133,8 +133,6 @@ class Exchange:
                 progress = f"{there:,} of {len(self.recipients):,} clients have answered"
                 log(INFO, "  %s", progress, extra={"progress": True})
             arrived = list(self._grid.pull_messages(open_ids))
-            # In process the clients compute in there: time that nobody waits.
-            self._deadline += time.monotonic() - before
             for reply in arrived:
                 answered = reply.metadata.reply_to_message_id
                 if answered in open_ids:
@@ -144,6 +142,8 @@ class Exchange:
                     yield reply
                 else:
                     self.strays.append(self.recipients.get(answered, reply.metadata.src_node_id))
+            # In process the clients compute in there; and nobody waits while replies are read.
+            self._deadline += time.monotonic() - before
             if time.monotonic() > self._deadline:
                 return
             if arrived:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.difference import Update
 from cflower.algorithm.state import KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.federation.layout import Layout
@@ -243,18 +244,20 @@ class Influence:
         if clipped * share < TOLD:
             self.lowered[answer.client] = clipped * share
         trained, carried = answer.update
-        update = Weights(
-            trained * trained.dtype.type(clipped) if clipped < 1 else trained,
-            self._bounded(carried, company.carried[answer.client], self._most * usual.carried),
-        )
-        return Admitted(answer._replace(update=update), share)
+        carried = self._bounded(carried, company.carried[answer.client], self._most * usual.carried)
+        if clipped < 1:
+            trained, answer = (
+                np.asarray(trained) * trained.dtype.type(clipped),
+                answer._replace(kept=None),
+            )
+        return Admitted(answer._replace(update=Update(trained, carried)), share)
 
     @property
     def _places(self) -> list[slice]:
         """Where the arrays lie that are not trained."""
         return [entry.place for entry in self._layout.entries if not entry.trained]
 
-    def _carried(self, update: Weights) -> NDArray[np.floating]:
+    def _carried(self, update: Weights | Update) -> NDArray[np.floating]:
         """The length of every array's update that is not trained."""
         return np.array([np.linalg.norm(update.carried[place]) for place in self._places])
 

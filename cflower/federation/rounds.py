@@ -196,6 +196,7 @@ class Rounds(StrategySettings):
             server_round,
             self.state,
             self.layout,
+            self._cfl.projection,
             self._messenger,
             self._cfl.weight_of,
             self.max_norm_ratio,

@@ -35,6 +35,8 @@ def line(text: object, most: int = LONGEST_TEXT) -> str:
     (' ]0;me  two lines', '... (600 characters)')
     """
     text = str(text)
+    if len(text) <= most and text.isprintable():
+        return text
     start = text[: most + 1]
     shown = "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in start)
     return shown if len(text) <= most else f"{shown[:most]}... ({len(text)} characters)"

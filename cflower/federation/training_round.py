@@ -1,24 +1,29 @@
 """One round of training as the strategy reads it: usable replies out, everything else noted."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
 from cflower.algorithm.cfl_round import Reply, RoundResult
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState, norm
+from cflower.algorithm.difference import TOGETHER, Difference
+from cflower.algorithm.projection import Projection, norm
+from cflower.algorithm.state import CFLState
 from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout
 from cflower.federation.messenger import Asked, ClientMessenger, Measured
 from cflower.federation.plausible import Range
 from cflower.federation.replies import (
+    Answer,
     BadReplyError,
     ClientMetrics,
     TooLateError,
     TrainReply,
     as_record,
+    measured_replies,
+    read_answer,
     read_train_reply,
 )
 
@@ -52,6 +57,7 @@ class TrainingRound:
     server_round: int
     state: CFLState
     layout: Layout
+    projection: Projection
     messenger: ClientMessenger
     weight: Callable[[float], float] = float
     """w_i before normalisation, from a number of examples."""
@@ -130,20 +136,42 @@ class TrainingRound:
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
     def _read(self, replies: Iterable[Message]) -> Iterator[TrainReply]:
+        """The replies that can be read; large ones a few of one model at a time."""
+        tree = self.state.tree
+        waiting: dict[tuple[str, bool], list[Answer]] = {}
         for client, message in self.messenger.by_client(replies):
             asked = self.messenger.asked(message)
             try:
                 if asked is not None and asked.server_round < self.server_round:
                     yield self._read_late(asked, message)
                     self.late[client] = asked.server_round
-                else:
-                    yield self._read_timely(client, message)
+                    continue
+                answer = self._read_timely(client, message)
             except TooLateError as problem:
                 self.messenger.set_aside(client, str(problem), Fault.ABSENT)
+                continue
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
+                continue
+            # Who walks or probes is no term of a sum.
+            counts = not answer.probe and client not in tree.unassigned
+            sent = answer.general or tree.training_cluster(client).name
+            waits = waiting.setdefault((sent, counts), [])
+            waits.append(answer)
+            if len(waits) == TOGETHER or not isinstance(answer.update.trained, Difference):
+                yield from self._measured(waiting.pop((sent, counts)))
+        for waits in waiting.values():
+            yield from self._measured(waits)
 
-    def _read_timely(self, client: str, message: Message) -> TrainReply:
+    def _measured(self, answers: Sequence[Answer]) -> Iterator[TrainReply]:
+        for reply in measured_replies(answers, self.layout, self.projection, self.weight):
+            if isinstance(reply, TrainReply):
+                yield reply
+            else:
+                answer, problem = reply
+                self.messenger.set_aside(answer.client, str(problem), fault_of(answer.message))
+
+    def _read_timely(self, client: str, message: Message) -> Answer:
         cluster = self.state.tree.training_cluster(client)
         sent = self.messenger.model_of(message) or cluster.name
         general = "" if sent == cluster.name else sent
@@ -151,7 +179,7 @@ class TrainingRound:
         above = self.state.tree.clusters[sent]
         origin = above.grown.model if general and not probe else above.model
         weighted_by = self.messenger.keys.weighted_by
-        answer = read_train_reply(client, message, self.layout, weighted_by, origin)
+        answer = read_answer(client, message, self.layout, weighted_by, origin)
         return answer._replace(general=general, probe=probe)
 
     def _read_late(self, asked: Asked, message: Message) -> TrainReply:
@@ -162,7 +190,7 @@ class TrainingRound:
         """
         weighted_by, tree = self.messenger.keys.weighted_by, self.state.tree
         sent = self.layout.weights(asked.arrays)
-        answer = read_train_reply(asked.client, message, self.layout, weighted_by, sent)
+        answer = read_train_reply(message, self.layout, self.projection, weighted_by, sent)
         here = tree.training_cluster(asked.client)
         told = f"to round {asked.server_round} is too late: cluster {asked.cluster}, whose model it"
         if asked.cluster not in tree.clusters:
@@ -174,7 +202,7 @@ class TrainingRound:
             raise TooLateError(f"{told} trained, was split and joined again")
         if not here.is_leaf and away > answer.norm:
             raise TooLateError(f"{told} trained, had moved on before it was split")
-        return answer._replace(origin=sent)
+        return answer._replace(client=asked.client, origin=sent)
 
 
 def as_counted(reply: TrainReply, share: float = 1.0) -> Reply:
@@ -187,5 +215,6 @@ def as_counted(reply: TrainReply, share: float = 1.0) -> Reply:
         reply.general,
         share,
         reply.probe,
+        reply.kept,
         reply.origin,
     )

@@ -1,3 +1,5 @@
+import time
+
 from flwr.app import Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +56,15 @@ def test_nodes_that_stay_silent_are_told_after_the_timeout():
     exchange = exchange_with(grid, [1, 2, 3], timeout=0.15)
     assert senders(exchange) == [1, 3]
     assert exchange.silent == [2]
+
+
+def test_nobody_is_late_because_the_server_takes_its_time_to_read():
+    grid = ScriptedGrid(echo, [1, 2, 3], [[1], [2], [3]])
+    exchange, came = exchange_with(grid, [1, 2, 3], timeout=0.15), []
+    for reply in exchange:
+        came.append(reply.metadata.src_node_id)
+        time.sleep(0.2)
+    assert (came, exchange.silent) == ([1, 2, 3], [])
 
 
 def test_a_second_reply_or_one_to_another_round_is_a_stray():
