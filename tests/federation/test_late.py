@@ -1,5 +1,8 @@
 """Rounds that do not wait: replies that come some rounds later, and what is made of them."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -8,6 +11,7 @@ from cflower import ClusteredFL
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.criteria import NeverSplit
 from cflower.federation.exchange import Closing, Exchange
+from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.runs.serialization import round_line
 from cflower.seeding import generator
 from tests.federation.chaos import ChaosGrid, Plan
@@ -146,6 +150,47 @@ def test_who_owes_a_reply_neither_evaluates_nor_judges():
     assert rounds_asked(clients, 8, "evaluate").count(split + 2) == 3
     asked = [*range(1, split + 1), *[split + 4] * 2]  # with its leaf's model, and the root's
     assert rounds_asked(clients, 9, "evaluate") == asked
+
+
+# ------------------------------------------------------------------------------ by the clock
+
+
+class Sleepers(InlineGrid):
+    """Clients that take time, all at once; the last of ten takes five times as long."""
+
+    def __init__(self, clients, slowness):
+        super().__init__(clients.app(), len(clients.groups), {})
+        self._slowness, self._threads = slowness, ThreadPoolExecutor(len(clients.groups))
+        self._at_work = {}
+
+    def push_messages(self, messages):
+        ids = list(super().push_messages(messages))
+        self._at_work |= {i: self._threads.submit(self._work, self._pending.pop(i)) for i in ids}
+        return ids
+
+    def pull_messages(self, message_ids):
+        done = [i for i in message_ids if i in self._at_work and self._at_work[i].done()]
+        return [self._at_work.pop(i).result() for i in done]
+
+    def _work(self, message):
+        last = message.metadata.dst_node_id == FIRST_NODE_ID + len(self._contexts) - 1
+        if message.metadata.message_type == "train":
+            time.sleep(0.4 * (self._slowness if last else 1))
+        return self._answer(message)
+
+
+@pytest.mark.slow
+def test_one_slow_client_of_ten_costs_a_fifth_of_the_time_at_most():
+    seconds, groups = [], []
+    for slowness, share in ((1, 1.0), (5, 0.9)):
+        clients, strategy = Quadratics((0, 1) * 5), ClusteredFL(CRITERION, round_share=share)
+        began = time.monotonic()
+        strategy.start(Sleepers(clients, slowness), initial_arrays(), 30)
+        seconds.append(time.monotonic() - began)
+        groups.append(found(strategy))
+    print(seconds)
+    assert groups == [clients.planted] * 2
+    assert seconds[1] < 1.2 * seconds[0]
 
 
 # ----------------------------------------------------------------------------- the exchange
