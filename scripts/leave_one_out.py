@@ -155,7 +155,7 @@ def config_of(
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
     """One federation, and then its newcomers."""
-    began, clients = time.monotonic(), config["min-available-nodes"]
+    began = time.monotonic()
     summary = trained_without(absent, config, folder)
     trained = time.monotonic()
     newcomers = newcomers_of(folder / summary["run_id"], summary, config, absent)
@@ -164,7 +164,7 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
     return {
         "shift": config["shift"],
         "seed": config["seed"],
-        "clients": clients,
+        "clients": config["min-available-nodes"],
         "config": config,
         "absent": absent,
         "exact": summary["adjusted_rand_index"] == 1.0,
