@@ -48,10 +48,12 @@ class KnownUpdate(NamedTuple):
     """What is kept of the θ_c it started from; one array for all clients of a round."""
     share: float = 1.0
     """How much of its weight counts."""
+    staleness: float = 0.0
+    """How far its cluster's model had moved from its origin when it came, in lengths of it."""
 
 
 class Reply(NamedTuple):
-    """What one client sent back in this round."""
+    """What came back from one client in this round."""
 
     client: str
     update: Weights
@@ -65,6 +67,8 @@ class Reply(NamedTuple):
     """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
+    origin: Weights | None = None
+    """Of a late one: the model that it trained, which its cluster's was some rounds ago."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class CFL:
         replies : iterable of Reply
             At most one a client and model, in an order that does not depend on chance. Each is
             the result of training on ``state.tree.training_cluster(client)``, or on what
-            `also_trains` names.
+            `also_trains` names; a late one of what the former's model was some rounds ago.
         server_round : int
             Counted from 1.
         excluded : container of str
@@ -161,14 +165,16 @@ class CFL:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
                 continue
-            start = tree.training_cluster(reply.client)
+            start, sent = tree.training_cluster(reply.client), reply.origin
+            moved = 0.0 if sent is None else norm(start.model.trained - sent.trained)
             heard = KnownUpdate(
                 server_round,
                 self.projection.keep(reply.update.trained),
                 reply.norm,
                 reply.num_examples,
-                origins[start.name],
+                origins[start.name] if sent is None else self.projection.keep(sent.trained),
                 reply.share,
+                moved / (reply.norm or 1.0),
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
@@ -177,7 +183,9 @@ class CFL:
                     tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                means.add(start.name, reply.update, self._weight(heard))
+                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
+                scale = 1 / (1 + heard.staleness)
+                means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -222,7 +230,11 @@ class CFL:
         server_round: int,
     ) -> tuple[Decision, list[Cluster]]:
         """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        heard_all = all(update.server_round == server_round for update in fresh.values())
+        # At rest is a model that those who train it leave where it is; late replies were to others.
+        timely = {name: update for name, update in fresh.items() if not update.staleness} or fresh
+        heard_all = len(timely) == len(fresh) and all(
+            update.server_round == server_round for update in timely.values()
+        )
         evidence = Evidence(
             cluster=leaf.name,
             server_round=server_round,
@@ -231,7 +243,7 @@ class CFL:
             vectors=tuple(self._seen(update) for update in fresh.values()),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if heard_all else self._mean(fresh)),
+            mean_norm=norm(mean.trained if heard_all else self._mean(timely)),
             rounds=np.array([update.server_round for update in fresh.values()], dtype=int),
         )
         if not len(mean.trained):
@@ -305,6 +317,7 @@ class CFL:
                 if name not in before.tree.unassigned
                 and name in known
                 and known[name].server_round == server_round
+                and not known[name].staleness  # updates of older models are of another length
             }
             for leaf in before.tree.leaves
         }

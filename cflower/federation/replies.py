@@ -24,6 +24,10 @@ class BadReplyError(FederationError):
     """A reply that must not be used; its text completes "the reply of client x ..."."""
 
 
+class TooLateError(BadReplyError):
+    """A late reply that says nothing about any model that is in training now."""
+
+
 class ClientMetrics(NamedTuple):
     """The metrics of one client and the number of examples they were measured on."""
 
@@ -44,6 +48,8 @@ class TrainReply(NamedTuple):
     """The inner cluster whose model it trained beside its own; empty: its own."""
     probe: bool = False
     """Whether that was only to see where it belongs."""
+    origin: Weights | None = None
+    """Of a late one: the model that was sent."""
 
 
 def read_train_reply(

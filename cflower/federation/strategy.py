@@ -69,6 +69,16 @@ class ClusteredFL(Rounds):
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
+    round_share : float
+        A round of training or evaluation closes when this share of the replies that it waits for
+        is in, see `Closing`. A reply to training that comes later counts in the round in which it
+        comes, for the less the further its cluster's model has moved on (AsyncFedED, Wang et al.,
+        arXiv 2205.13797), or is set aside with a reason where its client trains another model by
+        then. Nobody is asked again before it has answered. Splits on trial and the final
+        evaluation wait for everyone who is asked. No effect in process, where nothing is late.
+    round_seconds : float
+        Seconds after which a round closes with the replies that are in, at least one; 0: no limit
+        but the ``timeout`` of `start`, after which a reply is given up.
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
@@ -188,13 +198,16 @@ class ClusteredFL(Rounds):
         arrays = initial_arrays
         result = Result(arrays)
         try:
+            self._messenger.ask_again(grid, self._to_ask_again, train_config, timeout)
             self._evaluate_centrally(0, evaluate_fn, result)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 began = time.monotonic()
                 log(INFO, "")
                 log(INFO, "[ROUND %d/%d]", server_round, num_rounds)
                 messages = self.configure_train(server_round, arrays, train_config, grid)
-                replies = self._messenger.exchange(grid, messages, timeout)
+                replies = self._messenger.exchange(
+                    grid, messages, timeout, self._closing, late=True
+                )
                 new, metrics = self.aggregate_train(server_round, replies)
                 if new is not None and metrics is not None:
                     result.arrays = arrays = new
@@ -202,7 +215,7 @@ class ClusteredFL(Rounds):
                     log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
                 if server_round < num_rounds:
                     messages = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                    replies = self._messenger.exchange(grid, messages, timeout)
+                    replies = self._messenger.exchange(grid, messages, timeout, self._closing)
                     evaluated = self.aggregate_evaluate(server_round, replies)
                     if evaluated is not None:
                         result.evaluate_metrics_clientapp[server_round] = evaluated
@@ -236,7 +249,7 @@ class ClusteredFL(Rounds):
             self.layout,
             self.tree,
             names,
-            self._present,
+            self._free,
             config,
             server_round,
             timeout,

@@ -91,6 +91,7 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "input-shape": (lambda value: is_list(value, is_whole, 32), "a list of whole numbers"),
     "class-names": (lambda value: is_list(value, is_short_text), "a list of short texts"),
     "evaluates-way": (lambda value: isinstance(value, bool), "true or false"),
+    "tells-entropies": (lambda value: isinstance(value, bool), "true or false"),
     "label-counts": (lambda value: is_list(value, is_whole), "a list of whole numbers"),
     "sample-images": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
     "sample-shape": (

@@ -23,7 +23,9 @@ from cflower.algorithm.moving import Habit, Move
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
+from cflower.federation.arrays import record_of, values_of
 from cflower.federation.failures import FailureRecord
+from cflower.federation.messenger import Asked
 from cflower.federation.observers import Checkpoint
 from cflower.runs.shapes import Shape, misfit, tangle
 
@@ -81,7 +83,7 @@ class Pack:
     def put(self, array: NDArray[Any]) -> Any:
         """What to read it by again: ``file/digest``, or a list of these, one for each row."""
         if id(array) not in self._seen:  # holds the array, so that its id stays its own
-            self._seen[id(array)] = array, self._put(np.ascontiguousarray(array))
+            self._seen[id(array)] = array, self._put(np.asarray(array, order="C"))
         return self._seen[id(array)][1]
 
     def _put(self, array: NDArray[Any]) -> Any:
@@ -241,9 +243,19 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
             for cluster in tree.clusters.values()
         ],
         "known": {
-            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin), k.share]
+            client: [
+                *(k.server_round, put(k.vector), k.norm, k.num_examples),
+                *(put(k.origin), k.share, k.staleness),
+            ]
             for client, k in known.items()
         },
+        "outstanding": [
+            [
+                *(asked.client, asked.server_round, asked.cluster),
+                {key: put(values_of(array)) for key, array in asked.arrays.items()},
+            ]
+            for asked in checkpoint.outstanding
+        ],
     }
 
 
@@ -275,16 +287,21 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
         for c in structure["clusters"]
     }
     known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *share)
-        for client, (server_round, vector, norm, examples, origin, *share) in (
+        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *more)
+        for client, (server_round, vector, norm, examples, origin, *more) in (
             structure["known"].items()
         )
     }
+    outstanding = tuple(
+        Asked(client, server_round, cluster, record_of({k: arrays[v] for k, v in sent.items()}))
+        for client, server_round, cluster, sent in structure.get("outstanding", ())
+    )
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
     habits = {client: Habit(*told) for client, told in structure["habits"].items()}
     moves = tuple(Move(*told) for told in structure["moves"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known, habits, moves), failures)
+    state = CFLState(tree, known, habits, moves)
+    return Checkpoint(structure["server_round"], state, failures, outstanding)
 
 
 def trial_of(told: list[Any]) -> Trial:

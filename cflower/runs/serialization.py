@@ -12,7 +12,9 @@ from cflower.federation.reports import ClientResult, FinalReport, RoundReport
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
-OWN_FIELDS = frozenset({"cluster", "num_examples", "best_cluster", "levels", "held_out"})
+OWN_FIELDS = frozenset(
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
+)
 """What the summary says of a client itself; a metric may not be called so."""
 ABOUT_TRIALS = {
     Outcome.ON_TRIAL: Standing.OPEN,
@@ -57,6 +59,12 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "metrics": report.metrics(decision.cluster),
         "clients": {name: numbers(measured[name].metrics) for name in members if name in measured},
         "problems": {name: problems[name] for name in members if name in problems},
+        "late": {name: report.late[name] for name in members if own and name in report.late},
+        "outstanding": {
+            asked.client: asked.server_round
+            for asked in report.outstanding
+            if own and asked.client in members
+        },
         "seconds": round(report.seconds, 3),
     }
 
@@ -154,6 +162,7 @@ def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[
         **columns,
         "best_cluster": result.best_cluster,
         "levels": {n: numbers(level.metrics).get(metric) for n, level in result.levels.items()},
+        "entropies": dict(result.entropies),
     }
 
 

@@ -64,6 +64,7 @@ class Quadratics:
     spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
     ways: Callable[[Message, Context], Message] | None = None
     knows_ways: Container[int] = ()
+    tells_entropies: bool = False
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
 
@@ -94,6 +95,7 @@ class Quadratics:
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
         facts = {"evaluates_way": True} if client in self.knows_ways else {}
+        facts |= {"tells_entropies": True} if self.tells_entropies else {}
         return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
 
     def _look(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
