@@ -30,6 +30,8 @@ from command import quieten_flower, start, write_table
 from federations.late import LateGrid
 from federations.planted import (
     CRITERIA,
+    DRIFTING,
+    EVERY,
     FAMILIES,
     MODELS,
     Job,
@@ -52,7 +54,9 @@ def battery(
     data: Annotated[
         str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
     ] = "digits",
-    families: Annotated[str, typer.Option(help=f"Of: {', '.join(FAMILIES)}.")] = ALL,
+    families: Annotated[
+        str, typer.Option(help=f"Of: {', '.join(EVERY)}; all: not {', '.join(DRIFTING)}.")
+    ] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/battery"),
     rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
@@ -76,7 +80,7 @@ def battery(
             Job(name, family, rule, seed, run_config(name, folder, family, rule, seed, keys))
             for seed in numbers(seeds)
             for name, folder in folders(data).items()
-            for family in chosen("family", families, FAMILIES)
+            for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
             for rule in chosen("criterion", criterion, CRITERIA)
         ]
         failed = run_all(jobs, out, workers or os.cpu_count() or 1, keep, late)

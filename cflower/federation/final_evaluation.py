@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.cfl_round import KnownUpdate
+from cflower.algorithm.state import KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.federation.layout import Layout
 from cflower.federation.replies import TrainReply

@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from cflower.algorithm.cfl_round import norm
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.state import norm
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.arrays import record_of, values_of

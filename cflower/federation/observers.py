@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.state import CFLState
 from cflower.errors import CFlowerError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
@@ -167,6 +167,9 @@ class FinalReport:
     problems: Mapping[str, str] = field(default_factory=dict)
     failures: FailureRecord = field(default_factory=FailureRecord)
     selection: Selection = "leaf"
+    by_round: Mapping[int, Metrics] = field(default_factory=dict)
+    """What the clients measured in each round since the start or resumption: means over them,
+    weighted by examples."""
 
     @property
     def served(self) -> dict[str, ClientMetrics]:

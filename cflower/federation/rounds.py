@@ -8,9 +8,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFL, CFLState
+from cflower.algorithm.cfl_round import CFL
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.projection import affordable_length
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
@@ -131,24 +132,24 @@ class Rounds(StrategySettings):
         this = self._round
         if this is None:
             return
-        self._observers.round(
-            RoundReport(
-                server_round,
-                num_rounds,
-                self.state,
-                this.decisions,
-                this.trained_on,
-                this.measured,
-                this.problems,
-                seconds,
-                self.layout,
-                self.failures,
-                this.result.state.tree if this.result else None,
-                this.general,
-                this.late,
-                tuple(self._messenger.outstanding.values()),
-            )
+        report = RoundReport(
+            server_round,
+            num_rounds,
+            self.state,
+            this.decisions,
+            this.trained_on,
+            this.measured,
+            this.problems,
+            seconds,
+            self.layout,
+            self.failures,
+            this.result.state.tree if this.result else None,
+            this.general,
+            this.late,
+            tuple(self._messenger.outstanding.values()),
         )
+        self._by_round[server_round] = report.metrics()
+        self._observers.round(report)
 
     # ---------------------------------------------------------------- training
 

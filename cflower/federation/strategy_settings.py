@@ -11,9 +11,10 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
+from cflower.algorithm.cfl_round import CFL, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError
 from cflower.federation.describing import described
@@ -23,6 +24,7 @@ from cflower.federation.influence import MOST
 from cflower.federation.layout import UNTRAINED, Layout
 from cflower.federation.messenger import Asked, ClientMessenger, Keys
 from cflower.federation.observers import Observer, Observers
+from cflower.federation.replies import Metrics
 from cflower.federation.reports import FinalReport, Metric
 from cflower.federation.roll_call import RollCall
 from cflower.federation.training_round import TrainingRound
@@ -97,6 +99,7 @@ class StrategySettings(Strategy):
         self._probed: dict[str, str] = {}
         self._closing = Closing(round_share, round_seconds or math.inf)
         self._to_ask_again: tuple[Asked, ...] = ()
+        self._by_round: dict[int, Metrics] = {}
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
-from cflower.algorithm.cfl_round import CFLState, Reply, RoundResult, norm
+from cflower.algorithm.cfl_round import Reply, RoundResult
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState, norm
 from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout

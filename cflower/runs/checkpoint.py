@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from cflower.algorithm.cfl_round import CFLState, KnownUpdate
-from cflower.algorithm.moving import Habit, Move
+from cflower.algorithm.habits import Habit
+from cflower.algorithm.moving import Move
+from cflower.algorithm.state import CFLState, KnownUpdate
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from cflower.algorithm.cfl_round import KnownUpdate
+from cflower.algorithm.state import KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.federation.influence import LASTING, LONGEST, MOST, Influence
 from cflower.federation.layout import Layout
