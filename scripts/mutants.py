@@ -149,11 +149,12 @@ def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
 
 
 def tests_of(mutant: Mutant, by_line: dict[int, set[str]]) -> list[str]:
-    """The tests that run a changed line, those that run few lines of the file first."""
+    """The tests that run a changed line: the file's own first, and those that run little else."""
     busy = Counter(test for tests in by_line.values() for test in tests)
     concerned = set().union(*(by_line.get(line, ()) for line in mutant.lines))
     there = concerned if concerned and mutant.in_function else busy
-    return sorted(there, key=lambda test: (busy[test], test))
+    named = f"test_{mutant.file.stem}"
+    return sorted(there, key=lambda test: (named not in test, busy[test], test))
 
 
 def warm_up(copy: Path) -> None:

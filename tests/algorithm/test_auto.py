@@ -138,3 +138,16 @@ def test_a_round_in_which_no_update_is_fresh_changes_no_average() -> None:
     heard = remember({}, evidence(np.eye(4, 6)))
     nothing = Evidence("0", 2, 4, (), (), np.zeros(0), np.zeros(0), 0.0)
     np.testing.assert_array_equal(remember(heard, nothing)["averages"], heard["averages"])
+
+
+def test_a_cut_that_changes_starts_anew() -> None:
+    centre, memory, streaks = 10 * np.eye(2, 6)[[0, 0, 0, 1, 1, 1]], {}, []
+    for server_round in range(1, 5):
+        noise = 0.1 * generator(0, "anew", server_round).normal(size=(6, 6))
+        _, memory = AutoCriterion().decide(evidence(centre + noise, server_round), memory)
+        streaks.append(int(memory.get("streak", 0)))
+    assert streaks == sorted(streaks) and streaks[-1] >= 3
+    # Ten times as far, so that the averages follow, and dealt out otherwise.
+    other = 1000 * np.eye(2, 6)[[0, 1, 0, 1, 0, 1]]
+    _, memory = AutoCriterion().decide(evidence(other, 5), memory)
+    assert int(memory["streak"]) == 1

@@ -159,3 +159,12 @@ def test_parts_that_lie_further_apart_are_further_apart() -> None:
     np.testing.assert_allclose(np.diff(np.log2(found)), 1, atol=0.4)
     assert separation(Gram(np.eye(6)), np.arange(6), np.zeros(6)) == 0  # nobody in company
     assert separation(Gram(np.eye(6)), np.zeros(6, int), np.zeros(6)) == 0
+
+
+def test_how_many_parts_there_are_does_not_change_how_far_two_are_apart() -> None:
+    found = []
+    for parts in (2, 3, 4):
+        labels = np.repeat(np.arange(parts), 30)
+        points = generator(0, "parts").normal(size=(len(labels), 5)) + 20 * np.eye(parts, 5)[labels]
+        found.append(separation(Gram(points @ points.T), labels, np.zeros(len(labels))))
+    np.testing.assert_allclose(found, 20 * np.sqrt(2), rtol=0.15)

@@ -1,4 +1,5 @@
 import time
+from logging import INFO
 
 from flwr.app import Message, RecordDict
 from hypothesis import given, settings
@@ -49,6 +50,15 @@ def test_no_more_than_hold_replies_wait_for_a_slow_one():
     assert most <= HOLD
     assert came[: HOLD - 1] == nodes[1:HOLD]
     assert sorted(came) == nodes
+
+
+def test_long_exchanges_say_how_many_have_answered(monkeypatch, caplog):
+    monkeypatch.setattr("cflower.federation.exchange.TELL", -1.0)
+    caplog.set_level(INFO)
+    list(exchange_with(ScriptedGrid(echo, [1, 2, 3], [[1], [3], [2]]), [1, 2, 3]))
+    said = [r.getMessage().strip() for r in caplog.records if "have answered" in r.getMessage()]
+    assert said[0] == "0 of 3 clients have answered"
+    assert said[-1] == "2 of 3 clients have answered"
 
 
 def test_nodes_that_stay_silent_are_told_after_the_timeout():
