@@ -41,7 +41,7 @@ def roll_call(message: Message, context: Context) -> Message:
     try:
         if not has_own_data(context):
             told["num_partitions"] = partition_of(context)[1]
-        shown = has_own_data(context) or partition_of(context)[0] < PREVIEWED
+        shown = has_own_data(context) or is_previewed(*partition_of(context))
         config = config_of(context)
         data = (
             data_of(config, context)
@@ -214,6 +214,15 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
         standardise=config.standardise,
     )
     return load_own_data(own)
+
+
+def is_previewed(partition: int, num_partitions: int) -> bool:
+    """Whether a simulated client shows pictures: `PREVIEWED` at most, spread over all of them.
+
+    >>> [i for i in range(400) if is_previewed(i, 400)][:3]
+    [0, 4, 8]
+    """
+    return partition % -(-num_partitions // PREVIEWED) == 0
 
 
 def partition_of(context: Context) -> tuple[int, int]:

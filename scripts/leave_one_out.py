@@ -23,7 +23,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -152,35 +152,12 @@ def config_of(
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
     """One federation, and then its newcomers."""
-    from flwr.app import Message
-
-    from cflower import assign, assign_unlabelled, simulate
-    from cflower.client_app import app
+    from cflower import assign, assign_unlabelled
     from cflower.data.client_data import load_client_data
     from cflower.data.settings import DataSettings
-    from cflower.federation.client_names import FACTS
-    from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
-    from cflower.server_app import run
 
-    class WithoutThem(InlineGrid):
-        """Deals the data out to all clients, but some of them are not there."""
-
-        def get_node_ids(self) -> Iterable[int]:
-            return [n for n in super().get_node_ids() if n - FIRST_NODE_ID not in absent]
-
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            replies = list(super().pull_messages(message_ids))
-            for reply in replies:
-                # Or the server would wait for all that the data were dealt out to.
-                reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
-            return replies
-
-    quieten_flower()
     began, clients = time.monotonic(), config["min-available-nodes"]
-    shutil.rmtree(folder, ignore_errors=True)
-    theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
-    server = partial(run, say=lambda text: None)
-    summary = simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
+    summary = trained_without(absent, config, folder)
     trained = time.monotonic()
     path, truth = folder / summary["run_id"], summary["groups"]
     settings = RunConfig.read(config).part(DataSettings)
@@ -226,6 +203,37 @@ def groups_in(clusters: dict[str, list[str]], truth: Record, cluster: str) -> se
     """The true groups of all clients in a cluster, or in the leaves below it."""
     below = [leaf for leaf in clusters if f"{leaf}.".startswith(f"{cluster}.")]
     return {truth[name] for leaf in below for name in clusters[leaf]}
+
+
+def trained_without(absent: Collection[int], config: dict[str, Any], folder: Path) -> Record:
+    """The summary of a federation whose data are dealt out to all, but some are not there."""
+    from flwr.app import Message
+
+    from cflower import simulate
+    from cflower.client_app import app
+    from cflower.federation.client_names import FACTS
+    from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+    from cflower.server_app import run
+
+    class WithoutThem(InlineGrid):
+        """Deals the data out to all clients, but some of them are not there."""
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [n for n in super().get_node_ids() if n - FIRST_NODE_ID not in absent]
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            replies = list(super().pull_messages(message_ids))
+            for reply in replies:
+                # Or the server would wait for all that the data were dealt out to.
+                reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
+            return replies
+
+    quieten_flower()
+    clients = config["min-available-nodes"]
+    shutil.rmtree(folder, ignore_errors=True)
+    theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
+    server = partial(run, say=lambda text: None)
+    return simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
 
 
 def steps_of(found: Any) -> Record:

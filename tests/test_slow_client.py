@@ -22,9 +22,10 @@ clientapp = "slow:client"
 
 [tool.flwr.app.config]
 out = ""
-rounds = 30
+rounds = 25
 clients = 10
 pause = 1.0
+slowness = 10
 """
 APP = """
 import json
@@ -68,7 +69,7 @@ def evaluate(message, context):
 def main(grid, context):
     config, told = context.run_config, []
     share = 1 - 1 / config["clients"]
-    for slowness, share in ((1, 1.0), (5, share)):
+    for slowness, share in ((1, 1.0), (config["slowness"], share)):
         strategy = ClusteredFL(
             fraction_evaluate=0.0,
             min_available_nodes=config["clients"],
@@ -99,7 +100,8 @@ def app_in(folder: Path) -> Path:
 def test_a_slow_client_holds_nobody_up_and_finds_its_cluster(
     flwr: dict[str, str], tmp_path: Path
 ) -> None:
-    nodes = "num-supernodes=10 client-resources-num-cpus=1 init-args-num-cpus=11"
+    # Six at once: a round of ten takes two seconds, and the slow one ten.
+    nodes = "num-supernodes=10 client-resources-num-cpus=1 init-args-num-cpus=6"
     printed, status = run(
         flwr,
         *("-c", f"out='{tmp_path}'", "--federation-config", nodes),
@@ -110,7 +112,7 @@ def test_a_slow_client_holds_nobody_up_and_finds_its_cluster(
     assert apart["clusters"] == together["clusters"]
     assert [len(members) for members in apart["clusters"]] == [5, 5]
     assert apart["seconds"] < 1.2 * together["seconds"]
-    (rounds,) = (tmp_path / "5").glob("*/rounds.jsonl")
+    (rounds,) = (tmp_path / "10").glob("*/rounds.jsonl")
     lines = [json.loads(line) for line in rounds.read_text().splitlines()]
     slow = "partition-9"
     asked = {line["outstanding"][slow] for line in lines if slow in line["outstanding"]}

@@ -19,21 +19,21 @@ TELL = 10.0
 
 
 class Closing(NamedTuple):
-    """When an exchange closes although replies are still to come; never before a good one came."""
+    """When an exchange closes although replies are still to come; never before anyone answered."""
 
     share: float = 1.0
-    """Of those who owe a reply, without those that answered with an error."""
+    """Of the clients that owe replies, without those that answered with an error."""
     seconds: float = math.inf
 
-    def due(self, good: int, open_replies: int, open_new: int, seconds: float) -> bool:
+    def due(self, answered: int, owing: int, owing_now: int, seconds: float) -> bool:
         """Whether an exchange closes now.
 
         Parameters
         ----------
-        good : int
-            Replies so far that are no errors.
-        open_replies, open_new : int
-            Replies still to come, and how many of them are to this exchange's own messages.
+        answered, owing : int
+            Clients all of whose replies are in, not all of them errors, and the others.
+        owing_now : int
+            Those of the latter that owe a reply to this exchange's own messages.
         seconds : float
             Since it began.
 
@@ -46,8 +46,8 @@ class Closing(NamedTuple):
         >>> Closing(0.9).due(8, 2, 1, 0.0), Closing(0.9).due(9, 1, 0, 0.0)
         (False, True)
         """
-        needed = math.ceil(round(self.share * (good + open_replies), 6))
-        return good > 0 and (good >= needed or not open_new or seconds > self.seconds)
+        enough = answered >= math.ceil(round(self.share * (answered + owing), 6))
+        return answered > 0 and (enough or not owing_now or seconds > self.seconds)
 
 
 FOR_ALL = Closing()
@@ -125,7 +125,7 @@ class Exchange:
     def _arrivals(self) -> Iterator[Message]:
         """Replies to what was sent, each once, as they come, until the deadline."""
         open_ids, started = set(self.recipients), time.monotonic()
-        told, good = started, 0
+        told, good = started, set[int]()
         while open_ids:
             before = time.monotonic()
             if before - told > TELL:
@@ -139,7 +139,8 @@ class Exchange:
                 answered = reply.metadata.reply_to_message_id
                 if answered in open_ids:
                     open_ids.discard(answered)
-                    good += not reply.has_error()
+                    if not reply.has_error():
+                        good.add(self.recipients[answered])
                     yield reply
                 else:
                     self.strays.append(self.recipients.get(answered, reply.metadata.src_node_id))
@@ -147,8 +148,10 @@ class Exchange:
                 return
             if arrived:
                 continue
-            waited, new = time.monotonic() - started, len(open_ids & self._new.keys())
-            if self._closing.due(good, len(open_ids), new, waited):
+            owing = {self.recipients[i] for i in open_ids}
+            now = {self._new[i] for i in open_ids & self._new.keys()}
+            waited = time.monotonic() - started
+            if self._closing.due(len(good - owing), len(owing), len(now), waited):
                 self._left = open_ids
                 return
             if open_ids:

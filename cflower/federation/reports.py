@@ -167,6 +167,9 @@ class FinalReport:
     problems: Mapping[str, str] = field(default_factory=dict)
     failures: FailureRecord = field(default_factory=FailureRecord)
     selection: Selection = "leaf"
+    by_round: Mapping[int, Metrics] = field(default_factory=dict)
+    """What the clients measured in each round since the start or resumption: means over them,
+    weighted by examples."""
 
     @property
     def served(self) -> dict[str, ClientMetrics]:

@@ -132,24 +132,24 @@ class Rounds(StrategySettings):
         this = self._round
         if this is None:
             return
-        self._observers.round(
-            RoundReport(
-                server_round,
-                num_rounds,
-                self.state,
-                this.decisions,
-                this.trained_on,
-                this.measured,
-                this.problems,
-                seconds,
-                self.layout,
-                self.failures,
-                this.result.state.tree if this.result else None,
-                this.general,
-                this.late,
-                tuple(self._messenger.outstanding.values()),
-            )
+        report = RoundReport(
+            server_round,
+            num_rounds,
+            self.state,
+            this.decisions,
+            this.trained_on,
+            this.measured,
+            this.problems,
+            seconds,
+            self.layout,
+            self.failures,
+            this.result.state.tree if this.result else None,
+            this.general,
+            this.late,
+            tuple(self._messenger.outstanding.values()),
         )
+        self._by_round[server_round] = report.metrics()
+        self._observers.round(report)
 
     # ---------------------------------------------------------------- training
 

@@ -71,15 +71,15 @@ class ClusteredFL(Rounds):
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
     round_share : float
-        A round of training or evaluation closes when this share of the replies that it waits for
-        is in, see `Closing`. A reply to training that comes later counts in the round in which it
+        A round of training or evaluation closes when this share of its clients has answered, see
+        `Closing`. A reply to training that comes later counts in the round in which it
         comes, for the less the further its cluster's model has moved on (AsyncFedED, Wang et al.,
         arXiv 2205.13797), or is set aside with a reason where its client trains another model by
         then. Nobody is asked again before it has answered. Splits on trial and the final
         evaluation wait for everyone who is asked. No effect in process, where nothing is late.
     round_seconds : float
-        Seconds after which a round closes with the replies that are in, at least one; 0: no limit
-        but the ``timeout`` of `start`, after which a reply is given up.
+        Seconds after which it closes if anyone has answered; 0: only after the ``timeout`` of
+        `start`, when replies are given up.
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
@@ -302,7 +302,13 @@ class ClusteredFL(Rounds):
         else:
             log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
         report = FinalReport(
-            self.state, results, server_round, closing.problems, self.failures, self.selection
+            self.state,
+            results,
+            server_round,
+            closing.problems,
+            self.failures,
+            self.selection,
+            self._by_round,
         )
         seen = {key for one in results.values() for key in one.leaf.metrics}
         if results and self.metric.name not in seen:

@@ -24,6 +24,7 @@ from cflower.federation.influence import MOST
 from cflower.federation.layout import UNTRAINED, Layout
 from cflower.federation.messenger import Asked, ClientMessenger, Keys
 from cflower.federation.observers import Observer, Observers
+from cflower.federation.replies import Metrics
 from cflower.federation.reports import FinalReport, Metric
 from cflower.federation.roll_call import RollCall
 from cflower.federation.training_round import TrainingRound
@@ -98,6 +99,7 @@ class StrategySettings(Strategy):
         self._probed: dict[str, str] = {}
         self._closing = Closing(round_share, round_seconds or math.inf)
         self._to_ask_again: tuple[Asked, ...] = ()
+        self._by_round: dict[int, Metrics] = {}
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None

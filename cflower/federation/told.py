@@ -98,13 +98,26 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: is_list(value, is_whole, 3) and len(value) == 3,
         "three whole numbers",
     ),
+    "mean-examples": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
+    "mean-shape": (
+        lambda value: is_list(value, is_whole, 2) and len(value) == 2,
+        "two whole numbers",
+    ),
     "sample-labels": (lambda value: is_list(value, is_whole, 100), "a list of whole numbers"),
     "permutation": (is_name, "a short text"),
     "group": (lambda value: is_whole(value, -(2**53)) or is_name(value), "a whole number or name"),
     "best-cluster": (is_name, "a cluster"),
 }
 """The facts that cflower reads: what each may be, and that in words."""
-PREVIEW = ("label-counts", "sample-images", "sample-shape", "sample-labels")
+PREVIEW = (
+    "label-counts",
+    "sample-images",
+    "sample-shape",
+    "sample-labels",
+    "mean-examples",
+    "mean-shape",
+)
+"""What a client tells of its data for the report; none of it where it does not fit together."""
 
 
 def facts_in(content: RecordDict, key: str) -> Facts:
@@ -158,6 +171,10 @@ def preview_problem(told: Mapping[str, Any]) -> str:
         len(images) != len(labels) * height * width * channels or channels not in (1, 3)
     ):
         return f"sample-images are {len(images)} bytes, not {len(labels)} images of sample-shape"
+    means, (channels, points) = told.get("mean-examples"), told.get("mean-shape", (0, 0))
+    expected = 2 * classes * channels * points
+    if means is not None and (len(means) != expected or not expected or counts is None):
+        return f"mean-examples are {len(means)} bytes, not {classes} counted classes of mean-shape"
     return ""
 
 

@@ -9,6 +9,7 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import Standing, Trial
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
+from cflower.federation.told import PREVIEW
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
@@ -98,12 +99,11 @@ def measures_in(line: Mapping[str, Any]) -> Figures:
 
 def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What ``clients.json`` has of one client, of the facts it told in the roll call."""
-    keys = ("label-counts", "sample-images", "sample-shape", "sample-labels")
     return {
         key.replace("-", "_"): b64encode(facts[key]).decode()
         if isinstance(facts[key], bytes)
         else list(facts[key])
-        for key in keys
+        for key in PREVIEW
         if key in facts
     }
 

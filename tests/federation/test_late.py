@@ -185,6 +185,13 @@ def test_who_fails_at_once_does_not_make_up_the_share():
     assert senders(exchange) == [1, 2, 3, 4, 5]
 
 
+def test_the_share_is_one_of_clients_however_many_messages_they_owe():
+    grid = ScriptedGrid(echo, [1, 2, 3], [[1], [2], [1], [2]])
+    exchange = exchange_with(grid, [1, 2, 3, 1, 2, 3], Closing(0.6))
+    assert sorted(senders(exchange)) == [1, 1, 2, 2]
+    assert [exchange.recipients[i] for i in exchange.unanswered] == [3, 3]
+
+
 def test_replies_to_earlier_messages_come_last_and_nobody_waits_for_them():
     grid = ScriptedGrid(echo, range(1, 5), [[1], []])
     first = exchange_with(grid, [3, 1], Closing(0.5))
