@@ -205,12 +205,12 @@ def chosen(what: str, names: str, known: dict[str, Any], between: str = ",") -> 
     return parts
 
 
-def folders(data: str) -> dict[str, str]:
+def folders(data: str, known: dict[str, Any] = MODELS) -> dict[str, str]:
     """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
     found = {}
     for part in data.split(","):
         name, _, folder = (piece.strip() for piece in part.partition("="))
-        chosen("data", name, MODELS)
+        chosen("data", name, known)
         if bool(folder) == (name == "digits"):
             raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
         found[name] = str(Path(folder).expanduser().absolute()) if folder else ""

@@ -75,6 +75,7 @@ def leave_one_out(
     shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
     literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
     strangers: Annotated[bool, typer.Option(help="One group at a time.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Absences of each seed, in turn.")] = 1000,
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
 ) -> None:
@@ -85,9 +86,11 @@ def leave_one_out(
     if not table:
         jobs = [
             (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
-            for name, folder in folders(data).items()
-            for absent in absences(clients, literally, strangers, pairs=name in NATURAL)
+            for name, folder in folders(data, MODELS).items()
+            for everyone in [absences(clients, literally, strangers, pairs=name in NATURAL)]
+            for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
             for seed in numbers(seeds)
+            for absent in [everyone[(seed + turn) % len(everyone)]]
             for shift in (shifts.split(",") if name not in NATURAL else ("none",))
         ]
         for count, (name, config, absent) in enumerate(jobs, start=1):
@@ -152,18 +155,38 @@ def config_of(
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
     """One federation, and then its newcomers."""
+    began, clients = time.monotonic(), config["min-available-nodes"]
+    summary = trained_without(absent, config, folder)
+    trained = time.monotonic()
+    newcomers = newcomers_of(folder / summary["run_id"], summary, config, absent)
+    shutil.rmtree(folder)
+    unsplit = [{"client": client, "known": True, "right": False} for client in absent]
+    return {
+        "shift": config["shift"],
+        "seed": config["seed"],
+        "clients": clients,
+        "config": config,
+        "absent": absent,
+        "exact": summary["adjusted_rand_index"] == 1.0,
+        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "newcomers": newcomers or unsplit,
+        "seconds": round(time.monotonic() - began, 1),
+        "seconds_training": round(trained - began, 1),
+    }
+
+
+def newcomers_of(
+    path: Path, summary: Record, config: dict[str, Any], absent: tuple[int, ...]
+) -> list[Record]:
+    """Each absent client assigned to a cluster of a run that was split; else nobody."""
     from cflower import assign, assign_unlabelled
     from cflower.data.client_data import load_client_data
     from cflower.data.settings import DataSettings
 
-    began, clients = time.monotonic(), config["min-available-nodes"]
-    summary = trained_without(absent, config, folder)
-    trained = time.monotonic()
-    path, truth = folder / summary["run_id"], summary["groups"]
-    settings = RunConfig.read(config).part(DataSettings)
+    settings, truth = RunConfig.read(config).part(DataSettings), summary["groups"]
     newcomers = []
     for client in absent if summary["splits"] else ():
-        examples = load_client_data(settings, client, clients)
+        examples = load_client_data(settings, client, config["min-available-nodes"])
         found, unlabelled = assign(path, examples), assign_unlabelled(path, examples)
         there = partial(groups_in, summary["clusters"], truth)
         newcomers.append(
@@ -183,20 +206,7 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
                 "stranger": steps_of(assign(path, with_random_labels(examples, client))),
             }
         )
-    shutil.rmtree(folder)
-    unsplit = [{"client": client, "known": True, "right": False} for client in absent]
-    return {
-        "shift": config["shift"],
-        "seed": config["seed"],
-        "clients": clients,
-        "config": config,
-        "absent": absent,
-        "exact": summary["adjusted_rand_index"] == 1.0,
-        "last_split": max((s["round"] for s in summary["splits"]), default=None),
-        "newcomers": newcomers or unsplit,
-        "seconds": round(time.monotonic() - began, 1),
-        "seconds_training": round(trained - began, 1),
-    }
+    return newcomers
 
 
 def groups_in(clusters: dict[str, list[str]], truth: Record, cluster: str) -> set[Any]:

@@ -183,7 +183,7 @@ def test_labels_that_are_there_are_not_looked_at(
 def test_assign_tells_of_a_newcomer_without_labels(
     run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
-    folder = inputs_only(tmp_path / "mine", unseen[0])
+    folder = inputs_only(tmp_path / "mine", rotated(unseen[0], 1, 4))
     ask = ("assign", run.name, "--data", folder, "--runs", run.parent, "--unlabelled")
     found = package.assign_unlabelled(run, folder)
     status, out, _ = cflower(*ask)
