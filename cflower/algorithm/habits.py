@@ -35,7 +35,8 @@ class Habit(NamedTuple):
     """How many times as long as usual, beside the others', its update was in the first of these; 0
     where most of them stood out at once."""
     probing: str = ""
-    """The split cluster whose model it trains beside its own, as that was when it was split."""
+    """The split cluster whose model it is to train beside its own, as that was when it was split:
+    until it has, as it may be absent or busy with an inner model."""
 
     def usual(self, share: float, length: float) -> "Habit":
         """With a round in which it did not stand out."""
@@ -43,7 +44,7 @@ class Habit(NamedTuple):
         mean = self.mean + (share - self.mean) / heard
         squares = self.squares + (share - mean) * (share - self.mean)
         longest = max(self.longest, length) if self.heard else self.longest
-        return Habit(self.leaf, heard, mean, squares, longest)
+        return Habit(self.leaf, heard, mean, squares, longest, probing=self.probing)
 
 
 def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) -> dict[str, Habit]:
@@ -93,6 +94,6 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
     for client, habit in before.items():
         if client not in after:
             # What is usual is not seen beside one that is not.
-            same = habit._replace(held=0, factor=0.0, probing="") if stand_out else None
+            same = habit._replace(held=0, factor=0.0) if stand_out else None
             after[client] = same or habit.usual(lengths[client] - middle, lengths[client])
     return after

@@ -203,10 +203,10 @@ class Moves:
         fork, bar, _ = self.compared(where, vector)
         here = fork.similarities[own]
         if (fork.child == own and here > bar) or here >= loyalty(self.tree.clusters[own].edge):
-            if self.tree.clusters[own].children:
-                self.habits[client] = habit._replace(probing=own)
-            elif self.habits[client].held:
-                self.habits[client] = Habit(leaf.name)
+            deeper = own if self.tree.clusters[own].children else ""
+            known = self.habits[client]
+            begins = known.held and not deeper
+            self.habits[client] = Habit(leaf.name) if begins else known._replace(probing=deeper)
             return
         since = "its updates are longer than ever"
         if habit.factor:
