@@ -2,7 +2,7 @@
 
     python scripts/audit.py --families all --seeds 0-19 --out outputs/audit
 
-Every round goes through `CFL.run_round`, without Flower, on one core. A family is one of three
+Every round goes through `CFL.run_round`, without Flower, one run a core. A family is one of three
 kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept, and no
 run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
 must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
@@ -10,8 +10,15 @@ against the model of conventional federated learning of as many rounds. Splits a
 held-out examples a client.
 """
 
+import os
+
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,11 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
+from cflower.algorithm.merging import judged_joins
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.splits_on_trial import judged
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator
 
@@ -49,35 +58,39 @@ class Run:
     """None where nothing was split."""
     moved: int
     """Steps of clients that seemed to change; none does."""
+    joined: int
+    """Pairs of leaves that were joined."""
 
 
 def audit(
-    families: Annotated[str, typer.Option(help="Names with commas between, or all.")] = ALL,
+    families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
     out: Annotated[Path, typer.Option(help="Folder of audit.csv.")] = Path("outputs/audit"),
     trial_rounds: Annotated[
         int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
     ] = AutoCriterion.trial_rounds,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
-    names = list(FAMILIES) if families == ALL else chosen("family", families, FAMILIES)
     lines = []
-    for name in names:
-        runs = [audited(name, seed, trial_rounds) for seed in numbers(seeds)]
-        lines.append(line(name, runs))
-        print(*lines[-1].values(), sep=" | ", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        # Names of families have commas.
+        for name in chosen("family", families, FAMILIES, ";"):
+            runs = list(pool.map(audited, repeat(name), numbers(seeds), repeat(trial_rounds)))
+            lines.append(line(name, runs))
+            print(*lines[-1].values(), sep=" | ", flush=True)
+            write_table(lines, out / "audit.csv")
     table = Table(*lines[0])
     for row in lines:
         table.add_row(*map(str, row.values()))
     Console(width=130).print(table)
-    out.mkdir(parents=True, exist_ok=True)
-    write_table(lines, out / "audit.csv")
 
 
 def audited(name: str, seed: int, trial_rounds: int) -> Run:
     """One run of a family, and where it split another without splits beside it."""
     federation = FAMILIES[name][1](generator(seed, "audit", name))
-    state, undone = final(federation, AutoCriterion(), seed, trial_rounds)
+    state, undone, joined = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # Who was not heard from since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -87,46 +100,59 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain = None
     if last_split is not None:
-        common, _ = final(federation, NeverSplit(), seed, 0)
+        common, _, _ = final(federation, NeverSplit(), seed, 0)
         gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
             np.mean([loss(federation, state, i) for i in judged])
         )
     exact = len(set(pairs)) == clusters == groups
     moved = len(state.moves)
-    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved)
+    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved, joined)
 
 
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
-) -> tuple[CFLState, int]:
-    """The state after the last round, and the number of splits that were taken back."""
+) -> tuple[CFLState, int, int]:
+    """The state after the last round, the splits that were taken back and the leaves joined."""
     projection, moving = Projection(federation.dim, 0), getattr(criterion, "moving", False)
-    cfl = CFL(criterion, projection, trial_rounds=trial_rounds, moving=moving)
+    inner_interval = getattr(criterion, "inner_interval", 0)
+    cfl = CFL(
+        criterion,
+        projection,
+        trial_rounds=trial_rounds,
+        moving=moving,
+        inner_interval=inner_interval,
+    )
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    undone = 0
+    undone = joined = 0
     for server_round in range(1, federation.rounds + 1):
         rng = generator(seed, "round", server_round)
         replies = list(answers(federation, cfl, state, server_round, rng))
         result = cfl.run_round(state, replies, server_round=server_round)
-        due = result.state.tree.trials_due(server_round)
-        compared = {name: comparisons(federation, result.state, name) for name in due}
+        before = result.state
+        asked = [before.tree.clusters[name].grown for name in before.tree.trials_due(server_round)]
+        asked += [join.common for join in result.joins.values()]
+        compared = {cluster.name: comparisons(federation, before, cluster) for cluster in asked}
         loss_alone = [Measure("loss", higher_is_better=False)]
-        tree, decisions = judged(result.state.tree, result.decisions, compared, loss_alone)
-        state = replace(result.state, tree=tree)
+        tree, decisions = judged(before.tree, result.decisions, compared, loss_alone)
         undone += sum(decision.outcome is Outcome.UNDONE for decision in decisions)
-    return state, undone
+        state = replace(before, tree=tree)
+        for name, join in result.joins.items():
+            apart = state
+            state, _ = judged_joins(apart, (), {name: join}, compared, loss_alone, server_round)
+            joined += state is not apart
+    return state, undone, joined
 
 
-def comparisons(federation: Federation, state: CFLState, name: str) -> list[Comparison]:
-    """What the clients of a split cluster find of it."""
-    found, cluster = [], state.tree.clusters[name]
+def comparisons(federation: Federation, state: CFLState, cluster: Cluster) -> list[Comparison]:
+    """What the members of a common model find of it."""
+    found = []
     for client in cluster.members:
         if client not in state.tree.unassigned:
             i, leaf = int(client.rpartition("-")[2]), state.tree.leaf_of(client)
             own, examples = federation.clients.held_out(i, leaf.model.trained)
-            common, _ = federation.clients.held_out(i, cluster.grown.model.trained)
+            common, _ = federation.clients.held_out(i, cluster.model.trained)
             found.append(Comparison(leaf.name, {"loss": own}, {"loss": common}, examples))
     return found
 
@@ -145,7 +171,10 @@ def answers(
         if general := cfl.also_trains(state.tree, name, server_round):
             models[general.name] = general.grown.model
         for cluster, model in models.items():
-            update = federation.clients.update(i, model.trained, rng)
+            inner = cluster and not state.tree.clusters[cluster].on_trial
+            # So that the noise of all others is the same with and without inner models.
+            noise = generator(0, "inner", server_round, name) if inner else rng
+            update = federation.clients.update(i, model.trained, noise)
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
         if probed:
@@ -180,6 +209,7 @@ def line(name: str, runs: list[Run]) -> dict[str, Any]:
         "undone": sum(run.undone for run in runs),
         "false": sum(run.false for run in runs),
         "moves": sum(run.moved for run in runs),
+        "joined": sum(run.joined for run in runs),
         "clusters": f"{np.mean([run.clusters for run in runs]):.1f}",
         "median last right split": f"{np.median(right):.0f}" if right else "",
         "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",

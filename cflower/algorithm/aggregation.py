@@ -24,13 +24,13 @@ class WeightedMean:
         self._sums: dict[str, tuple[StreamingSum, StreamingSum]] = {}
         self._weights = dict.fromkeys(models, 0.0)
 
-    def add(self, leaf: str, update: Weights | Update, weight: float) -> None:
-        """Add the update of one member of a leaf."""
+    def add(self, leaf: str, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
+        """Add the update of one member of a leaf, shortened by a factor."""
         if leaf not in self._sums:
             trained, carried = self._models[leaf]
             self._sums[leaf] = StreamingSum(trained), StreamingSum(carried)
         for total, part in zip(self._sums[leaf], update, strict=True):
-            total.add(part, weight)
+            total.add(part, weight * scale)
         self._weights[leaf] += weight
 
     def mean(self, leaf: str) -> Weights:

@@ -207,7 +207,7 @@ class AutoCriterion:
 
     def inherit(self, memory: Memory) -> Memory:
         """What a child takes over: how long updates have been; everything else starts anew."""
-        return {"peak": memory["peak"]}
+        return {"peak": memory["peak"]} if "peak" in memory else {}
 
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures

@@ -27,6 +27,10 @@ class BadReplyError(FederationError):
     """A reply that must not be used; its text completes "the reply of client x ..."."""
 
 
+class TooLateError(BadReplyError):
+    """A late reply that says nothing about any model that is in training now."""
+
+
 class ClientMetrics(NamedTuple):
     """The metrics of one client and the number of examples they were measured on."""
 
@@ -49,6 +53,8 @@ class TrainReply(NamedTuple):
     """Whether that was only to see where it belongs."""
     kept: Vector | None = None
     """What is kept of Δ_i, see `Projection.keep`; None: not known."""
+    origin: Weights | None = None
+    """Of a late one: the model that was sent."""
 
 
 class Answer(NamedTuple):

@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from cflower.algorithm.cfl_round import CFLState, KnownUpdate
-from cflower.algorithm.moving import Habit, Move
+from cflower.algorithm.habits import Habit
+from cflower.algorithm.moving import Move
 from cflower.algorithm.similarity import marks_of
+from cflower.algorithm.state import CFLState, KnownUpdate
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
+from cflower.federation.arrays import record_of, values_of
 from cflower.federation.failures import FailureRecord
+from cflower.federation.messenger import Asked
 from cflower.federation.observers import Checkpoint
 from cflower.runs.shapes import Shape, misfit, tangle
 
@@ -251,9 +254,19 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
             for cluster in tree.clusters.values()
         ],
         "known": {
-            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin), k.share]
+            client: [
+                *(k.server_round, put(k.vector), k.norm, k.num_examples),
+                *(put(k.origin), k.share, k.staleness),
+            ]
             for client, k in known.items()
         },
+        "outstanding": [
+            [
+                *(asked.client, asked.server_round, asked.cluster),
+                {key: put(values_of(array)) for key, array in asked.arrays.items()},
+            ]
+            for asked in checkpoint.outstanding
+        ],
     }
 
 
@@ -285,16 +298,21 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
         for c in structure["clusters"]
     }
     known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *share)
-        for client, (server_round, vector, norm, examples, origin, *share) in (
+        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *more)
+        for client, (server_round, vector, norm, examples, origin, *more) in (
             structure["known"].items()
         )
     }
+    outstanding = tuple(
+        Asked(client, server_round, cluster, record_of({k: arrays[v] for k, v in sent.items()}))
+        for client, server_round, cluster, sent in structure.get("outstanding", ())
+    )
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
     habits = {client: Habit(*told) for client, told in structure["habits"].items()}
     moves = tuple(Move(*told) for told in structure["moves"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known, habits, moves), failures)
+    state = CFLState(tree, known, habits, moves)
+    return Checkpoint(structure["server_round"], state, failures, outstanding)
 
 
 def trial_of(told: list[Any]) -> Trial:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
@@ -53,6 +53,8 @@ MAY_CHANGE = (
     "num-server-rounds",
     "node-timeout",
     "round-timeout",
+    "round-share",
+    "round-seconds",
     "tracker",
     "seed-file",
     "selection",
@@ -219,7 +221,9 @@ class Recorder(Observer):
         self._unwritten.clear()
         self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
-        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
+        self._checkpoints.save(
+            Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
+        )
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""

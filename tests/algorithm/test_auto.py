@@ -28,6 +28,18 @@ def evidence(updates: np.ndarray, server_round: int = 1) -> Evidence:
     return Evidence("0", server_round, len(names), names, tuple(updates), norms, weights, mean)
 
 
+@pytest.mark.parametrize(("members", "needed"), [(200, 50), (1000, 50), (60, 48), (20, 16)])
+def test_four_fifths_of_a_cluster_or_fifty_of_it_must_be_heard_twice(
+    members: int, needed: int
+) -> None:
+    for heard, waits in ((needed - 1, True), (needed, False)):
+        memory, updates = {}, generator(0, "heard", heard).normal(size=(heard, 4))
+        for server_round in (1, 2):
+            told = replace(evidence(updates, server_round), num_members=members)
+            decision, memory = AutoCriterion().decide(told, memory)
+        assert (decision.outcome is Outcome.TOO_FEW_HEARD) == waits
+
+
 @pytest.mark.parametrize("sizes", [(5, 5), (4, 4, 4), (6, 4, 2), (8, 2), (5, 5, 5, 5), (9, 1)])
 def test_planted_groups_are_found_exactly_without_any_number(sizes: tuple[int, ...]) -> None:
     federation = Federation.dealt(*sizes, noise=0.05)

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.moving import watch
+from cflower.algorithm.habits import watch
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster
 from tests.algorithm.planted import Federation, cfl_of
 

@@ -87,6 +87,16 @@ def test_precision_and_zero_are_kept():
     np.testing.assert_array_equal(projection.keep(np.zeros(5000)), np.zeros(100))
 
 
+def test_what_similarity_does_not_see_is_kept_beside_it():
+    mask = np.arange(5000) % 3 == 0
+    kept = Projection(5000, 300, mask=mask).keep(UPDATES[0])
+    whole = Projection(5000, 300).keep(UPDATES[0])
+    np.testing.assert_allclose(kept[:300] + kept[300:], whole, atol=1e-9)
+    seen = Projection(5000, 300, mask=mask).keep(np.where(mask, UPDATES[0], 0))
+    np.testing.assert_array_equal(seen[300:], np.zeros(300))
+    np.testing.assert_array_equal(seen[:300], kept[:300])
+
+
 def differences(number: int, size: int) -> tuple[list[Difference], list[np.ndarray]]:
     """Updates of one model that came in arrays of odd sizes, and the same as vectors."""
     rng = generator(0, "differences")
