@@ -60,7 +60,8 @@ def alike_leaves(
         heard = {}
         for child in tree.clusters[name].children:
             leaf = tree.clusters[child]
-            rows = directions([by_client[c] for c in leaf.members if c in by_client])
+            there = [by_client[c] for c in leaf.members if c in by_client]
+            rows = directions(there[:ENOUGH])
             # Of a leaf with company its company must be known.
             if leaf.is_leaf and len(rows) >= min(2, max(1, len(leaf.members))):
                 heard[child] = rows
@@ -100,7 +101,6 @@ def chance_apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> floa
     >>> chance_apart(np.stack([up, up]), np.stack([right]))
     0.0
     """
-    one, other = one[:ENOUGH], other[:ENOUGH]
     cosines = np.concatenate([one, other]) @ np.concatenate([one, other]).T
     size, first = len(cosines), len(one)
 
