@@ -134,15 +134,24 @@ def test_the_levels_are_measured_beside_what_flux_published(
         assert record["config"]["num-groups"] == int(row["groups"])
 
 
-def test_rotated_mnist_at_any_size_and_how_it_refuses_too_many(mnist: Path, tmp_path: Path) -> None:
-    keys = rotated_mnist.keys_of(tmp_path, 1200, 200, 30, seed=0, share=0.1)
-    assert keys["dataset-size"] == 4 * 70_000
-    assert (keys["local-epochs"], keys["learning-rate"], keys["momentum"]) == (10, 0.1, 0.0)
+def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_images() -> None:
+    data = Path("/data/mnist")
+    keys = rotated_mnist.keys_of(data, 120, 200, 15, seed=0, share=1.0)
+    assert keys["dataset-size"] == 120 * (200 + 50)
+    assert (keys["local-epochs"], keys["batch-size"], keys["momentum"]) == (10, 200, 0.0)
     assert sum(p.numel() for p in rotated_mnist.mlp((1, 28, 28), 10).parameters()) == 159_010
+    with pytest.raises(ConfigError, match="1200 clients of 200 examples"):
+        rotated_mnist.keys_of(data, 1200, 200, 300, seed=0, share=1.0)
+    assert rotated_mnist.keys_of_every(data, 1200, 200, 30, 0, 0.1)["dataset-size"] == 4 * 70_000
     with pytest.raises(ConfigError, match="1201 clients of 200 examples"):
-        rotated_mnist.keys_of(tmp_path, 1201, 200, 30, seed=0, share=0.1)
+        rotated_mnist.keys_of_every(data, 1201, 200, 30, seed=0, share=0.1)
+
+
+def test_every_image_of_mnist_is_in_each_rotation(mnist: Path, tmp_path: Path) -> None:
     with pytest.raises(typer.Exit) as ended:
-        rotated_mnist.main(mnist, 12, 60, rounds=3, seeds="0", methods="cflower,ifca", out=tmp_path)
+        rotated_mnist.main(
+            mnist, 12, 60, 3, every=True, seeds="0", methods="cflower,ifca", out=tmp_path
+        )
     assert ended.value.exit_code == 0
     with (tmp_path / "mnist.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
