@@ -43,7 +43,7 @@ def fedavg(here: Federation) -> Outcome:
 # ------------------------------------------------------------------ the harness
 
 
-@pytest.mark.parametrize("family", ["rotation-2", "half-per-round"])
+@pytest.mark.parametrize("family", ["rotation-2", "half-per-round", "uneven-rotation"])
 def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family: str) -> None:
     mine, cost = in_process(fedavg, config(family))
     theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
