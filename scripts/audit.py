@@ -2,7 +2,7 @@
 
     python scripts/audit.py --families all --seeds 0-19 --out outputs/audit
 
-Every round goes through `CFL.run_round`, without Flower, on one core. A family is one of three
+Every round goes through `CFL.run_round`, without Flower, one run a core. A family is one of three
 kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept, and no
 run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
 must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
@@ -10,8 +10,15 @@ against the model of conventional federated learning of as many rounds. Splits a
 held-out examples a client.
 """
 
+import os
+
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,26 +59,28 @@ class Run:
 
 
 def audit(
-    families: Annotated[str, typer.Option(help="Names with commas between, or all.")] = ALL,
+    families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
     out: Annotated[Path, typer.Option(help="Folder of audit.csv.")] = Path("outputs/audit"),
     trial_rounds: Annotated[
         int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
     ] = AutoCriterion.trial_rounds,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
-    names = list(FAMILIES) if families == ALL else chosen("family", families, FAMILIES)
     lines = []
-    for name in names:
-        runs = [audited(name, seed, trial_rounds) for seed in numbers(seeds)]
-        lines.append(line(name, runs))
-        print(*lines[-1].values(), sep=" | ", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        # Names of families have commas.
+        for name in chosen("family", families, FAMILIES, ";"):
+            runs = list(pool.map(audited, repeat(name), numbers(seeds), repeat(trial_rounds)))
+            lines.append(line(name, runs))
+            print(*lines[-1].values(), sep=" | ", flush=True)
+            write_table(lines, out / "audit.csv")
     table = Table(*lines[0])
     for row in lines:
         table.add_row(*map(str, row.values()))
     Console(width=130).print(table)
-    out.mkdir(parents=True, exist_ok=True)
-    write_table(lines, out / "audit.csv")
 
 
 def audited(name: str, seed: int, trial_rounds: int) -> Run:

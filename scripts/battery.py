@@ -181,9 +181,9 @@ def report(out: Path) -> None:
     print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
 
 
-def chosen(what: str, names: str, known: dict[str, Any]) -> list[str]:
+def chosen(what: str, names: str, known: dict[str, Any], between: str = ",") -> list[str]:
     """The names between commas; all of them for "all"."""
-    parts = list(known) if names == ALL else [name.strip() for name in names.split(",")]
+    parts = list(known) if names == ALL else [name.strip() for name in names.split(between)]
     for name in parts:
         if name not in known:
             raise ConfigError(f"Got {what} {name!r}, but expected some of {', '.join(known)}.")
