@@ -139,7 +139,8 @@ def markdown(records: Sequence[Record]) -> str:
             text += ["| " + " | ".join([f"{method}, published", *shown]) + " |"]
         text += [""]
         for kind, name in KINDS.items():
-            text += ["| " + " | ".join([name, *(f"level {level}" for level in levels)]) + " |"]
+            title = name.replace("|", "\\|")
+            text += ["| " + " | ".join([title, *(f"level {level}" for level in levels)]) + " |"]
             text += ["| --- |" + " --- |" * len(levels)]
             for method in METHODS:
                 cells = [
