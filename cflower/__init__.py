@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cflower.runs.trackers import Tracker
     from cflower.saved.assign import assign
     from cflower.saved.export import export
+    from cflower.saved.unlabelled import assign_unlabelled
 
     __version__: str
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "ServerOptimizer": "cflower.algorithm.optimizers",
     "Tracker": "cflower.runs.trackers",
     "assign": "cflower.saved.assign",
+    "assign_unlabelled": "cflower.saved.unlabelled",
     "export": "cflower.saved.export",
     "name_clients": "cflower.federation.client_names",
     "simulate": "cflower.federation.simulation",
@@ -48,6 +50,7 @@ __all__ = [
     "ServerOptimizer",
     "Tracker",
     "assign",
+    "assign_unlabelled",
     "export",
     "name_clients",
     "simulate",

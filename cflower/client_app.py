@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -17,12 +17,12 @@ from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
 from cflower.federation.arrays import record_of, values_of
 from cflower.federation.client_names import FACTS, answer
-from cflower.federation.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE
+from cflower.federation.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE, ENTROPIES, OTHER
 from cflower.federation.permutation import derived_number, shuffled
 from cflower.federation.permutation_mod import PermutationMod, seed_of
 from cflower.federation.replies import as_record
 from cflower.learning.models import arrays_of, build_model
-from cflower.learning.selection import judge_path
+from cflower.learning.selection import judge_path, mean_entropy
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.ordering import in_order
@@ -41,7 +41,7 @@ def roll_call(message: Message, context: Context) -> Message:
     try:
         if not has_own_data(context):
             told["num_partitions"] = partition_of(context)[1]
-        shown = has_own_data(context) or partition_of(context)[0] < PREVIEWED
+        shown = has_own_data(context) or is_previewed(*partition_of(context))
         config = config_of(context)
         data = (
             data_of(config, context)
@@ -61,6 +61,7 @@ def roll_call(message: Message, context: Context) -> Message:
         input_shape=list(data.train.input_shape),
         class_names=list(data.train.class_names),
         evaluates_way=True,
+        tells_entropies=True,
         # In simulation only: a real client's examples never leave it.
         **({} if has_own_data(context) else preview(data.train, pictures=shown)),
     )
@@ -107,14 +108,18 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 @app.evaluate("way")
 def evaluate_path(message: Message, context: Context) -> Message:
-    """All models on this client's path, which of them is the best for it, and their ensemble."""
+    """All models on this client's path, which of them is the best for it, and their ensemble.
+
+    And how sure its leaf's model, and those of a few other leaves, are of its examples.
+    """
     config = config_of(context)
     data = data_of(config, context, round_of(message))
     models = message.content.array_records
-    logits = {
+    predictions = {
         name: predict(loaded(config, data, models[name]), data.validation)
         for name in in_order(models)
     }
+    logits = {name: found for name, found in predictions.items() if not name.startswith(OTHER)}
     rng = generator(config.seed, "selection", client_name(context))
     judged = judge_path(logits, data.validation.labels.ravel(), rng)
     measured = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
@@ -123,6 +128,13 @@ def evaluate_path(message: Message, context: Context) -> Message:
         name: as_record({**with_perplexity(metrics, data.validation), **weight})
         for name, metrics in measured.items()
     }
+    leaf = str(message.content.config_records["config"]["cluster"])
+    entropies = {
+        name.removeprefix(OTHER): mean_entropy(found)
+        for name, found in predictions.items()
+        if name.startswith(OTHER) or name == leaf
+    }
+    records[ENTROPIES] = MetricRecord(dict(entropies))
     records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **group_of(data)})
     return Message(RecordDict(records), reply_to=message)
 
@@ -202,6 +214,15 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
         standardise=config.standardise,
     )
     return load_own_data(own)
+
+
+def is_previewed(partition: int, num_partitions: int) -> bool:
+    """Whether a simulated client shows pictures: `PREVIEWED` at most, spread over all of them.
+
+    >>> [i for i in range(400) if is_previewed(i, 400)][:3]
+    [0, 4, 8]
+    """
+    return partition % -(-num_partitions // PREVIEWED) == 0
 
 
 def partition_of(context: Context) -> tuple[int, int]:

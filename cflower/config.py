@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +52,8 @@ class RunConfig(TrainingSettings, DataSettings):
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
     round_timeout: float = number(3600.0, above=0)
+    round_share: float = number(1.0, above=0, most=1)
+    round_seconds: float = number(0.0, least=0)
 
     class_names: str = ""
     model: str = "cnn"
@@ -157,7 +160,8 @@ class RunConfig(TrainingSettings, DataSettings):
 
     def part(self, kind: type[Part]) -> Part:
         """The fields that ``kind`` also has, as a ``kind``, such as `TrainingSettings`."""
-        return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
+        part: Part = part_of(self, kind)
+        return part
 
     def output_path(self, *, relative_to: Path | None = None) -> Path:
         """The folder that run folders go into, absolute.
@@ -177,6 +181,12 @@ class RunConfig(TrainingSettings, DataSettings):
                 "-c \"output-dir='$PWD/outputs'\"."
             )
         return relative_to / path
+
+
+@lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one
+def part_of(config: RunConfig, kind: type[Part]) -> Part:
+    """See `RunConfig.part`."""
+    return kind(**{spec.name: getattr(config, spec.name) for spec in fields(kind)})
 
 
 def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:

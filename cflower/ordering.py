@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 
+@lru_cache(maxsize=2**17)  # the same names are sorted in every round
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts partition-2 before partition-10.
 

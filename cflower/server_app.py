@@ -140,6 +140,8 @@ def strategy_of(
         max_norm_ratio=config.max_norm_ratio,
         max_influence=config.max_influence,
         exclude_after=config.exclude_after,
+        round_share=config.round_share,
+        round_seconds=config.round_seconds,
         isolated=config.method == "isolated",
         moving=None if config.moving else False,
         trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,

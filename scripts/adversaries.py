@@ -206,6 +206,8 @@ def main(
             bad = max(1, adversaries * among // clients)
             # Of all clients, and of the last ones' group.
             bad = {"collude": among // 5, "sleeper": among // 10}.get(attack, bad)
+            if not bad:
+                continue  # no group is large enough
             size = clients * examples if name not in ("digits", "table") else 0
             keys = {**there[name], "dataset-size": size, "seed": seed, "num-server-rounds": rounds}
             setting = name, seed, bad, attack == "sleeper"

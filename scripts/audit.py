@@ -31,11 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
+from cflower.algorithm.merging import judged_joins
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.splits_on_trial import judged
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Comparison, Measure
 from cflower.seeding import generator
 
@@ -56,6 +58,8 @@ class Run:
     """None where nothing was split."""
     moved: int
     """Steps of clients that seemed to change; none does."""
+    joined: int
+    """Pairs of leaves that were joined."""
 
 
 def audit(
@@ -86,7 +90,7 @@ def audit(
 def audited(name: str, seed: int, trial_rounds: int) -> Run:
     """One run of a family, and where it split another without splits beside it."""
     federation = FAMILIES[name][1](generator(seed, "audit", name))
-    state, undone = final(federation, AutoCriterion(), seed, trial_rounds)
+    state, undone, joined = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # Who was not heard from since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -96,46 +100,59 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain = None
     if last_split is not None:
-        common, _ = final(federation, NeverSplit(), seed, 0)
+        common, _, _ = final(federation, NeverSplit(), seed, 0)
         gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
             np.mean([loss(federation, state, i) for i in judged])
         )
     exact = len(set(pairs)) == clusters == groups
     moved = len(state.moves)
-    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved)
+    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved, joined)
 
 
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
-) -> tuple[CFLState, int]:
-    """The state after the last round, and the number of splits that were taken back."""
+) -> tuple[CFLState, int, int]:
+    """The state after the last round, the splits that were taken back and the leaves joined."""
     projection, moving = Projection(federation.dim, 0), getattr(criterion, "moving", False)
-    cfl = CFL(criterion, projection, trial_rounds=trial_rounds, moving=moving)
+    inner_interval = getattr(criterion, "inner_interval", 0)
+    cfl = CFL(
+        criterion,
+        projection,
+        trial_rounds=trial_rounds,
+        moving=moving,
+        inner_interval=inner_interval,
+    )
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    undone = 0
+    undone = joined = 0
     for server_round in range(1, federation.rounds + 1):
         rng = generator(seed, "round", server_round)
         replies = list(answers(federation, cfl, state, server_round, rng))
         result = cfl.run_round(state, replies, server_round=server_round)
-        due = result.state.tree.trials_due(server_round)
-        compared = {name: comparisons(federation, result.state, name) for name in due}
+        before = result.state
+        asked = [before.tree.clusters[name].grown for name in before.tree.trials_due(server_round)]
+        asked += [join.common for join in result.joins.values()]
+        compared = {cluster.name: comparisons(federation, before, cluster) for cluster in asked}
         loss_alone = [Measure("loss", higher_is_better=False)]
-        tree, decisions = judged(result.state.tree, result.decisions, compared, loss_alone)
-        state = replace(result.state, tree=tree)
+        tree, decisions = judged(before.tree, result.decisions, compared, loss_alone)
         undone += sum(decision.outcome is Outcome.UNDONE for decision in decisions)
-    return state, undone
+        state = replace(before, tree=tree)
+        for name, join in result.joins.items():
+            apart = state
+            state, _ = judged_joins(apart, (), {name: join}, compared, loss_alone, server_round)
+            joined += state is not apart
+    return state, undone, joined
 
 
-def comparisons(federation: Federation, state: CFLState, name: str) -> list[Comparison]:
-    """What the clients of a split cluster find of it."""
-    found, cluster = [], state.tree.clusters[name]
+def comparisons(federation: Federation, state: CFLState, cluster: Cluster) -> list[Comparison]:
+    """What the members of a common model find of it."""
+    found = []
     for client in cluster.members:
         if client not in state.tree.unassigned:
             i, leaf = int(client.rpartition("-")[2]), state.tree.leaf_of(client)
             own, examples = federation.clients.held_out(i, leaf.model.trained)
-            common, _ = federation.clients.held_out(i, cluster.grown.model.trained)
+            common, _ = federation.clients.held_out(i, cluster.model.trained)
             found.append(Comparison(leaf.name, {"loss": own}, {"loss": common}, examples))
     return found
 
@@ -154,7 +171,10 @@ def answers(
         if general := cfl.also_trains(state.tree, name, server_round):
             models[general.name] = general.grown.model
         for cluster, model in models.items():
-            update = federation.clients.update(i, model.trained, rng)
+            inner = cluster and not state.tree.clusters[cluster].on_trial
+            # So that the noise of all others is the same with and without inner models.
+            noise = generator(0, "inner", server_round, name) if inner else rng
+            update = federation.clients.update(i, model.trained, noise)
             length = float(np.linalg.norm(update))
             yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
         if probed:
@@ -189,6 +209,7 @@ def line(name: str, runs: list[Run]) -> dict[str, Any]:
         "undone": sum(run.undone for run in runs),
         "false": sum(run.false for run in runs),
         "moves": sum(run.moved for run in runs),
+        "joined": sum(run.joined for run in runs),
         "clusters": f"{np.mean([run.clusters for run in runs]):.1f}",
         "median last right split": f"{np.median(right):.0f}" if right else "",
         "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",

@@ -27,8 +27,11 @@ from typing import Annotated, Any
 
 import typer
 from command import quieten_flower, start, write_table
+from federations.late import LateGrid
 from federations.planted import (
     CRITERIA,
+    DRIFTING,
+    EVERY,
     FAMILIES,
     MODELS,
     Job,
@@ -51,12 +54,17 @@ def battery(
     data: Annotated[
         str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
     ] = "digits",
-    families: Annotated[str, typer.Option(help=f"Of: {', '.join(FAMILIES)}.")] = ALL,
+    families: Annotated[
+        str, typer.Option(help=f"Of: {', '.join(EVERY)}; all: not {', '.join(DRIFTING)}.")
+    ] = ALL,
     seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/battery"),
     rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
     more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    late: Annotated[
+        int, typer.Option(min=0, help="One client of ten answers so many rounds later.")
+    ] = 0,
     keep: Annotated[bool, typer.Option(help="Keep the run folders, in OUT/runs.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
 ) -> None:
@@ -72,15 +80,15 @@ def battery(
             Job(name, family, rule, seed, run_config(name, folder, family, rule, seed, keys))
             for seed in numbers(seeds)
             for name, folder in folders(data).items()
-            for family in chosen("family", families, FAMILIES)
+            for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
             for rule in chosen("criterion", criterion, CRITERIA)
         ]
-        failed = run_all(jobs, out, workers or os.cpu_count() or 1, keep)
+        failed = run_all(jobs, out, workers or os.cpu_count() or 1, keep, late)
     report(out)
     raise typer.Exit(1 if failed else 0)
 
 
-def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
+def run_all(jobs: list[Job], out: Path, workers: int, keep: bool, late: int) -> int:
     """Run what is missing and tell of each; the number of failed runs."""
     missing = [job for job in jobs if not job.is_done(out)]
     print(f"{len(jobs)} runs, {len(jobs) - len(missing)} there already, {len(missing)} to do.")
@@ -93,7 +101,7 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool) -> int:
     )
     try:
         running: dict[Future[Record], Job] = {
-            pool.submit(run_one, job, out, keep): job for job in missing
+            pool.submit(run_one, job, out, keep, late): job for job in missing
         }
         for count, future in enumerate(as_completed(running), start=1):
             job = running[future]
@@ -132,11 +140,12 @@ def be_quiet() -> None:
     quieten_flower()
 
 
-def run_one(job: Job, out: Path, keep: bool) -> Record:
+def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
     """One run through cflower's own apps, in a worker; its record, also written to ``out``."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
+    from cflower.federation.inline_grid import InlineGrid
     from cflower.server_app import run
 
     began, folder = time.monotonic(), out / "runs" / job.name
@@ -145,7 +154,13 @@ def run_one(job: Job, out: Path, keep: bool) -> Record:
     truth = truth_of(config)
     rule = Oracle(truth) if job.criterion == "oracle" else None
     server = partial(run, say=lambda text: None, criterion=rule)
-    summary = simulate(client_app, len(truth), server_app=server, run_config=config)
+    summary = simulate(
+        client_app,
+        len(truth),
+        server_app=server,
+        run_config=config,
+        grid_type=partial(LateGrid, rounds=late) if late else InlineGrid,
+    )
     tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run
     if not keep:
@@ -190,12 +205,12 @@ def chosen(what: str, names: str, known: dict[str, Any], between: str = ",") -> 
     return parts
 
 
-def folders(data: str) -> dict[str, str]:
+def folders(data: str, known: dict[str, Any] = MODELS) -> dict[str, str]:
     """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
     found = {}
     for part in data.split(","):
         name, _, folder = (piece.strip() for piece in part.partition("="))
-        chosen("data", name, MODELS)
+        chosen("data", name, known)
         if bool(folder) == (name == "digits"):
             raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
         found[name] = str(Path(folder).expanduser().absolute()) if folder else ""

@@ -82,9 +82,18 @@ def machine() -> str:
     """What it was measured on."""
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     load = os.getloadavg()[0]
-    return (
-        f"{os.cpu_count()} cores ({platform.machine()}), OMP_NUM_THREADS {threads}, load {load:.1f}"
-    )
+    return f"{os.cpu_count()} cores of {processor()}, OMP_NUM_THREADS {threads}, load {load:.1f}"
+
+
+def processor() -> str:
+    """Its maker's name, family and model, where Linux tells them; else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return platform.machine()
+    told = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    name = told.get("model name", platform.machine())
+    return f"{name} (family {told.get('cpu family', '?')}, model {told.get('model', '?')})"
 
 
 if __name__ == "__main__":

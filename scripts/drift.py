@@ -1,6 +1,9 @@
-"""Federations whose clients change in mid-run: accuracy step by step, of four ways to train.
+"""Federations whose clients change in mid-run: accuracy step by step, of several ways to train.
 
     python scripts/drift.py --schemes A,W --shift label-swap --seeds 0 --out outputs/drift
+
+FedDrift is run as in `peers.py`, told where the steps begin and a threshold, for example
+`--ways feddrift-0.1`. All others are told nothing but the oracle, which is told everything.
 
 Every run goes through cflower's own apps and leaves one small JSON in the output folder; what is
 there already is not run again. Accuracy is the mean over clients, each under the model that it is
@@ -18,14 +21,19 @@ import numpy as np
 import typer
 from battery import chosen, numbers
 from command import quieten_flower, start, write_table
-from federations.drifting import SCHEMES, Oracle, Truth, drift_of
+from federations.drifting import NUM_GROUPS, SCHEMES, Oracle, Truth, drift_of
 from flwr.app import Context
 from flwr.serverapp import Grid
+from peers import feddrift
+from peers.federation import Federation, Vector
 from rich.console import Console
 from rich.table import Table
 
 from cflower.algorithm.criteria import NeverSplit
 from cflower.config import RunConfig
+from cflower.data.client_data import load_client_data
+from cflower.data.drift import group_at
+from cflower.data.settings import DataSettings
 
 WAYS: dict[str, dict[str, Any]] = {
     "moving": {},
@@ -33,6 +41,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "federated": {"method": "federated"},
     "oracle": {"method": "federated"},
 }
+FEDDRIFT = {f"feddrift-{delta:g}": delta for delta in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
+"""The thresholds tried."""
 AFTER = 3
 """Rounds after a change, in which clients are sent a model the fourth time since."""
 
@@ -40,7 +50,9 @@ AFTER = 3
 def drift(
     schemes: Annotated[str, typer.Option(help=f"Of: {', '.join(SCHEMES)}.")] = "A",
     shift: Annotated[str, typer.Option(help="What makes groups differ.")] = "label-swap",
-    ways: Annotated[str, typer.Option(help=f"Of: {', '.join(WAYS)}.")] = ",".join(WAYS),
+    ways: Annotated[str, typer.Option(help=f"Of: {', '.join((*WAYS, *FEDDRIFT))}.")] = ",".join(
+        WAYS
+    ),
     seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0",
     rounds: Annotated[int, typer.Option(min=4, help="Of a step.")] = 8,
     dataset: Annotated[str, typer.Option(help='"digits", or a folder.')] = "digits",
@@ -57,7 +69,7 @@ def drift(
     records = []
     for name in chosen("scheme", schemes, SCHEMES):
         for seed in numbers(seeds):
-            for way in chosen("way", ways, WAYS):
+            for way in chosen("way", ways, {**WAYS, **FEDDRIFT}):
                 path = out / f"{Path(dataset).name}--{shift}--{name}--{way}--{seed}.json"
                 if not path.exists():
                     keys = {"dataset": dataset, "dataset-size": size, "model": model}
@@ -86,13 +98,17 @@ def run_one(name: str, rounds: int, keys: dict[str, Any], way: str, out: Path) -
     scheme = SCHEMES[name]
     truth = Truth(scheme, rounds)
     settings = {
-        "num-groups": 1 + max(map(max, scheme)),
+        "num-groups": NUM_GROUPS.get(name, 1 + max(map(max, scheme))),
         "drift": drift_of(scheme, rounds),
         "num-server-rounds": rounds * len(scheme),
         "min-available-nodes": len(scheme[0]),
         "output-dir": str(out / "runs"),
     }
-    config = RunConfig.read(settings | keys | WAYS[way]).as_keys()
+    config = RunConfig.read(settings | keys | WAYS.get(way, {})).as_keys()
+    record = {key: value for key, value in keys.items() if key in ("shift", "seed")}
+    record |= {"scheme": name, "way": way, "rounds": rounds}
+    if way in FEDDRIFT:
+        return record | by_feddrift(config, FEDDRIFT[way], len(scheme))
     server = partial(told, truth) if way == "oracle" else partial(run, say=lambda text: None)
     summary = simulate(client_app, len(scheme[0]), server_app=server, run_config=config)
     folder = out / "runs" / summary["run_id"]
@@ -101,18 +117,45 @@ def run_one(name: str, rounds: int, keys: dict[str, Any], way: str, out: Path) -
         line = json.loads(text)
         found = by_round.setdefault(line["round"], [])
         found += [client["accuracy"] for client in line["clients"].values()]
-    return {
-        "scheme": name,
-        "shift": keys["shift"],
-        "seed": keys["seed"],
-        "way": way,
-        "rounds": rounds,
+    return record | {
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "clusters": summary["clusters"],
         "moves": json.loads((folder / "tree.json").read_text())["moves"],
         "splits": [[s["round"], s["cluster"], s.get("trial")] for s in summary["splits"]],
     }
+
+
+class Drifting(Federation):
+    """Clients that change, and how good the models are that they are sent."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.accuracy: dict[int, list[float]] = {}
+
+    def at(self, server_round: int) -> None:
+        """As the run config's ``drift`` has it."""
+        settings, count = self.config.part(DataSettings), len(self.clients)
+        groups = [group_at(settings.drift, i, server_round) for i in range(count)]
+        self.clients = {
+            f"partition-{i}": load_client_data(settings, i, count, group)
+            for i, group in enumerate(groups)
+        }
+
+    def train(self, client: str, start: Vector, server_round: int, **settings: Any) -> Vector:
+        """Measured first."""
+        found = self.measure(client, start, held_out=True)["accuracy"]
+        self.accuracy.setdefault(server_round, []).append(found)
+        return super().train(client, start, server_round, **settings)
+
+
+def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, Any]:
+    """What the record has of a run of FedDrift."""
+    federation = Drifting(config)
+    groups = feddrift.run(federation, delta, steps).groups or {}
+    accuracy = [float(np.mean(federation.accuracy[i])) for i in sorted(federation.accuracy)]
+    found = {str(name): [c for c in groups if groups[c] == name] for name in set(groups.values())}
+    return {"accuracy": accuracy, "clusters": found, "moves": []}
 
 
 def told(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:

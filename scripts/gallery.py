@@ -34,6 +34,11 @@ def label_permutation(_: Setting) -> Keys:
     return {"shift": "label-permutation", "num-groups": 4, "min-available-nodes": 20}
 
 
+def drift(_: Setting) -> Keys:
+    """Two groups; one client of each changes to the other in mid-run."""
+    return {"drift": "15:2=1,25:7=0", "num-server-rounds": 40, "min-available-nodes": 10}
+
+
 def arms(setting: Setting) -> Keys:
     """Left and right arms."""
     people = {"dataset": setting.source("wrists"), "min-available-nodes": 20}
@@ -48,9 +53,12 @@ def fourteen_languages(setting: Setting) -> Keys:
 PIECES: Mapping[str, Callable[[Setting], Keys]] = {
     "digits": digits,
     "label-permutation": label_permutation,
+    "drift": drift,
     "wrists": arms,
     "languages": fourteen_languages,
 }
+SECTIONS = {"drift": ("tree",), "wrists": ("", "data")}
+"""What is shown of a run's page; of the others its top ("")."""
 FROM_FOLDERS = ("wrists", "languages")
 
 
@@ -69,7 +77,9 @@ def gallery(
     for name in names or [n for n in PIECES if data or n not in FROM_FOLDERS]:
         check_choice("piece", name, tuple(PIECES))
         run = simulate(setting, name, PIECES[name](setting))
-        screenshot(run.path, pictures / f"{name}.png")
+        for section in SECTIONS.get(name, ("",)):
+            picture = "-".join(filter(None, (name, section)))
+            screenshot(run.path, pictures / f"{picture}.png", section)
 
 
 if __name__ == "__main__":

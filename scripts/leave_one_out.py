@@ -1,23 +1,29 @@
-"""Does a client that was not there find its group afterwards? Algorithm 4, measured.
+"""Does a client that was not there find its group afterwards, with labels and without? Measured.
 
     python scripts/leave_one_out.py --data digits,mnist=/data/mnist --seeds 0-4 --out outputs/loo
+    python scripts/leave_one_out.py --data wrists=/data/wrists --seeds 0-4 --out outputs/loo
 
 Clients are taken out of a federation, it trains without them, and then each of them is assigned to
 one of its clusters by `cflower.assign`. By default one client of every group is taken out at once,
-and every client is once; `--literally` takes out one client at a time. Every federation goes
+and every client is once; `--literally` takes out one client at a time, and `--strangers` a whole
+group, so that all newcomers are strangers. Of the wrists a person's two arms are taken out. Every
+federation goes
 through cflower's own ServerApp and ClientApp and leaves one JSON in the output folder: stop the
 script whenever you like and start it again, and only what is missing is run. The table at the end
 is over all records in that folder.
 
 Right is an assignment into a leaf all of whose members are of the newcomer's true group. Strangers
 are the same newcomers with labels at random: they belong nowhere, and `assign` should say so.
+Without labels a newcomer is placed, told that it cannot be told, or that it resembles nobody;
+right is then also a cluster all of whose members are of its group, and wrong is only what is placed
+elsewhere. A federation whose clusters are not those of the groups does not count there.
 """
 
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -32,12 +38,28 @@ from rich.table import Table
 
 from cflower.config import RunConfig, read_overrides
 
-SHIFTS = ("rotation", "label-permutation")
+SHIFTS = ("rotation", "label-permutation", "label-swap")
 GROUPS = 4
 EXAMPLES = 100
 """A client's, where there are more than enough."""
-MODELS = {"digits": "mlp", "mnist": "mlp"}
+MODELS = {"digits": "mlp", "mnist": "mlp", "wrists": "mlp"}
 """Small ones: hundreds of federations are trained."""
+NATURAL = {
+    "wrists": {
+        "dataset-size": 0,
+        "shift": "none",
+        "partitioner": "natural-id",
+        "natural-id-column": "client",
+        "group-column": "group",
+        "label-column": "label",
+        "series-channels": 6,  # acceleration and rotation in three directions
+        "trial-rounds": 0,  # see docs/reproduction.md: what the split brings comes after its trial
+        "inner-interval": 0,
+    }
+}
+"""Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
+
+UNPLACED = ("cannot be told without labels", "resembles nobody")
 
 Record = dict[str, Any]
 
@@ -50,7 +72,10 @@ def leave_one_out(
     clients: Annotated[int, typer.Option(min=4, help="Of each federation, all of them.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Enough for the last split.")] = 8,
     more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
     literally: Annotated[bool, typer.Option(help="One client at a time.")] = False,
+    strangers: Annotated[bool, typer.Option(help="One group at a time.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Absences of each seed, in turn.")] = 1000,
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/loo"),
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
 ) -> None:
@@ -61,10 +86,12 @@ def leave_one_out(
     if not table:
         jobs = [
             (name, config_of(name, folder, shift, seed, clients, rounds, keys), absent)
-            for absent in absences(clients, literally)  # a part of it is of every seed and kind
+            for name, folder in folders(data, MODELS).items()
+            for everyone in [absences(clients, literally, strangers, pairs=name in NATURAL)]
+            for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
             for seed in numbers(seeds)
-            for name, folder in folders(data).items()
-            for shift in SHIFTS
+            for absent in [everyone[(seed + turn) % len(everyone)]]
+            for shift in (shifts.split(",") if name not in NATURAL else ("none",))
         ]
         for count, (name, config, absent) in enumerate(jobs, start=1):
             left = "-".join(map(str, absent))
@@ -79,7 +106,7 @@ def leave_one_out(
                 right = sum(n["right"] for n in record["newcomers"])
                 told = f"{right} of {len(absent)} right, {record['seconds']} s"
                 print(f"[{count}/{len(jobs)}] {path.stem}: {told}", flush=True)
-    Console(width=120).print(report([json.loads(p.read_text()) for p in out.glob("*--*.json")]))
+    Console(width=180).print(report([json.loads(p.read_text()) for p in out.glob("*--*.json")]))
 
 
 def is_done(path: Path, config: dict[str, Any]) -> bool:
@@ -87,15 +114,19 @@ def is_done(path: Path, config: dict[str, Any]) -> bool:
     return path.exists() and json.loads(path.read_text())["config"] == config
 
 
-def absences(clients: int, literally: bool) -> list[tuple[int, ...]]:
+def absences(
+    clients: int, literally: bool, strangers: bool = False, pairs: bool = False
+) -> list[tuple[int, ...]]:
     """Who is taken out of each federation: in the end every client once.
 
     >>> absences(8, literally=False)
     [(0, 2, 4, 6), (1, 3, 5, 7)]
+    >>> absences(8, literally=False, strangers=True)
+    [(0, 1), (2, 3), (4, 5), (6, 7)]
     """
-    if literally:
-        return [(client,) for client in range(clients)]
-    size = clients // GROUPS
+    size = 1 if literally else 2 if pairs else clients // GROUPS
+    if literally or strangers or pairs:
+        return [tuple(range(first, first + size)) for first in range(0, clients, size)]
     return [tuple(range(first, size * GROUPS, size)) for first in range(size)]
 
 
@@ -119,17 +150,77 @@ def config_of(
         "num-server-rounds": rounds,
         "min-available-nodes": clients,
     }
-    return RunConfig.read(keys | more).as_keys()
+    return RunConfig.read(keys | NATURAL.get(data, {}) | more).as_keys()
 
 
 def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: Path) -> Record:
     """One federation, and then its newcomers."""
-    from flwr.app import Message
+    began = time.monotonic()
+    summary = trained_without(absent, config, folder)
+    trained = time.monotonic()
+    newcomers = newcomers_of(folder / summary["run_id"], summary, config, absent)
+    shutil.rmtree(folder)
+    unsplit = [{"client": client, "known": True, "right": False} for client in absent]
+    return {
+        "shift": config["shift"],
+        "seed": config["seed"],
+        "clients": config["min-available-nodes"],
+        "config": config,
+        "absent": absent,
+        "exact": summary["adjusted_rand_index"] == 1.0,
+        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "newcomers": newcomers or unsplit,
+        "seconds": round(time.monotonic() - began, 1),
+        "seconds_training": round(trained - began, 1),
+    }
 
-    from cflower import assign, simulate
-    from cflower.client_app import app
+
+def newcomers_of(
+    path: Path, summary: Record, config: dict[str, Any], absent: tuple[int, ...]
+) -> list[Record]:
+    """Each absent client assigned to a cluster of a run that was split; else nobody."""
+    from cflower import assign, assign_unlabelled
     from cflower.data.client_data import load_client_data
     from cflower.data.settings import DataSettings
+
+    settings, truth = RunConfig.read(config).part(DataSettings), summary["groups"]
+    newcomers = []
+    for client in absent if summary["splits"] else ():
+        examples = load_client_data(settings, client, config["min-available-nodes"])
+        found, unlabelled = assign(path, examples), assign_unlabelled(path, examples)
+        there = partial(groups_in, summary["clusters"], truth)
+        newcomers.append(
+            {
+                "client": client,
+                "group": examples.group,
+                "cluster": found.cluster,
+                "known": examples.group in truth.values(),
+                "right": there(found.cluster) == {examples.group},
+                **steps_of(found),
+                "unlabelled": {
+                    "outcome": unlabelled.outcome,
+                    "cluster": unlabelled.cluster,
+                    "right": there(unlabelled.cluster) == {examples.group},
+                    "leaves": [leaf._asdict() for leaf in unlabelled.candidates],
+                },
+                "stranger": steps_of(assign(path, with_random_labels(examples, client))),
+            }
+        )
+    return newcomers
+
+
+def groups_in(clusters: dict[str, list[str]], truth: Record, cluster: str) -> set[Any]:
+    """The true groups of all clients in a cluster, or in the leaves below it."""
+    below = [leaf for leaf in clusters if f"{leaf}.".startswith(f"{cluster}.")]
+    return {truth[name] for leaf in below for name in clusters[leaf]}
+
+
+def trained_without(absent: Collection[int], config: dict[str, Any], folder: Path) -> Record:
+    """The summary of a federation whose data are dealt out to all, but some are not there."""
+    from flwr.app import Message
+
+    from cflower import simulate
+    from cflower.client_app import app
     from cflower.federation.client_names import FACTS
     from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
     from cflower.server_app import run
@@ -148,43 +239,11 @@ def federation_without(absent: tuple[int, ...], config: dict[str, Any], folder: 
             return replies
 
     quieten_flower()
-    began, clients = time.monotonic(), config["min-available-nodes"]
+    clients = config["min-available-nodes"]
     shutil.rmtree(folder, ignore_errors=True)
     theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
     server = partial(run, say=lambda text: None)
-    summary = simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
-    trained = time.monotonic()
-    path, truth = folder / summary["run_id"], summary["groups"]
-    settings = RunConfig.read(config).part(DataSettings)
-    newcomers = []
-    for client in absent if summary["splits"] else ():
-        examples = load_client_data(settings, client, clients)
-        found = assign(path, examples)
-        groups = {truth[name] for name in summary["clusters"][found.cluster]}
-        newcomers.append(
-            {
-                "client": client,
-                "group": examples.group,
-                "cluster": found.cluster,
-                "right": groups == {examples.group},
-                **steps_of(found),
-                "stranger": steps_of(assign(path, with_random_labels(examples, client))),
-            }
-        )
-    shutil.rmtree(folder)
-    unsplit = [{"client": client, "right": False} for client in absent]
-    return {
-        "shift": config["shift"],
-        "seed": config["seed"],
-        "clients": clients,
-        "config": config,
-        "absent": absent,
-        "exact": summary["adjusted_rand_index"] == 1.0,
-        "last_split": max((s["round"] for s in summary["splits"]), default=None),
-        "newcomers": newcomers or unsplit,
-        "seconds": round(time.monotonic() - began, 1),
-        "seconds_training": round(trained - began, 1),
-    }
+    return simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
 
 
 def steps_of(found: Any) -> Record:
@@ -227,17 +286,23 @@ def report(records: list[Record]) -> Table:
         "members taken for strangers",
         "strangers told",
         "least margin",
+        "no labels: right",
+        "cannot be told",
+        "nobody",
+        "wrong",
     ):
         table.add_column(heading, justify="right")
 
     def kind(record: Record) -> tuple[str, str]:
-        return record["data"], record["shift"]
+        group = "" if all(n["known"] for n in record["newcomers"]) else " that was not there"
+        return record["data"], record["shift"] + group
 
     for key, group in groupby(sorted(records, key=kind), kind):
         theirs = list(group)
         everyone = [n for record in theirs for n in record["newcomers"]]
         exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
         placed = [n for n in everyone if "steps" in n]
+        told = [n["unlabelled"] for n in exactly if "unlabelled" in n]
         table.add_row(
             *key,
             str(len(theirs)),
@@ -248,6 +313,9 @@ def report(records: list[Record]) -> Table:
             share(not n["familiar"] for n in placed),
             share(not n["stranger"]["familiar"] for n in placed),
             f"{min((s['margin'] for n in placed for s in n['steps']), default=0):.2f}",
+            share(t["outcome"] == "placed" and t["right"] for t in told),
+            *(str(sum(t["outcome"] == words for t in told)) for words in UNPLACED),
+            str(sum(t["outcome"] == "placed" and not t["right"] for t in told)),
         )
     return table
 

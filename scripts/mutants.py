@@ -1,24 +1,30 @@
 """Do the tests bite? Random small changes to the code, each against the fast tests that concern it.
 
-    python scripts/mutants.py --sample 60 --seed 1
+    python scripts/mutants.py --sample 150 --seed 2
 
-A change (a mutant) is killed when a test fails. Those that survive are printed with file and line:
-each is either equivalent, or a test that is missing. Only files of ``algorithm/`` and
-``federation/`` are changed, in a copy of the package.
+A change (a mutant) is killed when a test fails that runs the changed line; which these are is
+measured once. Those that survive are printed with file and line: each is either equivalent, or a
+test that is missing. Only files of ``algorithm/`` and ``federation/`` are changed, in a copy.
 """
 
 import ast
 import os
 import random
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import pytest
 import typer
+from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("algorithm", "federation")
@@ -40,116 +46,159 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-OF_ITS_OWN = {"data_spec": ("roll_call",), "training_round": ("failures", "strategy")}
-"""Tests of modules that have no file of tests under their own name."""
+SUITE = (
+    *(f"{place}/{folder}" for place in ("cflower", "tests") for folder in FOLDERS),
+    "tests/test_hostile.py",
+)
+OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
+NO_LIMIT = 3600
+"""Seconds."""
+
+
+Changed = ast.stmt | ast.expr
 
 
 class Mutant(NamedTuple):
     """One change."""
 
     file: Path
-    line: int
+    """As seen from the root of the repository."""
+    place: int
+    """Of the node in ``ast.walk``."""
+    lines: range
+    in_function: bool
+    """What is not, is run on import and may concern any test of the file."""
     what: str
-    code: str
-    """The whole file, changed."""
+    change: Callable[[Any], None]
+
+    def code(self) -> str:
+        """The whole file, changed."""
+        tree = ast.parse((ROOT / self.file).read_text())
+        self.change(list(ast.walk(tree))[self.place])
+        return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def mutants(file: Path) -> Iterator[Mutant]:
     """All changes to a file that this knows."""
-    source = file.read_text()
-    for place, node in enumerate(ast.walk(ast.parse(source))):
-        for what, change in changes(node):
-            tree = ast.parse(source)
-            here = list(ast.walk(tree))[place]
-            change(here)
-            line = getattr(node, "lineno", 0)
-            yield Mutant(file, line, what, ast.unparse(ast.fix_missing_locations(tree)))
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    bodies = {line for node in functions for one in node.body for line in lines_of(one)}
+    for place, node in enumerate(nodes):
+        for what, changed, change in changes(node):
+            lines = lines_of(changed)
+            inside = lines.start in bodies
+            yield Mutant(file.relative_to(ROOT), place, lines, inside, what, change)
 
 
-def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
-    """What can be changed about one node: in words, and how."""
+def lines_of(node: ast.stmt | ast.expr) -> range:
+    """The lines of a file that a statement or an expression takes."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, Changed, Callable[[Any], None]]]:
+    """What can be changed about one node: in words, where, and how."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        new = SWAPS[type(node.ops[0])]
-        yield (
-            f"{type(node.ops[0]).__name__} -> {new.__name__}",
-            lambda n: n.ops.__setitem__(0, new()),
-        )
+        old, new = type(node.ops[0]), SWAPS[type(node.ops[0])]
+        yield f"{old.__name__} -> {new.__name__}", node, lambda n: n.ops.__setitem__(0, new())
     if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
-        new = SWAPS[type(node.op)]
+        old, new = type(node.op), SWAPS[type(node.op)]
         # Of annotations and flags "|" is no operator that is swapped.
-        yield f"{type(node.op).__name__} -> {new.__name__}", lambda n: setattr(n, "op", new())
+        yield f"{old.__name__} -> {new.__name__}", node, lambda n: setattr(n, "op", new())
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         doubled = node.value * 2 + (node.value == 0)
-        yield f"{node.value} -> {doubled}", lambda n: setattr(n, "value", doubled)
+        yield f"{node.value} -> {doubled}", node, lambda n: setattr(n, "value", doubled)
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield f"{node.value} -> {not node.value}", lambda n: setattr(n, "value", not n.value)
+        yield f"{node.value} -> {not node.value}", node, lambda n: setattr(n, "value", not n.value)
     if isinstance(node, ast.If):
-        yield "if -> if not", lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))
+        yield "if -> if not", node.test, lambda n: setattr(n, "test", opposite(n.test))
     if isinstance(node, ast.FunctionDef | ast.If | ast.For | ast.While | ast.With):
         for i, statement in enumerate(node.body):
             text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            if (
-                isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise)
-                and not text
-            ):
+            removable = ast.Assign | ast.AugAssign | ast.Expr | ast.Raise
+            if isinstance(statement, removable) and not text:
                 removed = ast.unparse(statement).splitlines()[0][:60]
-                yield f"removed: {removed}", lambda n, i=i: n.body.__setitem__(i, ast.Pass())  # type: ignore[misc]
+                yield f"removed: {removed}", statement, partial(remove, i)
 
 
-def tests_of(file: Path, *, near_only: bool) -> list[list[str]]:
-    """The fast tests that concern a file, the nearest first."""
-    folder, name = file.parent.name, file.stem
-    names = (name, *OF_ITS_OWN.get(name, ()))
-    near = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
-        if any(path.stem.removeprefix("test_").startswith(one) for one in names)
-    ]
-    if near and near_only:
-        return [near]
-    return [*([near] if near else []), [f"tests/{folder}", "tests/test_hostile.py"]]
+def opposite(test: ast.expr) -> ast.expr:
+    """A condition that is true where this one is not."""
+    return ast.UnaryOp(ast.Not(), test)
 
 
-def survives(mutant: Mutant, copy: Path, timeout: float, *, near_only: bool) -> bool:
+def remove(i: int, node: Any) -> None:
+    """Leave out the i-th statement of a body."""
+    node.body[i] = ast.Pass()
+
+
+def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
+    """The fast tests that run each line of each file, from one measured run of all of them."""
+    measured = copy / ".coverage"
+    covered = [f"--cov=cflower/{folder}" for folder in FOLDERS]
+    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT)
+    if code:
+        raise typer.BadParameter("the tests fail without any change: run pytest to see which")
+    data = CoverageData(str(measured))
+    data.read()
+    return {
+        Path(file).relative_to(copy): {
+            line: {context.split("|")[0] for context in contexts if context}
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+
+
+def tests_of(mutant: Mutant, by_line: dict[int, set[str]]) -> list[str]:
+    """The tests that run a changed line: the file's own first, and those that run little else."""
+    busy = Counter(test for tests in by_line.values() for test in tests)
+    concerned = set().union(*(by_line.get(line, ()) for line in mutant.lines))
+    there = concerned if concerned and mutant.in_function else busy
+    named = f"test_{mutant.file.stem}"
+    return sorted(there, key=lambda test: (named not in test, busy[test], test))
+
+
+def warm_up(copy: Path) -> None:
+    """Import once, for all copies of this process, what the tests import and nobody changes."""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)
+    os.chdir(copy)
+    with open(os.devnull, "w") as silence, redirect_stdout(silence):
+        pytest.main(["--collect-only", *OPTIONS, *SUITE])
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("cflower", "tests")]:
+        del sys.modules[name]
+
+
+def in_fork(arguments: list[str], seconds: int) -> int:
+    """The exit code of pytest in a copy of this process; 0 if all tests pass."""
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        signal.alarm(min(10 * seconds, NO_LIMIT))  # of a process that only waits
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        os._exit(pytest.main([*OPTIONS, *arguments]))
+    return os.waitpid(child, 0)[1]
+
+
+def survives(mutant: Mutant, copy: Path, tests: list[str], seconds: int) -> bool:
     """Whether all tests pass with a change."""
-    changed = copy / mutant.file.relative_to(ROOT)
+    changed = copy / mutant.file
     before = changed.read_text()
-    changed.write_text(mutant.code)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-m",
-        "not slow",
-        "-p",
-        "no:cacheprovider",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    changed.write_text(mutant.code())
     try:
-        for tests in tests_of(mutant.file, near_only=near_only):
-            subprocess.run(
-                [*command, *tests],
-                cwd=copy,
-                env=environment,
-                check=True,
-                capture_output=True,
-                timeout=timeout,
-            )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        return False
+        return in_fork(tests or list(SUITE), seconds) == 0
     finally:
         changed.write_text(before)
-    return True
 
 
 def main(
     sample: Annotated[int, typer.Option(min=1, help="Changes to try.")] = 60,
     seed: int = 0,
     only: Annotated[str, typer.Option(help="Files by name, such as auto,cloud.")] = "",
-    near: Annotated[bool, typer.Option(help="Only the tests of the file itself.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds; a longer run is a killed one.")] = 600,
+    most: Annotated[int, typer.Option(help="Tests for each, the most special first.")] = 60,
+    seconds: Annotated[int, typer.Option(help="Of CPU time; a longer run is a killed one.")] = 120,
 ) -> None:
     """Try a random sample of changes and print the survivors."""
     files = [path for f in FOLDERS for path in sorted((ROOT / "cflower" / f).glob("*.py"))]
@@ -158,15 +207,18 @@ def main(
     chosen = random.Random(seed).sample(there, min(sample, len(there)))
     survivors = []
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
+        copy = Path(folder).resolve() / "copy"
         keep = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", "build")
         shutil.copytree(ROOT, copy, ignore=keep)
+        warm_up(copy)
+        by_line = tests_by_line(copy)
         for number, mutant in enumerate(chosen, start=1):
-            alive = survives(mutant, copy, timeout, near_only=near)
+            tests = tests_of(mutant, by_line.get(mutant.file, {}))[:most]
+            alive = survives(mutant, copy, tests, seconds)
             survivors += [mutant] * alive
-            place = f"{mutant.file.relative_to(ROOT)}:{mutant.line}"
-            told = f"{'SURVIVED' if alive else 'killed  '} {place} {mutant.what}"
-            print(f"[{number}/{len(chosen)}] {told}", flush=True)
+            told = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"
+            word = "SURVIVED" if alive else "killed  "
+            print(f"[{number}/{len(chosen)}] {word} {told}", flush=True)
     killed = len(chosen) - len(survivors)
     print(f"{killed} of {len(chosen)} killed, of {len(there)} that there are.")
 

@@ -1,4 +1,4 @@
-"""202 seeded runs in which things break; what should not matter does not, bit by bit."""
+"""242 seeded runs in which things break; what should not matter does not, bit by bit."""
 
 import json
 import logging
@@ -119,6 +119,33 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: P
     assert picture(killed) == picture(whole)
     assert killed.failures == whole.failures
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_late_replies_keep_the_laws_and_survive_kills(seed: int, tmp_path: Path) -> None:
+    rng = generator(seed, "late")
+    scenario = scenario_of(rng, fraction_train=1.0, round_share=0.1)
+    number, rounds = len(scenario.groups), range(1, scenario.num_rounds + 1)
+    slow = [int(c) for c in rng.permutation(number)[: max(1, number // 3)]]
+    late = {(c, r): int(rng.integers(0, 6)) for c in slow for r in rounds}
+    # A node that is gone cannot be asked again.
+    gone = {c: r for c, r in absences(rng, scenario).items() if c not in slow}
+    plan = Plan(bad_replies(rng, scenario), gone, late)
+    whole = scenario.play(plan, tmp_path / "whole")
+    kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
+    killed = scenario.play(plan, tmp_path / "killed", kills)
+    assert picture(killed) == picture(whole)
+    assert killed.failures == whole.failures
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_nothing_is_late_rounds_close_with_everyone(seed: int) -> None:
+    rng = generator(seed, "in time")
+    scenario = scenario_of(rng)
+    hasty = replace(scenario, settings={**scenario.settings, "round_share": 0.5})
+    plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
+    assert picture(hasty.play(plan)) == picture(scenario.play(plan))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
-from cflower import assign, export, server_app, simulate
+from cflower import assign, assign_unlabelled, export, server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
@@ -131,6 +131,13 @@ def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
         assert one.step is not None
         assert two.step is not None
         assert two.step.fork.similarities == pytest.approx(one.step.fork.similarities, abs=1e-5)
+    seen = [
+        assign_unlabelled(plain, newcomer),
+        assign_unlabelled(private, newcomer, seed_file=seed_file),
+    ]
+    assert seen[0].in_question == seen[1].in_question
+    for one, two in zip(*(found.candidates for found in seen), strict=True):
+        assert two.usual == pytest.approx(one.usual, abs=1e-5)
     with pytest.raises(ConfigError, match="are permuted: give --seed-file"):
         export(private, client="partition-0", output=tmp_path / "none")
     with pytest.raises(ConfigError, match="is not the seed file of the run"):

@@ -6,6 +6,7 @@ paper: there every newcomer arrives at some leaf.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -69,11 +70,34 @@ def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tupl
     """
     cluster, steps = tree.root, []
     while not cluster.is_leaf:
-        fork = tree.fork(cluster.name, update_of(cluster))
-        branches = {child: tree.clusters[child].edge for child in cluster.children}
-        steps.append(Step(cluster.name, fork, typical_similarity(branches, fork.child)))
-        cluster = tree.clusters[fork.child]
+        steps.append(step_from(tree, cluster, update_of(cluster)))
+        cluster = tree.clusters[steps[-1].fork.child]
     return tuple(steps)
+
+
+def step_from(tree: ParameterTree, cluster: Cluster, update: Vector) -> Step:
+    """Where an update of an inner cluster's model, shape (k,), leads from there."""
+    fork = tree.fork(cluster.name, update)
+    branches = {child: tree.clusters[child].edge for child in cluster.children}
+    return Step(cluster.name, fork, typical_similarity(branches, fork.child))
+
+
+def confirms(tree: ParameterTree, leaf: str, update_of: Callable[[Cluster], Vector]) -> bool:
+    """Whether Algorithm 4 comes to a leaf, and finds it familiar, at every fork on the way.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+    leaf : str
+    update_of : callable
+        As for `descend`; not called beyond the first fork that leads elsewhere.
+    """
+    path = tree.path(leaf)
+    for cluster, below in pairwise(path):
+        step = step_from(tree, cluster, update_of(cluster))
+        if step.fork.child != below.name or not step.familiar:
+            return False
+    return True
 
 
 def typical_similarity(

@@ -18,6 +18,7 @@ from cflower.algorithm.cloud import Cloud, distinct, joint_rounds
 from cflower.algorithm.clustering import best_clustering, in_appearance
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, early_verdict, verdict
 from cflower.algorithm.similarity import (
+    CACHED,
     LARGE,
     Blocks,
     Gram,
@@ -27,6 +28,7 @@ from cflower.algorithm.similarity import (
     cosine_similarity,
     row_lengths,
     weighted_sum,
+    widened,
 )
 from cflower.seeding import generator
 
@@ -205,7 +207,7 @@ class AutoCriterion:
 
     def inherit(self, memory: Memory) -> Memory:
         """What a child takes over: how long updates have been; everything else starts anew."""
-        return {"peak": memory["peak"]}
+        return {"peak": memory["peak"]} if "peak" in memory else {}
 
     def _judge(self, figures: Mapping[str, float]) -> tuple[Outcome, str]:
         f = figures
@@ -314,16 +316,20 @@ def remember(memory: Memory, evidence: Evidence) -> Memory:
     common, surprise = np.zeros(width), np.zeros(len(rows))
 
     def differences() -> Blocks:
-        for part in blocks(len(rows), width):
-            vectors = np.stack([evidence.vectors[i] for i in heard[part]])
-            yield part, vectors / np.float32(unit) - averages[rows[part]]
+        for part in blocks(len(rows), width, CACHED):
+            difference = np.stack([evidence.vectors[i] for i in heard[part]])
+            if unit != 1.0:
+                difference /= np.float32(unit)
+            difference -= widened(averages[rows[part]])
+            yield part, difference
 
     for part, difference in differences():
-        common += known[part].astype(difference.dtype) @ difference / max(1, known.sum())
+        common += known[part].astype(difference.dtype) @ difference
+    common /= max(1, known.sum())
     for part, difference in differences():
         averages[rows[part]] += np.float32(steps[part, None]) * difference
         difference -= common.astype(difference.dtype)
-        surprise[part] = np.einsum("ij,ij->i", difference, difference, dtype=float)
+        surprise[part] = np.einsum("ij,ij->i", difference, difference)
     if known.sum() > 1:
         # Their own mean was taken off; and t updates are t - 1 surprises.
         surprise *= known.sum() / (known.sum() - 1)

@@ -1,6 +1,6 @@
 """Algorithm 1: the two sides whose closest members are as unlike as possible."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,9 +66,19 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
 def single_sides(similarity: NDArray[np.floating]) -> Sides:
     """What is left of the maximum spanning tree without its weakest edge, in O(m²).
 
-    Prim's algorithm adds the clients to the tree from position 0 on, each by the strongest edge
-    that leads out of it. So it takes the weakest edge of all only when every client that a
-    stronger one could reach is in: the order up to there is one side, the rest the other.
+    Prim's algorithm takes the weakest edge of all only when every client that a stronger one could
+    reach is in: the order up to there is one side, the rest the other.
+    """
+    order, strength = spanned(similarity)
+    weakest = int(strength.argmin())
+    return as_sides(order[:weakest], order[weakest:])
+
+
+def spanned(similarity: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    """The maximum spanning tree by Prim's algorithm: whom it adds, and by how strong an edge.
+
+    From position 0 on, each by the strongest edge that leads out of those before; that of 0 is
+    infinite.
     """
     size = len(similarity)
     order, strength = np.zeros(size, int), np.full(size, np.inf)
@@ -81,8 +91,7 @@ def single_sides(similarity: NDArray[np.floating]) -> Sides:
         strength[step] = reach[nearest]
         taken[nearest] = -np.inf
         np.maximum(reach, similarity[nearest], out=reach)
-    weakest = int(strength.argmin())
-    return as_sides(order[:weakest], order[weakest:])
+    return order, strength
 
 
 def complete_sides(similarity: NDArray[np.floating]) -> Sides:
@@ -123,8 +132,10 @@ def certified_bipartition(points: Points) -> Bipartition:
     sample = np.sort(generator(0, "tree", size).choice(size, min(size, LARGE), replace=False))
     everyone, inside = np.arange(size), np.zeros(size, bool)
     inside[sample] = True
-    rows, columns = np.triu_indices(len(sample), 1)
-    edges = [(sample[rows], sample[columns], points.among(sample)[rows, columns])]
+    among = points.among(sample)
+    order, strengths = spanned(among)
+    nearest_before = [among[new, order[:i]].argmax() for i, new in enumerate(order[1:], 1)]
+    edges = [(sample[order[1:]], sample[order[nearest_before]], strengths[1:])]
     best: Bipartition | None = None
     looked = 0
 
@@ -147,6 +158,8 @@ def certified_bipartition(points: Points) -> Bipartition:
         bound = float(2.0 - tree.data[weakest])
         tree.data[weakest] = 0.0
         tree.eliminate_zeros()
+        if best is not None and best.alpha_cross - bound < ROUNDING:
+            return best
         side = connected_components(tree, directed=False)[1] == 0
         side = side if 2 * side.sum() <= size else ~side
         nearest(everyone[side], ~side)

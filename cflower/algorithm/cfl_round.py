@@ -11,22 +11,25 @@ inner clusters may go on learning.
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.moving import ASTRAY, Habit, Move, Moves, watch
+from cflower.algorithm.difference import Update
+from cflower.algorithm.merging import Join, alike_leaves
+from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.projection import Projection
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.projection import Projection, norm
 from cflower.algorithm.splits_on_trial import (
     also_trained,
     learned_on,
     put_off,
     still_on_trial,
 )
+from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh
 from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
 from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
@@ -35,26 +38,11 @@ Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
 
 
-class KnownUpdate(NamedTuple):
-    """The last update heard from a client."""
-
-    server_round: int
-    vector: Vector
-    """What is kept of Δ_i = θ_i − θ_c, see `Projection.keep`."""
-    norm: float
-    """‖Δ_i‖ over all trained entries."""
-    num_examples: float
-    origin: Vector
-    """What is kept of the θ_c it started from; one array for all clients of a round."""
-    share: float = 1.0
-    """How much of its weight counts."""
-
-
 class Reply(NamedTuple):
-    """What one client sent back in this round."""
+    """What came back from one client in this round."""
 
     client: str
-    update: Weights
+    update: Weights | Update
     """Δ_i = θ_i − θ_c, θ_i after its local training."""
     norm: float
     """‖Δ_i‖ over all trained entries."""
@@ -65,18 +53,10 @@ class Reply(NamedTuple):
     """How much of its weight counts."""
     probe: bool = False
     """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
-
-
-@dataclass(frozen=True)
-class CFLState:
-    """Everything the algorithm carries from one round to the next."""
-
-    tree: ParameterTree
-    known: Mapping[str, KnownUpdate] = field(default_factory=dict)
-    habits: Mapping[str, Habit] = field(default_factory=dict)
-    """How long each member's updates usually are."""
-    moves: tuple[Move, ...] = ()
-    """All that there were."""
+    kept: Vector | None = None
+    """What is kept of Δ_i, see `Projection.keep`, if that is known already."""
+    origin: Weights | None = None
+    """Of a late one: the model that it trained, which its cluster's was some rounds ago."""
 
 
 class RoundResult(NamedTuple):
@@ -87,6 +67,8 @@ class RoundResult(NamedTuple):
     """One a leaf that there was at the start of the round, then one a split on trial."""
     forks: Mapping[str, Fork]
     """The step of each unassigned client (Algorithm 4)."""
+    joins: Mapping[str, Join] = MappingProxyType({})
+    """Leaves that may be one, by the cluster above: the clients are to be asked."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +88,11 @@ class CFL:
     """Whether a member whose data change moves to another leaf, see `cflower.algorithm.moving`."""
     inner_interval: int = 0
     """Inner models are trained on in every so many-th round; 0: they are not."""
+
+    @property
+    def merging(self) -> bool:
+        """Whether leaves that keep apart no more are joined, see `cflower.algorithm.merging`."""
+        return self.moving and self.trial_rounds > 0
 
     def also_trains(self, tree: ParameterTree, client: str, server_round: int) -> Cluster | None:
         """The inner cluster whose model a client trains in this round beside its own, if any.
@@ -141,7 +128,7 @@ class CFL:
         replies : iterable of Reply
             At most one a client and model, in an order that does not depend on chance. Each is
             the result of training on ``state.tree.training_cluster(client)``, or on what
-            `also_trains` names.
+            `also_trains` names; a late one of what the former's model was some rounds ago.
         server_round : int
             Counted from 1.
         excluded : container of str
@@ -149,26 +136,32 @@ class CFL:
         """
         tree, known, forks = state.tree, dict(state.known), {}
         away: dict[str, Vector] = {}
+        above: dict[str, dict[str, Vector]] = {}
         walking = {move.client for move in state.moves}
         means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
         lengths: dict[str, list[float]] = {}
         origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
         for reply in replies:
             if reply.probe:
-                away[reply.client] = self._seen_of(reply.update)
+                away[reply.client] = self.projection.seen(self._kept(reply))
                 continue
             if reply.general:
                 means.add(reply.general, reply.update, self._weight(reply))
                 lengths.setdefault(reply.general, []).append(reply.norm)
+                if self.merging and not tree.clusters[reply.general].on_trial:
+                    seen = self.projection.seen(self._kept(reply))
+                    above.setdefault(reply.general, {})[reply.client] = seen
                 continue
-            start = tree.training_cluster(reply.client)
+            start, sent = tree.training_cluster(reply.client), reply.origin
+            moved = 0.0 if sent is None else norm(start.model.trained - sent.trained)
             heard = KnownUpdate(
                 server_round,
-                self.projection.keep(reply.update.trained),
+                self._kept(reply),
                 reply.norm,
                 reply.num_examples,
-                origins[start.name],
+                origins[start.name] if sent is None else self.projection.keep(sent.trained),
                 reply.share,
+                moved / (reply.norm or 1.0),
             )
             if reply.client in tree.unassigned:
                 if reply.client in walking:
@@ -177,7 +170,9 @@ class CFL:
                     tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
             else:
                 known[reply.client] = heard
-                means.add(start.name, reply.update, self._weight(heard))
+                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
+                scale = 1 / (1 + heard.staleness)
+                means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
         for leaf in tree.leaves:
             settled = [
@@ -208,8 +203,12 @@ class CFL:
                 decisions.append(still_on_trial(cluster, server_round, length, longest))
         after = CFLState(tree, known)
         if self.moving:
-            after = self._moved(state, tree, known, away, decisions, server_round)
-        return RoundResult(after, tuple(decisions), forks)
+            after = self._moved(state, after, away, decisions, server_round)
+        joins = {
+            name: self._join(name, *leaves, after.known)
+            for name, leaves in alike_leaves(after.tree, above).items()
+        }
+        return RoundResult(after, tuple(decisions), forks, joins)
 
     def _advance(
         self,
@@ -222,7 +221,11 @@ class CFL:
         server_round: int,
     ) -> tuple[Decision, list[Cluster]]:
         """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        heard_all = all(update.server_round == server_round for update in fresh.values())
+        # At rest is a model that those who train it leave where it is; late replies were to others.
+        timely = {name: update for name, update in fresh.items() if not update.staleness} or fresh
+        heard_all = len(timely) == len(fresh) and all(
+            update.server_round == server_round for update in timely.values()
+        )
         evidence = Evidence(
             cluster=leaf.name,
             server_round=server_round,
@@ -231,7 +234,7 @@ class CFL:
             vectors=tuple(self._seen(update) for update in fresh.values()),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if heard_all else self._mean(fresh)),
+            mean_norm=norm(mean.trained if heard_all else self._mean(timely)),
             rounds=np.array([update.server_round for update in fresh.values()], dtype=int),
         )
         if not len(mean.trained):
@@ -282,8 +285,7 @@ class CFL:
     def _moved(
         self,
         before: CFLState,
-        tree: ParameterTree,
-        known: dict[str, KnownUpdate],
+        after: CFLState,
         away: Mapping[str, Vector],
         decisions: list[Decision],
         server_round: int,
@@ -298,77 +300,49 @@ class CFL:
             Those about leaves that clients leave say so; that about the root changes if it is
             split by a member that changed.
         """
-        new = {
+        known = dict(after.known)
+        heard = {
             leaf.name: {
                 name: known[name]
                 for name in leaf.members
                 if name not in before.tree.unassigned
                 and name in known
                 and known[name].server_round == server_round
+                and not known[name].staleness  # updates of older models are of another length
             }
             for leaf in before.tree.leaves
         }
-        habits = dict(before.habits)
-        for name, updates in new.items():
-            habits |= watch(
-                habits, name, {client: update.norm for client, update in updates.items()}
-            )
-        moves = Moves(tree, habits, list(before.moves), server_round)
-        if tree.root.is_leaf:
-            self._open_root(moves, before, new[ROOT], decisions)
+        moves = Moves(after.tree, dict(before.habits), list(before.moves), server_round)
+        for leaf, updates in heard.items():
+            moves.watch(leaf, {client: update.norm for client, update in updates.items()})
+        if after.tree.root.is_leaf:
+            new = {name for name, habit in moves.habits.items() if habit.held == 1}
+            last = {name: self._seen(before.known[name]) for name in new & before.known.keys()}
+            now = {client: self._seen(update) for client, update in heard[ROOT].items()}
+            moves.part(before.tree.root, last, now, decisions)
         else:
-            for client, vector in away.items():
-                habit = habits.get(client)
-                if client in tree.unassigned:
-                    moves.step(client, vector)
-                elif habit and habit.held > 1 and habit.leaf == tree.leaf_of(client).name:
-                    moves.probed(client, vector)
-            for leaf in moves.tree.leaves:
-                moves.suspect(leaf)
+            moves.walk(away, before.habits)
         forget = getattr(self.criterion, "without", lambda memory, client: memory)
-        for move in moves.made[len(before.moves) :]:
-            known.pop(move.client, None)  # an update of a model that is not its own any more
-            home = moves.tree.clusters[move.origin]
-            home = replace(home, memory=forget(home.memory, move.client))
-            moves.tree = moves.tree.update(home)
-            for i, decision in enumerate(decisions):
-                if decision.cluster == move.origin:
-                    told = f"{decision.reason}; {move.client} moves to {move.target}"
-                    decisions[i] = replace(decision, reason=told)
+        for client in moves.leave(decisions, forget):
+            known.pop(client, None)  # an update of a model that is not its own any more
         return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
 
-    def _open_root(
-        self,
-        moves: Moves,
-        before: CFLState,
-        updates: Mapping[str, KnownUpdate],
-        decisions: list[Decision],
-    ) -> None:
-        """Part those that stand out for the second round from the others, who are at rest."""
-        changed, habits = {}, moves.habits
-        for client, update in updates.items():
-            if client not in habits:  # its update has no length
-                continue
-            if habits[client].held == 1 and client in before.known:
-                vectors = np.stack([self._seen(before.known[client]), self._seen(update)])
-                if cosine_similarity(vectors)[0, 1] > ASTRAY:  # the same way, only further
-                    habits[client] = habits[client]._replace(factor=0.0)
-            if habits[client].held > 1 and habits[client].factor:
-                changed[client] = self._seen(update)
-        stay = {
-            name: self._seen(new)
-            for name, new in updates.items()
-            if name not in habits or not habits[name].held
-        }
-        if not changed or not stay:
-            return
-        moves.open_root(before.tree.root, stay, changed)
-        children = moves.tree.root.children
-        sides = tuple(moves.tree.clusters[child].members for child in children)
-        reason = f"{' and '.join(changed)} changed"
-        decisions[0] = replace(
-            decisions[0], outcome=Outcome.SPLIT, sides=sides, children=children, reason=reason
+    def _join(
+        self, name: str, first: Cluster, second: Cluster, known: Mapping[str, KnownUpdate]
+    ) -> Join:
+        """Both leaves as one, with the mean of their models."""
+        mean = WeightedMean({name: first.model})
+        for leaf in (first, second):
+            weight = sum(self._weight(known[c]) for c in leaf.members if c in known)
+            mean.add(name, leaf.model, weight)
+        common = replace(
+            first,
+            name=name,
+            members=in_order((*first.members, *second.members)),
+            model=self.as_sent(mean.mean(name)),
+            memory=self.criterion.inherit(first.memory),
         )
+        return Join((first.name, second.name), common)
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update."""
@@ -405,41 +379,12 @@ class CFL:
         """The part of an update that similarity sees, shape (k,)."""
         return self.projection.seen(known.vector)
 
-    def _seen_of(self, update: Weights) -> Vector:
-        """The same of an update that is not kept."""
-        return self.projection.seen(self.projection.keep(update.trained))
+    def _kept(self, reply: Reply) -> Vector:
+        if reply.kept is not None:
+            return reply.kept
+        return self.projection.keep(np.asarray(reply.update.trained))
 
 
 def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
     """Sort key of a side: its first client, so that children's names do not depend on chance."""
     return min(natural_order(name) for name in side)
-
-
-def is_fresh(known: KnownUpdate | None, born: int, here: Vector) -> bool:
-    """Whether a member's last known update still speaks about its cluster's model.
-
-    It does when it was computed after the cluster was born, and the model has since moved by
-    no more than the update's own length. This is what "heard from since the model last moved
-    far" means; it has no unit, so it needs no setting.
-
-    Parameters
-    ----------
-    known : KnownUpdate or None
-    born : int
-        The round whose end made the cluster.
-    here : ndarray
-        What is kept of the cluster's model now.
-    """
-    if known is None or known.server_round <= born:
-        return False
-    return known.origin is here or norm(here - known.origin) <= known.norm
-
-
-def norm(vector: Vector) -> float:
-    """Euclidean norm as a plain number; infinite where the precision does not hold it.
-
-    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
-    (5.0, inf)
-    """
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector))

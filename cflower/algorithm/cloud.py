@@ -20,11 +20,10 @@ from cflower.algorithm.similarity import (
     Gram,
     Points,
     Similarities,
-    blocks,
     cosine_similarity,
+    marks_of,
     weighted_sum,
 )
-from cflower.seeding import generator
 
 SURE = 9.0
 """Squared: two parts must be three standard errors of their distance apart to have one."""
@@ -152,11 +151,8 @@ def distinct(points: NDArray[Any], members: NDArray[np.intp]) -> tuple[NDArray[n
     >>> distinct(points, np.arange(5))
     (array([0, 1, 3, 4]), array([0, 1, 0, 2, 3], dtype=int32))
     """
-    # Copies are equal to the last bit. So are sums of all bits, each times a random number.
-    bits = np.ascontiguousarray(points).view(f"u{points.dtype.itemsize}")
-    key = generator(0, "distinct").integers(2**64, size=bits.shape[1], dtype=np.uint64)
-    sums = np.concatenate([np.einsum("ij,j->i", bits[part], key) for part in blocks(*bits.shape)])
-    _, first, which = np.unique(sums[members], return_index=True, return_inverse=True)
+    # Copies are equal to the last bit.
+    _, first, which = np.unique(marks_of(points)[members], return_index=True, return_inverse=True)
     copied = np.bincount(which)[which] > 1
     if 2 * copied.sum() > len(members):
         return members, np.arange(len(members), dtype=np.int32)

@@ -16,15 +16,15 @@ processor's cache. Two entries fall on one place with probability 1/k if they ar
 stretches, and never if they are of the same one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.difference import BLOCK, Difference, Presumed, Vector
 from cflower.seeding import generator
-
-Vector = NDArray[np.floating]
 
 SIGNS = np.array([-1, 1], np.float32)
 STATE_BUDGET = 2 * 10**9
@@ -133,14 +133,78 @@ class Projection:
         halves = np.where(self.mask, vector, 0), np.where(self.mask, 0, vector)
         return np.concatenate([self._sketch(half) for half in halves])
 
+    def measure(
+        self, updates: Sequence[Vector | Difference], weights: Sequence[float]
+    ) -> list[tuple[float, Vector]]:
+        """The Euclidean norm of each update and what is kept of it.
+
+        Those of one model that are no copies are looked at in one pass, which also sums them, see
+        `Presumed`. A norm is infinite, or NaN, where its precision does not hold it.
+
+        Parameters
+        ----------
+        updates : sequence of ndarray or Difference, shape (d,)
+            All of the same kind, and of the same model.
+        weights : sequence of float
+            What each will count for if nothing speaks against it.
+        """
+        together = [update for update in updates if isinstance(update, Difference)]
+        if self.keeps_all or self.mask is not None or not together:
+            wholes = [np.asarray(update) for update in updates]
+            return [(norm(whole), self.keep(whole)) for whole in wholes]
+        # Loads for half a second; a client never gets here, and starts anew for every message.
+        from scipy.linalg.blas import saxpy
+
+        squares = np.zeros(len(together), np.float32)
+        turned = np.zeros((len(together), 2 * self.length), np.float32)
+        presumed = Presumed(np.zeros(self.num_trained, np.float32), tuple(weights))
+        buffer = np.empty(self._width, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, self.num_trained, self._width):
+                total = presumed.total[start : start + self._width]
+                block, signs = buffer[: len(total)], self._signs_from(start)[: len(total)]
+                for i, update in enumerate(together):
+                    update.put(start, block)
+                    squares[i] += block.dot(block)
+                    saxpy(block, total, a=weights[i])  # in place
+                    block *= signs
+                    self._turn(start, block, turned[i])
+            norms, kept = np.sqrt(squares), turned[:, : self.length] + turned[:, self.length :]
+        for update in together:
+            update.presumed = presumed
+        return list(zip(norms.tolist(), kept, strict=True))
+
+    @cached_property
+    def _width(self) -> int:
+        """Of the blocks that are looked at together: whole stretches, whose signs are drawn."""
+        return self.length * next(
+            n for n in (8, 4, 2, 1) if n * self.length <= max(BLOCK, self.length)
+        )
+
+    def _signs_from(self, start: int) -> NDArray[np.float32]:
+        return self._signs[start % (AT_ONCE * self.length) :]
+
     def _sketch(self, vector: Vector) -> Vector:
         turned = np.zeros(2 * self.length, vector.dtype)
-        places = zip(self._shifts, self._turns, strict=True)
-        for start in range(0, len(vector), len(self._signs)):
-            part = vector[start : start + len(self._signs)]
-            signed = part * self._signs[: len(part)]
-            for first in range(0, len(signed), self.length):
-                stretch, (shift, turn) = signed[first : first + self.length], next(places)
-                place = turned[shift : shift + len(stretch)]
-                (np.add if turn > 0 else np.subtract)(place, stretch, out=place)
+        for start in range(0, len(vector), self._width):
+            part = vector[start : start + self._width]
+            self._turn(start, part * self._signs_from(start)[: len(part)], turned)
         return turned[: self.length] + turned[self.length :]
+
+    def _turn(self, start: int, signed: Vector, turned: Vector) -> None:
+        """Add stretches to their places."""
+        for first in range(0, len(signed), self.length):
+            stretch, number = signed[first : first + self.length], (start + first) // self.length
+            shift = self._shifts[number]
+            place = turned[shift : shift + len(stretch)]
+            (np.add if self._turns[number] > 0 else np.subtract)(place, stretch, out=place)
+
+
+def norm(vector: Vector) -> float:
+    """Euclidean norm as a plain number; infinite where the precision does not hold it.
+
+    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
+    (5.0, inf)
+    """
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector))

@@ -262,20 +262,24 @@ class ParameterTree:
         """
         similarities = {}
         for child in self.clusters[name].children:
-            alike = cosines_to(vector, list(self.clusters[child].edge.values()))
-            similarities[child] = float(alike.max())
+            if edge := self.clusters[child].edge:  # not of a leaf that was joined to another
+                similarities[child] = float(cosines_to(vector, list(edge.values())).max())
         return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
 
     def assign_step(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:
         """Take a unassigned client one level down by its update of the model it was sent."""
         fork = self.fork(self.unassigned[client], vector)
+        return self.descended(client, fork.child), fork
+
+    def descended(self, client: str, branch: str) -> "ParameterTree":
+        """An unassigned client one level further down, in this branch."""
         unassigned = {who: where for who, where in self.unassigned.items() if who != client}
-        child = self.clusters[fork.child]
+        child = self.clusters[branch]
         if not child.is_leaf:
             unassigned[client] = child.name
         below = [leaf for leaf in self.ends if leaf.name.startswith(f"{child.name}.")]
         leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
-        return self._settle(client, leaf.name, unassigned), fork
+        return self._settle(client, leaf.name, unassigned)
 
     def called_back(self, client: str, name: str) -> "ParameterTree":
         """A member whose place is no longer certain: it walks down from an inner cluster again."""

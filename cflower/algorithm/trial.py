@@ -35,7 +35,7 @@ class Trial(NamedTuple):
     """The trial of one split."""
 
     began: int
-    """The round of the split."""
+    """The round of the split; where its leaves were joined later, that of their joining."""
     until: int
     """The round at whose end the clients judge."""
     parts: tuple[tuple[str, ...], ...]
@@ -218,7 +218,7 @@ def not_again(
 
     It waits `WAIT` times as long as the trial took: so trials that fail take up a fifth of the
     rounds at most. The same parts, of the same members, wait until there have been twice as many
-    rounds as when they were taken back.
+    rounds as when they were taken back. Parts that had become one later on keep nobody waiting.
 
     Parameters
     ----------
@@ -230,6 +230,8 @@ def not_again(
     """
     wanted = {frozenset(side) for side in sides}
     for trial in undone:
+        if trial.began == trial.until:
+            continue
         again = trial.until + WAIT * (trial.until - trial.began)
         if wanted == {frozenset(part) for part in trial.parts}:
             again = max(again, 2 * trial.until)

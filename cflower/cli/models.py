@@ -12,10 +12,12 @@ from rich.text import Text
 from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
+from cflower.federation.told import listed
 from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:
     from cflower.saved.assign import Assignment, Level
+    from cflower.saved.unlabelled import Recognition
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
@@ -28,6 +30,9 @@ def assign(
         Path | None,
         typer.Option(help="The newcomer's folder: images by class, Parquet, CSV or NPZ; or:"),
     ] = None,
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="With --data: by the inputs alone, if they tell.")
+    ] = False,
     app: Annotated[
         str, typer.Option(help="Of any other app's run: its ClientApp, package.module:name.")
     ] = "",
@@ -41,13 +46,27 @@ def assign(
     """Find the model for a client that was not there (Algorithm 4), without sending anything.
 
     At every split it trains from the model that was split, as the run's clients did, and goes to
-    the side that holds the update most like its own.
+    the side that holds the update most like its own. Without labels it goes by how sure the
+    clusters' models are of its inputs, and says so where these do not tell.
     """
     folder = find_run(runs.expanduser(), run)
-    from cflower.saved.assign import assign as place  # loads PyTorch
-
     console = Console(highlight=False)
     waiting = Console(stderr=as_json)
+    if unlabelled:
+        if app or data is None:
+            raise ConfigError(
+                "Got --unlabelled without --data: of another app's run only newcomers with labels "
+                "can be assigned."
+            )
+        from cflower.saved.unlabelled import assign_unlabelled  # loads PyTorch
+
+        with waiting.status("Starting") as status:
+            told = assign_unlabelled(
+                folder, data.expanduser(), say=status.update, seed_file=seed_file
+            )
+        return print_recognition(console, folder.name, told, as_json)
+    from cflower.saved.assign import assign as place  # loads PyTorch
+
     with waiting.status("Starting") as status:
         found = place(
             folder,
@@ -63,8 +82,12 @@ def assign(
     for sentence in sentences(found):
         console.print(sentence, soft_wrap=True, markup=False)
     if found.stranger_at is None:
-        command = f"cflower export {folder.name} --cluster {found.cluster}"
-        console.print(f"As a file: {command}", soft_wrap=True, markup=False)
+        console.print(as_file(folder.name, found.cluster), soft_wrap=True, markup=False)
+
+
+def as_file(run: str, cluster: str) -> str:
+    """How to have a cluster's model."""
+    return f"As a file: cflower export {run} --cluster {cluster}"
 
 
 def export(
@@ -200,6 +223,70 @@ def figure(level: "Level", found: "Assignment") -> str:
     """A model's leading metric, as far as the newcomer measured it."""
     value = level.metrics.get(found.metric.name)
     return "-" if value is None else f"{value:.4f}"
+
+
+def print_recognition(console: Console, run: str, found: "Recognition", as_json: bool) -> None:
+    """What is found of a newcomer without labels."""
+    if as_json:
+        return print(json.dumps(recognition_record(found), indent=1))
+    table = Table(title=f"how sure the models are of {found.num_examples} examples without labels")
+    table.add_column("cluster")
+    table.add_column("clients", justify="right")
+    table.add_column("entropy, nats", justify="right")
+    table.add_column("usual there", justify="right")
+    table.add_column("its labels lead")
+    table.add_column("probability", justify="right")
+    ways = {True: "there", False: "elsewhere", None: "-"}
+    for leaf in found.candidates:
+        usual = "-" if leaf.usual is None else f"{leaf.usual:.3f}"
+        figures = (f"{leaf.entropy:.3f}", usual, ways[leaf.confirmed], f"{leaf.probability:.1%}")
+        table.add_row(leaf.cluster, str(leaf.members), *figures)
+    console.print(table)
+    console.print(recognition_sentence(found), soft_wrap=True, markup=False)
+    if found.in_question:
+        console.print(as_file(run, found.cluster), soft_wrap=True, markup=False)
+
+
+def recognition_record(found: "Recognition") -> dict[str, Any]:
+    """What is found of a newcomer without labels, as JSON has it."""
+    steps = found.cluster.split(".")
+    return {
+        "cluster": found.cluster,
+        "stranger": found.outcome == "resembles nobody",
+        "outcome": found.outcome,
+        "in_question": found.in_question,
+        "num_examples": found.num_examples,
+        "path": [{"cluster": ".".join(steps[: i + 1])} for i in range(len(steps))],
+        "leaves": [leaf._asdict() for leaf in found.candidates],
+    }
+
+
+def recognition_sentence(found: "Recognition") -> str:
+    """What the inputs of a newcomer say."""
+    nearest = found.candidates[0]
+    if found.outcome == "placed":
+        return (
+            f"The newcomer belongs to cluster {found.cluster} (probability "
+            f"{nearest.probability:.1%}), as far as its inputs tell."
+        )
+    common = f"cluster {found.cluster}" + (", that of all clients" * (found.cluster == "0"))
+    if found.outcome == "resembles nobody":
+        why = (
+            f"is less sure of its examples (entropy {nearest.entropy:.3f} nats) than of its "
+            f"clients' ({nearest.usual:.3f})"
+            if nearest.confirmed and nearest.usual is not None
+            else "gives labels with which Algorithm 4 leads elsewhere"
+        )
+        return (
+            f"The newcomer resembles nobody: even the model that knows it best, that of cluster "
+            f"{nearest.cluster}, {why}. Labels would tell more (leave out --unlabelled); until "
+            f"then there is the model of {common}."
+        )
+    return (
+        f"Which of the clusters {listed(found.in_question)} the newcomer belongs to cannot be "
+        f"told without labels: its inputs are as usual in any of them. Label some and leave out "
+        f"--unlabelled; until then there is the model of {common}."
+    )
 
 
 def add_to(app: typer.Typer) -> None:

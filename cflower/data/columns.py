@@ -27,7 +27,7 @@ SHOWN = 20
 class Roles:
     """Which column is what, by name; empty: found by its type or by a usual name.
 
-    The last two say how the inputs are read.
+    The last three say how the rows are read.
 
     Attributes
     ----------
@@ -40,6 +40,8 @@ class Roles:
         Of texts: one of `cflower.data.options.TOKENS`; empty: of words, if there are texts.
     series_channels : int
         Of rows of numbers that are a time series: how many belong to one moment; else 0.
+    unlabelled : bool
+        Labels are not looked at, and need not be there.
     """
 
     label: str = ""
@@ -49,6 +51,7 @@ class Roles:
     topic: str = ""
     tokens: str = ""
     series_channels: int = 0
+    unlabelled: bool = False
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -131,18 +134,24 @@ def _double(names: list[str]) -> bool:
 def label_column(table: Table, roles: Roles) -> str:
     """Name of the label column: the wanted one, else the first with classes, else a usual name.
 
+    Empty if there is none and none is needed.
+
     Raises
     ------
     DataError
         If there is none; names the columns found.
     """
+    usual = (roles.label,) if roles.label else (*table.classes, *LABEL_COLUMNS)
+    found = [name for name in usual if name in table.columns]
+    if roles.unlabelled and not found:
+        return ""
     if roles.label:
         return table.find(roles.label, "label-column")
-    found = [name for name in (*table.classes, *LABEL_COLUMNS) if name in table.columns]
     if not found:
         raise DataError(
             f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
-            "column with label-column, or put the images into one folder per class."
+            "column with label-column, or put the images into one folder per class; only cflower "
+            "assign --unlabelled does without."
         )
     return next((name for name in found if name not in roles.told), found[0])
 

@@ -64,7 +64,8 @@ def _arrays(file: Path, roles: Roles) -> dict[str, NDArray[Any]]:
         with np.load(file) as archive:  # no pickles: those could run code
             there = list(archive)
             wanted = {x: _named(there, roles.inputs, INPUTS, "input-columns", file)}
-            wanted[y] = _named(there, roles.label, LABELS, "label-column", file)
+            if not roles.unlabelled:
+                wanted[y] = _named(there, roles.label, LABELS, "label-column", file)
             wanted |= {name: name for name in roles.told if name in there}
             arrays = {column: archive[name] for column, name in wanted.items()}
     except DataError:
@@ -74,7 +75,8 @@ def _arrays(file: Path, roles: Roles) -> dict[str, NDArray[Any]]:
             f"{file} cannot be read ({first_line(error)}): write it with "
             "numpy.savez(file, x=..., y=...), without arrays of objects."
         ) from None
-    inputs, labels = arrays[x], arrays[y]
+    inputs = arrays[x]
+    labels = arrays.setdefault(y, np.zeros(len(inputs) if inputs.ndim else 0, np.int64))
     if inputs.dtype.kind not in "buif" or not 2 <= inputs.ndim <= 4 or 0 in inputs.shape[1:]:
         raise DataError(
             f"{file} has inputs of shape {inputs.shape} and type {inputs.dtype}: expected numbers "

@@ -1,4 +1,4 @@
-"""A preview of a client's data for the report: how many of each class, and a few small images."""
+"""A preview of a client's data for the report: how many of each class, and what they look like."""
 
 from typing import Any
 
@@ -11,6 +11,10 @@ SAMPLES = 5
 LARGEST_SIDE = 28
 """Pixels; larger images are thinned out."""
 MOST_CLASSES = 200
+MOST_POINTS = 50
+"""Of a mean curve; longer ones are thinned out."""
+MOST_NUMBERS = 20_000
+"""Of all mean curves together."""
 
 
 def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int] | bytes]:
@@ -27,13 +31,18 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     dict
         ``label_counts`` by class, unless there are very many classes; for images also
         ``sample_images`` (bytes in the order n, height, width, channels), ``sample_shape``
-        (height, width, channels) and ``sample_labels``.
+        (height, width, channels) and ``sample_labels``; for time series and tables
+        ``mean_examples`` and ``mean_shape``, see `mean_examples`.
 
     Examples
     --------
     >>> two = Examples(np.ones((2, 3), np.float32), np.array([1, 1]), ("a", "b"))
-    >>> preview(two)
-    {'label_counts': [0, 2]}
+    >>> told = preview(two)
+    >>> told["label_counts"], told["mean_shape"]
+    ([0, 2], [1, 3])
+    >>> text = Examples(np.ones((2, 3), np.float32), np.ones((2, 3), int), ("a", "b"))
+    >>> preview(text)
+    {'label_counts': [0, 6]}
     """
     told: dict[str, list[int] | bytes] = {}
     if examples.num_classes <= MOST_CLASSES:
@@ -44,7 +53,35 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
         told["sample_images"] = images.tobytes()
         told["sample_shape"] = list(images.shape[1:])
         told["sample_labels"] = [int(label) for label in examples.labels[chosen]]
+    # Texts have a label for every token; means of tokens say nothing.
+    if pictures and len(examples.input_shape) < 3 and examples.labels.ndim == 1:
+        means = mean_examples(examples)
+        if means.size <= MOST_NUMBERS:
+            told["mean_examples"] = means.tobytes()
+            told["mean_shape"] = list(means.shape[1:])
     return told
+
+
+def mean_examples(examples: Examples) -> NDArray[np.float16]:
+    """The mean example of each class, shape (classes, channels, points).
+
+    Of inputs with one axis or two. NaN for a class of fewer than two examples, so that no single
+    one is shown.
+
+    >>> two = Examples(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1]), ("a", "b"))
+    >>> mean_examples(two)
+    array([[[nan, nan]],
+    <BLANKLINE>
+           [[ 2.,  3.]]], dtype=float16)
+    """
+    series = examples.inputs.reshape(len(examples), -1, examples.input_shape[-1])
+    series = series[:, :, :: -(-series.shape[2] // MOST_POINTS)]
+    means = np.full((examples.num_classes, *series.shape[1:]), np.nan, np.float16)
+    for label in range(examples.num_classes):
+        mine = series[examples.labels == label]
+        if len(mine) > 1:
+            means[label] = mine.mean(0).clip(-6e4, 6e4)
+    return means
 
 
 def counts_of(examples: Examples) -> list[int]:

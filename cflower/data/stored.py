@@ -65,7 +65,8 @@ class Stored:
             If it has no labels or inputs, or lacks a column that `roles` names.
         """
         label = label_column(table, roles)
-        labels, names = labels_of(table, label)
+        nothing = np.zeros(len(table), np.int64), ("",)
+        labels, names = nothing if roles.unlabelled else labels_of(table, label)
         if roles.group:
             table.find(roles.group, "group-column")
         inputs = input_columns(table, roles, label)

@@ -2,21 +2,24 @@
 
 A client that told ``evaluates-way`` in the roll call gets all these models in one message, because
 choosing among them and averaging their predictions needs them together. Any other gets Flower's
-plain evaluate messages, with its own cluster's model and with θ*_root.
+plain evaluate messages, with its own cluster's model and with θ*_root. A client that told
+``tells-entropies`` gets a few other leaves' models too, and tells how sure all these are of its
+examples: by that newcomers without labels are placed, see `cflower.algorithm.recognition`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle, islice
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFLState
-from cflower.algorithm.tree import Cluster
+from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS
 from cflower.federation.failures import ExchangeOutcome, fault_of
@@ -28,6 +31,7 @@ from cflower.federation.replies import (
     ClientMetrics,
     as_record,
     first_line,
+    is_finite,
     read_record,
 )
 from cflower.federation.reports import ClientResult, FinalReport
@@ -40,6 +44,12 @@ MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
 BEST_CLUSTER = "best-cluster"
 """Key in the `FACTS` of the answer: the cluster whose model is the best."""
+OTHER = "other "
+"""In a message `WAY`, before the name of a leaf that is not the client's own."""
+ENTROPIES = "entropies"
+"""Key of a MetricRecord in the answer: by leaf, the mean entropy of its model's predictions."""
+MOST_OTHERS = 3
+"""Leaves whose models a client is sent beside its own: what the last message costs is bounded."""
 Paths = Mapping[str, tuple[Cluster, ...]]
 """Each client's clusters from the most general to its leaf."""
 
@@ -84,7 +94,8 @@ class FinalEvaluation:
         members = set(tree.root.members)
         paths = {client: tree.path_of(client) for client in clients if client in members}
         at_once = {c for c in paths if len(paths[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
-        results = self._ask_at_once({c: path for c, path in paths.items() if c in at_once})
+        telling = {c for c in at_once if facts[c].get("tells-entropies")}
+        results = self._ask_at_once({c: paths[c] for c in paths if c in at_once}, telling)
         results |= self._ask_in_turn({c: path for c, path in paths.items() if c not in at_once})
         return {client: results[client] for client in paths if client in results}
 
@@ -107,9 +118,13 @@ class FinalEvaluation:
         }
         return Measured(report.served, {c: RecordDict({"metrics": r}) for c, r in told.items()})
 
-    def _ask_at_once(self, paths: Paths) -> dict[str, ClientResult]:
-        """One message each, with all models on the path."""
-        models = {client: {c.name: c for c in path} for client, path in paths.items()}
+    def _ask_at_once(self, paths: Paths, telling: Collection[str]) -> dict[str, ClientResult]:
+        """One message each, with all models on the path, and for some with other leaves'."""
+        others = other_leaves(self.state.tree)
+        models = {
+            client: (others[client] if client in telling else {}) | {c.name: c for c in path}
+            for client, path in paths.items()
+        }
         results = {}
         for client, message in self.messenger.by_client(self._replies(models, WAY)):
             try:
@@ -138,7 +153,23 @@ class FinalEvaluation:
         best_cluster = str(facts.get(BEST_CLUSTER))
         if best_cluster not in read:
             raise BadReplyError(f"says {BEST_CLUSTER}={best_cluster!r}, not on its way")
-        return self._result(client, read, facts, best, ensemble, best_cluster)
+        result = self._result(client, read, facts, best, ensemble, best_cluster)
+        return replace(result, entropies=self._entropies(content))
+
+    def _entropies(self, content: RecordDict) -> dict[str, float]:
+        """What a client told of leaves that there are."""
+        record, clusters = content.get(ENTROPIES), self.state.tree.clusters
+        if not isinstance(record, MetricRecord):
+            return {}
+        return {
+            name: float(nats)
+            for name, nats in record.items()
+            if name in clusters
+            and clusters[name].is_leaf
+            and not isinstance(nats, list)
+            and is_finite(nats)
+            and nats >= 0
+        }
 
     def _ask_in_turn(self, paths: Paths) -> dict[str, ClientResult]:
         """Plain evaluate messages: first with the leaf's model, then with the most general."""
@@ -202,3 +233,19 @@ class FinalEvaluation:
         if died := answers.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in answers.problems.items()}
+
+
+def other_leaves(tree: ParameterTree) -> dict[str, dict[str, Cluster]]:
+    """For every client the leaves to compare its own with, by their keys in the message.
+
+    All others, but no more than `MOST_OTHERS`: the members of a leaf take turns, so that together
+    they are sent as many different ones as can be.
+    """
+    chosen, leaves = {}, tree.leaves
+    for own in leaves:
+        others = [leaf for leaf in leaves if leaf.name != own.name]
+        turns = cycle(others)
+        for client in own.members:
+            theirs = islice(turns, min(MOST_OTHERS, len(others)))
+            chosen[client] = {f"{OTHER}{leaf.name}": leaf for leaf in theirs}
+    return chosen

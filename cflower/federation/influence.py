@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.cfl_round import KnownUpdate
+from cflower.algorithm.difference import Update
+from cflower.algorithm.state import KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.federation.layout import Layout
 from cflower.federation.replies import TrainReply
@@ -24,11 +25,15 @@ LONGEST = 2.0
 MOST = 3.0
 """Usual clients that one may count for. A fifth of the clients, all at this limit, have three
 sevenths of the pull: the others still have their way."""
-LARGEST_SHARE = 1 / 4
-"""Of the pull of a round, for any one client that pulls harder than a usual one."""
+AMONG = 9
+"""In a small cluster nobody has a larger part of a round's pull than one that counts for the most
+has among so many usual ones: with `MOST` a quarter. The equal part is always allowed."""
 NO_LIMIT = 1e300
 TOLD = 0.5
 """Who counts for less than this share of what it claims is told of."""
+FAR_LESS, LASTING = 0.03, 10
+"""Less than this share of what it claims, or so many rounds in a row, is worth a warning. An honest
+group of its own counts for 0.04 or more of it, and is split off within seven rounds (measured)."""
 
 
 class Admitted(NamedTuple):
@@ -228,7 +233,7 @@ class Influence:
             return None
         clipped = self._longest / times if times > self._longest else 1.0
         together = sum(others.pulls[name] for name in others.now)
-        a_share = together * LARGEST_SHARE / (1 - LARGEST_SHARE) or NO_LIMIT
+        a_share = together * self._most / AMONG or NO_LIMIT
         limit = min(self._most * usual.pull, max(usual.pull, a_share))
         pull = company.pulls[answer.client] * clipped
         share = limit / pull if 0 < limit < pull and self._most < NO_LIMIT else 1.0
@@ -239,18 +244,20 @@ class Influence:
         if clipped * share < TOLD:
             self.lowered[answer.client] = clipped * share
         trained, carried = answer.update
-        update = Weights(
-            trained * trained.dtype.type(clipped) if clipped < 1 else trained,
-            self._bounded(carried, company.carried[answer.client], self._most * usual.carried),
-        )
-        return Admitted(answer._replace(update=update), share)
+        carried = self._bounded(carried, company.carried[answer.client], self._most * usual.carried)
+        if clipped < 1:
+            trained, answer = (
+                np.asarray(trained) * trained.dtype.type(clipped),
+                answer._replace(kept=None),
+            )
+        return Admitted(answer._replace(update=Update(trained, carried)), share)
 
     @property
     def _places(self) -> list[slice]:
         """Where the arrays lie that are not trained."""
         return [entry.place for entry in self._layout.entries if not entry.trained]
 
-    def _carried(self, update: Weights) -> NDArray[np.floating]:
+    def _carried(self, update: Weights | Update) -> NDArray[np.floating]:
         """The length of every array's update that is not trained."""
         return np.array([np.linalg.norm(update.carried[place]) for place in self._places])
 

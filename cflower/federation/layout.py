@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from cflower.algorithm.cfl_round import norm
+from cflower.algorithm.difference import SMALL, Difference, Update
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import ConfigError, FederationError
@@ -100,6 +100,11 @@ class Layout:
         """d, the length of the trained vector."""
         return sum(e.place.stop - e.place.start for e in self.entries if e.trained)
 
+    @property
+    def num_carried(self) -> int:
+        """The length of the vector of entries that are not trained."""
+        return sum(e.place.stop - e.place.start for e in self.entries if not e.trained)
+
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
         """Which trained entries a comma-separated list of key patterns names; None: all.
 
@@ -133,41 +138,41 @@ class Layout:
         BadArraysError
             For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
         """
-        weights = self._empty()
+        weights = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
         for entry, values in self._read(arrays):
             check_finite(entry, values)
             part_of(weights, entry)[:] = values.reshape(-1)
         return weights
 
-    def update(self, arrays: ArrayRecord, origin: Weights) -> tuple[Weights, float]:
-        """Δ_i = θ_i − θ_c of a model that came from outside, and ‖Δ_i‖ over its trained entries.
+    def update(self, arrays: ArrayRecord, origin: Weights) -> Update:
+        """Δ_i = θ_i − θ_c of a model that came from outside.
 
-        The norm is infinite where its precision does not hold it.
+        Whether its trained entries are finite its norm tells, in a fraction of the time; if that is
+        not, ask `check`.
 
         Raises
         ------
         BadArraysError
             As `weights`.
         """
-        update = self._empty()
+        learned, carried = [], np.empty(self.num_carried)
         with np.errstate(over="ignore", invalid="ignore"):
             for entry, values in self._read(arrays):
-                # The norm tells of the others, in a fraction of the time.
                 if not entry.trained or values.dtype != entry.dtype:
                     check_finite(entry, values)
-                old = part_of(origin, entry)
-                np.subtract(values.reshape(-1), old, out=part_of(update, entry))
-        length = norm(update.trained)
-        if not np.isfinite(length):
-            for entry, values in self._read(arrays):
-                check_finite(entry, values)
-        return update, length
+                if entry.trained:
+                    learned.append(values)
+                else:
+                    old = origin.carried[entry.place]
+                    np.subtract(values.reshape(-1), old, out=carried[entry.place])
+            trained = Difference(learned, origin.trained)
+            small = len(trained) <= SMALL or self.dtype != np.float32
+            return Update(np.asarray(trained) if small else trained, carried)
 
-    def _empty(self) -> Weights:
-        ends = {kind: 0 for kind in (True, False)}
-        for entry in self.entries:
-            ends[entry.trained] = max(ends[entry.trained], entry.place.stop)
-        return Weights(np.empty(ends[True], self.dtype), np.empty(ends[False]))
+    def check(self, arrays: ArrayRecord) -> None:
+        """Raise `BadArraysError` for what is not finite."""
+        for entry, values in self._read(arrays):
+            check_finite(entry, values)
 
     def _read(self, arrays: ArrayRecord) -> Iterator[tuple[Entry, NDArray[Any]]]:
         """The values of every entry, of the right shape and kind."""

@@ -1,23 +1,35 @@
 """Messages out and replies back: which client gets which model, and who said what."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from logging import WARNING
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from logging import INFO, WARNING
 from typing import NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.tree import Cluster
-from cflower.federation.exchange import Exchange
+from cflower.federation.exchange import FOR_ALL, Closing, Exchange
 from cflower.federation.failures import Fault, Problem, fault_of
-from cflower.federation.influence import MOST, TOLD
+from cflower.federation.influence import FAR_LESS, LASTING, MOST, TOLD
 from cflower.federation.layout import Layout
 from cflower.federation.plausible import Range, counted
 from cflower.federation.replies import BadReplyError, ClientMetrics, read_metrics
 from cflower.federation.roll_call import RollCall
 from cflower.federation.told import line, listed
 from cflower.ordering import in_order
+
+OUTSTANDING = (
+    "Client(s) %s count for less than they claim, down to %.2g of it: their updates are longer, or "
+    "their examples more, than is usual in their clusters, and nobody counts for more than %g "
+    "usual clients. So it is with a group of its own until it is split off."
+)
+FAR_ABOVE = (
+    "Client(s) %s count for far less than they claim, or less for long, down to %.2g of it: their "
+    "updates or numbers of examples are far above what is usual in their clusters, and nobody "
+    "counts for more than %g usual clients. If you know that they are honest, raise max-influence."
+)
 
 
 class Keys(NamedTuple):
@@ -35,6 +47,18 @@ class Measured(NamedTuple):
     contents: dict[str, RecordDict]
 
 
+class Asked(NamedTuple):
+    """A message to a client, as far as a late reply to it needs it."""
+
+    client: str
+    server_round: int
+    cluster: str
+    """Whose model it was sent."""
+    arrays: ArrayRecord
+    """That model."""
+    node: int = 0
+
+
 class ClientMessenger:
     """Sends messages to clients by name and attributes replies to clients.
 
@@ -48,15 +72,24 @@ class ClientMessenger:
     ----------
     problems : dict of str to Problem
         Why a client's reply was set aside or did not come, since `drain_problems` was last called.
+    outstanding : dict of str to Asked
+        By message id: to whom a round was closed before they answered. The reply may still come;
+        past its time to live the grid itself answers with an error.
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
         self._roll_call, self.keys = roll_call, keys
-        self._recipients: dict[str, int] = {}
-        self._models: dict[str, str] = {}
+        self._asked: dict[str, Asked] = {}
+        self.outstanding: dict[str, Asked] = {}
         self.problems: dict[str, Problem] = {}
-        self._lowered: set[str] = set()
+        self._lowered_for: Counter[str] = Counter()
+        self._told_of: dict[int, set[str]] = {INFO: set(), WARNING: set()}
         self._dropped: set[tuple[str, str]] = set()
+
+    @property
+    def busy(self) -> dict[str, int]:
+        """Who still owes a reply, and to which round."""
+        return {asked.client: asked.server_round for asked in self.outstanding.values()}
 
     def messages(
         self,
@@ -98,20 +131,38 @@ class ClientMessenger:
         return messages
 
     def exchange(
-        self, grid: Grid, messages: Iterable[Message], timeout: float
+        self,
+        grid: Grid,
+        messages: Iterable[Message],
+        timeout: float,
+        closing: Closing = FOR_ALL,
+        *,
+        late: bool = False,
     ) -> Iterator[Message]:
-        """The replies as they come; who did not answer is noted at the end."""
-        messages = list(messages)
+        """The replies as they come; who did not answer is noted at the end.
+
+        Parameters
+        ----------
+        grid, messages, timeout, closing
+            As for `Exchange`.
+        late : bool
+            Whether replies may also be to `outstanding` messages, and those to these messages may
+            come in a later exchange.
+        """
+        messages, before = list(messages), self.outstanding if late else {}
         for message in messages:
             # What is not delivered by then is dropped; it would hold up its node's next round.
             message.metadata.ttl = timeout
-        exchange = Exchange(grid, messages, timeout)
-        self._recipients = exchange.recipients
-        self._models = {
-            m.metadata.message_id: str(m.content.config_records[self.keys.config]["cluster"])
-            for m in messages
-        }
+        earlier = {message_id: asked.node for message_id, asked in before.items()}
+        exchange = Exchange(grid, messages, timeout, closing, earlier)
+        self._asked = before | {m.metadata.message_id: self._as_asked(m) for m in messages}
         yield from exchange
+        if late:
+            self.outstanding = {i: a for i, a in self._asked.items() if i in exchange.unanswered}
+        else:
+            for message_id in exchange.unanswered:
+                problem = "did not come before the round was closed"
+                self.set_aside(self._asked[message_id].client, problem, Fault.ABSENT)
         for node in exchange.silent:
             problem = f"did not come within {timeout:g} s"
             self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
@@ -119,15 +170,42 @@ class ClientMessenger:
             problem = "came twice, or answers a message of another round"
             self.set_aside(self._roll_call.name_of(node), problem)
 
+    def ask_again(
+        self, grid: Grid, asked: Iterable[Asked], config: ConfigRecord, timeout: float
+    ) -> None:
+        """Send to those who are there what an earlier process of this run had asked of them."""
+        messages = []
+        for one in asked:
+            if one.client in self._roll_call.nodes:
+                told = {**config, "server-round": one.server_round, "cluster": one.cluster}
+                records = RecordDict({self.keys.arrays: ArrayRecord(dict(one.arrays))})
+                records[self.keys.config] = ConfigRecord(told)
+                node, group = self._roll_call.nodes[one.client], str(one.server_round)
+                kind = MessageType.TRAIN
+                messages.append(Message(records, node, kind, ttl=timeout, group_id=group))
+        pushed = set(grid.push_messages(messages))
+        again = {m.metadata.message_id: self._as_asked(m) for m in messages}
+        self.outstanding = {i: one for i, one in again.items() if i in pushed}
+
+    def _as_asked(self, message: Message) -> Asked:
+        node = message.metadata.dst_node_id
+        config = message.content.config_records[self.keys.config]
+        arrays = message.content.array_records.get(self.keys.arrays, ArrayRecord())
+        server_round, cluster = int(str(config["server-round"])), str(config["cluster"])
+        return Asked(self._roll_call.name_of(node), server_round, cluster, arrays, node)
+
+    def asked(self, reply: Message) -> Asked | None:
+        """What this answers; None if it is not known."""
+        return self._asked.get(reply.metadata.reply_to_message_id)
+
     def by_client(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
         """Each reply with its sender's name; a second one to the same model is set aside."""
         seen = set()
         for message in replies:
             # An error reply may come from the SuperLink, so the message it answers tells.
-            answered = message.metadata.reply_to_message_id
-            client = self._roll_call.name_of(
-                self._recipients.get(answered, message.metadata.src_node_id)
-            )
+            asked = self.asked(message)
+            sender = message.metadata.src_node_id
+            client = asked.client if asked else self._roll_call.name_of(sender)
             if (client, self.model_of(message)) in seen:
                 self.set_aside(client, "came twice")
                 continue
@@ -136,7 +214,8 @@ class ClientMessenger:
 
     def model_of(self, reply: Message) -> str:
         """The cluster whose model was sent to whom this answers; empty if it is not known."""
-        return self._models.get(reply.metadata.reply_to_message_id, "")
+        asked = self.asked(reply)
+        return asked.cluster if asked else ""
 
     def measured(self, replies: Iterable[Message]) -> Measured:
         """The usable metrics among the replies; the others are set aside."""
@@ -173,21 +252,24 @@ class ClientMessenger:
         self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
 
-    def tell_lowered(self, lowered: Mapping[str, float]) -> None:
-        """Log who counts for less than it claims; once a client."""
-        new = {client: share for client, share in lowered.items() if client not in self._lowered}
-        self._lowered |= set(new)
-        if new:
-            least = min(new.values())
-            log(
-                WARNING,
-                "Client(s) %s count for less than they claim, down to %.2g of it: their updates or "
-                "numbers of examples are far above what is usual in their clusters, and nobody "
-                "counts for more than %g usual clients.",
-                listed(in_order(new)),
-                least,
-                MOST,
-            )
+    def tell_lowered(
+        self, lowered: Mapping[str, float], heard: Collection[str], most: float
+    ) -> None:
+        """Log who counts for less than it claims, and warn if for far less, or for long."""
+        for client in heard:
+            self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
+        odd = {
+            client
+            for client, share in lowered.items()
+            if share < FAR_LESS or self._lowered_for[client] >= LASTING
+        }
+        for level, clients, sentence in (
+            (INFO, lowered.keys() - odd - self._told_of[WARNING], OUTSTANDING),
+            (WARNING, odd, FAR_ABOVE),
+        ):
+            if new := clients - self._told_of[level]:
+                self._told_of[level] |= new
+                log(level, sentence, listed(in_order(new)), min(lowered[c] for c in new), most)
 
     def tell_heavy(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log whose number of examples counts for less than is claimed in a mean of metrics."""

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.state import CFLState
 from cflower.errors import CFlowerError
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
+from cflower.federation.messenger import Asked
 from cflower.federation.reports import FinalReport, Metric, RoundReport
 
 Answer = TypeVar("Answer")
@@ -25,6 +26,8 @@ class Checkpoint(NamedTuple):
     server_round: int
     state: CFLState
     failures: FailureRecord = FailureRecord()
+    outstanding: tuple[Asked, ...] = ()
+    """To whom the round was closed before they answered; a new process asks them again."""
 
 
 @dataclass(frozen=True)

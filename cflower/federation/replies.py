@@ -1,11 +1,14 @@
 """What clients send back, checked before anything else sees it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from cflower.algorithm.difference import Update, Vector
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.errors import FederationError
 from cflower.federation.layout import BadArraysError, Layout
@@ -24,6 +27,10 @@ class BadReplyError(FederationError):
     """A reply that must not be used; its text completes "the reply of client x ..."."""
 
 
+class TooLateError(BadReplyError):
+    """A late reply that says nothing about any model that is in training now."""
+
+
 class ClientMetrics(NamedTuple):
     """The metrics of one client and the number of examples they were measured on."""
 
@@ -35,7 +42,7 @@ class TrainReply(NamedTuple):
     """A client's whole reply to training."""
 
     client: str
-    update: Weights
+    update: Weights | Update
     """Δ_i = θ_i − θ_c."""
     norm: float
     """‖Δ_i‖ over all trained entries."""
@@ -44,11 +51,27 @@ class TrainReply(NamedTuple):
     """The inner cluster whose model it trained beside its own; empty: its own."""
     probe: bool = False
     """Whether that was only to see where it belongs."""
+    kept: Vector | None = None
+    """What is kept of Δ_i, see `Projection.keep`; None: not known."""
+    origin: Weights | None = None
+    """Of a late one: the model that was sent."""
 
 
-def read_train_reply(
+class Answer(NamedTuple):
+    """A client's reply to training, read but not yet measured."""
+
+    client: str
+    message: Message
+    arrays: ArrayRecord
+    update: Update
+    measured: ClientMetrics
+    general: str = ""
+    probe: bool = False
+
+
+def read_answer(
     client: str, message: Message, layout: Layout, weighted_by: str, origin: Weights
-) -> TrainReply:
+) -> Answer:
     """The update of ``origin``, the model that was sent, and the metrics in a reply to training.
 
     Raises
@@ -59,9 +82,56 @@ def read_train_reply(
     measured = read_metrics(message, weighted_by)
     arrays = only(ArrayRecord, message.content)
     try:
-        return TrainReply(client, *layout.update(arrays, origin), measured)
+        return Answer(client, message, arrays, layout.update(arrays, origin), measured)
     except BadArraysError as problem:
         raise BadReplyError(str(problem)) from None
+
+
+def measured_replies(
+    answers: Sequence[Answer],
+    layout: Layout,
+    projection: Projection,
+    weight: Callable[[float], float] = float,
+) -> Iterator[TrainReply | tuple[Answer, BadReplyError]]:
+    """The replies of clients that trained one model, or why one cannot be used.
+
+    Parameters
+    ----------
+    answers : sequence of Answer
+        Looked at together, see `Projection.measure`.
+    layout : Layout
+    projection : Projection
+    weight : callable
+        w_i before normalisation, from a number of examples.
+    """
+    updates = [answer.update.trained for answer in answers]
+    weights = [weight(answer.measured.num_examples) for answer in answers]
+    found = projection.measure(updates, weights)
+    for answer, (norm, kept) in zip(answers, found, strict=True):
+        client, _, arrays, update, measured, general, probe = answer
+        try:
+            if not np.isfinite(norm):
+                layout.check(arrays)
+            yield TrainReply(client, update, norm, measured, general, probe, kept)
+        except BadArraysError as problem:
+            yield answer, BadReplyError(str(problem))
+
+
+def read_train_reply(
+    message: Message, layout: Layout, projection: Projection, weighted_by: str, origin: Weights
+) -> TrainReply:
+    """A reply to training, alone.
+
+    Raises
+    ------
+    BadReplyError
+        As `read_answer`.
+    """
+    answer = read_answer("", message, layout, weighted_by, origin)
+    (reply,) = measured_replies([answer], layout, projection)
+    if isinstance(reply, TrainReply):
+        return reply
+    raise reply[1]
 
 
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
@@ -111,7 +181,9 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
 def is_finite(value: float | list[int] | list[float]) -> bool:
     """Whether a metric's numbers are finite ones that a float can hold."""
     try:
-        return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+        if isinstance(value, list):
+            return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+        return isfinite(value)
     except OverflowError:
         return False
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.federation.failures import FailureRecord
 from cflower.federation.layout import Layout
+from cflower.federation.messenger import Asked
 from cflower.federation.plausible import mean_over_clients
 from cflower.federation.replies import ClientMetrics, Metrics
 
@@ -83,6 +84,10 @@ class RoundReport:
     """The tree after the training, before splits were taken back; None: nothing was."""
     general: Mapping[str, Mapping[str, ClientMetrics]] = field(default_factory=dict)
     """What clients measured in training an inner cluster's model, by its name."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """By client whose late reply was used: the round that it answers."""
+    outstanding: tuple[Asked, ...] = ()
+    """What clients were asked whose replies may still come."""
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
@@ -112,6 +117,9 @@ class ClientResult:
     best_cluster: str | None = None
     """The level that all its held-out examples choose."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    entropies: Mapping[str, float] = field(default_factory=dict)
+    """Of some leaves' models, the mean entropy of their predictions on its held-out examples, in
+    nats; empty if its app does not tell them."""
 
     @property
     def leaf(self) -> ClientMetrics:
@@ -159,6 +167,9 @@ class FinalReport:
     problems: Mapping[str, str] = field(default_factory=dict)
     failures: FailureRecord = field(default_factory=FailureRecord)
     selection: Selection = "leaf"
+    by_round: Mapping[int, Metrics] = field(default_factory=dict)
+    """What the clients measured in each round since the start or resumption: means over them,
+    weighted by examples."""
 
     @property
     def served(self) -> dict[str, ClientMetrics]:

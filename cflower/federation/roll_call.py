@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
-from flwr.superlink.grid import HttpGrid
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import FACTS, ROLL_CALL, functions_of
@@ -124,6 +123,9 @@ class RollCall:
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
+        # Loads databases for a second; a client never gets here, and starts anew for every message.
+        from flwr.superlink.grid import HttpGrid
+
         self._remote = isinstance(grid, HttpGrid)
         if self.asks is None:
             self.asks = ROLL_CALL in (functions_of(grid) or ())

@@ -8,22 +8,24 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.cfl_round import CFL, CFLState
+from cflower.algorithm.cfl_round import CFL
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.projection import affordable_length
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.describing import plain
 from cflower.federation.failures import ExchangeOutcome, FailureRecord
 from cflower.federation.layout import BadArraysError, Layout
-from cflower.federation.messenger import Measured
+from cflower.federation.messenger import Asked, Measured
 from cflower.federation.observers import Checkpoint, RunStart
 from cflower.federation.plausible import mean_over_clients
 from cflower.federation.replies import as_record
 from cflower.federation.reports import RoundReport
 from cflower.federation.sampling import sample
 from cflower.federation.strategy_settings import StrategySettings
+from cflower.federation.told import listed
 from cflower.federation.training_round import TrainingRound
 from cflower.federation.wrappers import refuse_clipping_on_the_server, with_noise_of
 from cflower.ordering import in_order
@@ -41,15 +43,21 @@ class Rounds(StrategySettings):
     # ----------------------------------------------------------- beginning, end of a round
 
     def resume(
-        self, state: CFLState, server_round: int, failures: FailureRecord | None = None
+        self,
+        state: CFLState,
+        server_round: int,
+        failures: FailureRecord | None = None,
+        outstanding: Sequence[Asked] = (),
     ) -> None:
         """Let `start` go on after ``server_round`` from this state instead of from the beginning.
 
         With the same settings and clients, the rounds that follow are those that would have
-        followed without the interruption.
+        followed without the interruption. Who still owed a reply is asked the same again, and
+        answers the same; where that comes in another round, it counts in that one.
         """
         self.state, self._finished_rounds = state, server_round
         self.failures = failures or FailureRecord()
+        self._to_ask_again = tuple(outstanding)
 
     def _begin(
         self,
@@ -116,28 +124,32 @@ class Rounds(StrategySettings):
                 "run: give the clients lasting names with cflower.name_clients(app) in the "
                 "ClientApp."
             )
-        self.resume(checkpoint.state, checkpoint.server_round, checkpoint.failures)
+        self.resume(
+            checkpoint.state, checkpoint.server_round, checkpoint.failures, checkpoint.outstanding
+        )
 
     def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
         this = self._round
         if this is None:
             return
-        self._observers.round(
-            RoundReport(
-                server_round,
-                num_rounds,
-                self.state,
-                this.decisions,
-                this.trained_on,
-                this.measured,
-                this.problems,
-                seconds,
-                self.layout,
-                self.failures,
-                this.result.state.tree if this.result else None,
-                this.general,
-            )
+        report = RoundReport(
+            server_round,
+            num_rounds,
+            self.state,
+            this.decisions,
+            this.trained_on,
+            this.measured,
+            this.problems,
+            seconds,
+            self.layout,
+            self.failures,
+            this.result.state.tree if this.result else None,
+            this.general,
+            this.late,
+            tuple(self._messenger.outstanding.values()),
         )
+        self._by_round[server_round] = report.metrics()
+        self._observers.round(report)
 
     # ---------------------------------------------------------------- training
 
@@ -181,8 +193,10 @@ class Rounds(StrategySettings):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         assert self._cfl is not None, "configure_train comes first"
         this = TrainingRound(
+            server_round,
             self.state,
             self.layout,
+            self._cfl.projection,
             self._messenger,
             self._cfl.weight_of,
             self.max_norm_ratio,
@@ -228,6 +242,11 @@ class Rounds(StrategySettings):
         )
         for client, reason in excluded.items():
             log(WARNING, "Client %s is excluded: %s.", client, reason)
+        for client, asked in this.late.items():
+            log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
+        if busy := self._messenger.busy:
+            owed = [f"{client} (round {asked})" for client, asked in busy.items()]
+            log(INFO, "The round is closed without %s: their replies may still come.", listed(owed))
         stop = self.failures.must_stop(answers, server_round, simulated=self._simulated)
         if stop:
             raise FederationError(stop)
@@ -285,6 +304,12 @@ class Rounds(StrategySettings):
         return tuple(c for c in self.roll_call.clients if c not in self.failures.excluded)
 
     @property
+    def _free(self) -> tuple[str, ...]:
+        """Those of them who do not still owe a reply to an earlier round."""
+        busy = self._messenger.busy
+        return tuple(c for c in self._present if c not in busy)
+
+    @property
     def _simulated(self) -> bool:
         """Whether the nodes are those of a simulation, which announce how many they are."""
         return self.roll_call.simulated
@@ -302,7 +327,7 @@ class Rounds(StrategySettings):
 
     def _draw(self, purpose: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
         rng = generator(self.seed, purpose, server_round)
-        return sample(self.tree, self._present, fraction, least, rng)
+        return sample(self.tree, self._free, fraction, least, rng)
 
 
 def said(decision: Decision) -> tuple[str, str, str]:

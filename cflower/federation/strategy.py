@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
+from cflower.algorithm.merging import judged_joins
 from cflower.algorithm.splits_on_trial import judged
 from cflower.errors import FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
@@ -69,6 +70,16 @@ class ClusteredFL(Rounds):
     exclude_after : int
         Bad replies to training in a row after which a client is asked no more; 0: never. It
         stays a member of its cluster, but no longer counts when that decides on a split.
+    round_share : float
+        A round of training or evaluation closes when this share of its clients has answered, see
+        `Closing`. A reply to training that comes later counts in the round in which it
+        comes, for the less the further its cluster's model has moved on (AsyncFedED, Wang et al.,
+        arXiv 2205.13797), or is set aside with a reason where its client trains another model by
+        then. Nobody is asked again before it has answered. Splits on trial and the final
+        evaluation wait for everyone who is asked. No effect in process, where nothing is late.
+    round_seconds : float
+        Seconds after which it closes if anyone has answered; 0: only after the ``timeout`` of
+        `start`, when replies are given up.
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
@@ -188,13 +199,16 @@ class ClusteredFL(Rounds):
         arrays = initial_arrays
         result = Result(arrays)
         try:
+            self._messenger.ask_again(grid, self._to_ask_again, train_config, timeout)
             self._evaluate_centrally(0, evaluate_fn, result)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 began = time.monotonic()
                 log(INFO, "")
                 log(INFO, "[ROUND %d/%d]", server_round, num_rounds)
                 messages = self.configure_train(server_round, arrays, train_config, grid)
-                replies = self._messenger.exchange(grid, messages, timeout)
+                replies = self._messenger.exchange(
+                    grid, messages, timeout, self._closing, late=True
+                )
                 new, metrics = self.aggregate_train(server_round, replies)
                 if new is not None and metrics is not None:
                     result.arrays = arrays = new
@@ -202,7 +216,7 @@ class ClusteredFL(Rounds):
                     log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
                 if server_round < num_rounds:
                     messages = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                    replies = self._messenger.exchange(grid, messages, timeout)
+                    replies = self._messenger.exchange(grid, messages, timeout, self._closing)
                     evaluated = self.aggregate_evaluate(server_round, replies)
                     if evaluated is not None:
                         result.evaluate_metrics_clientapp[server_round] = evaluated
@@ -225,18 +239,20 @@ class ClusteredFL(Rounds):
     def _judge_trials(
         self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
     ) -> None:
-        """Let the clients of splits whose trial ends now decide about them."""
-        names = self.tree.trials_due(server_round)
-        if not names:
-            return
+        """Let the clients decide about splits whose trial ends now, and leaves that may be one."""
         assert self._round is not None
+        joins = self._round.result.joins if self._round.result else {}
+        common = [self.tree.clusters[name].grown for name in self.tree.trials_due(server_round)]
+        common += [join.common for join in joins.values()]
+        if not common:
+            return
         compared = ask(
             grid,
             self._messenger,
             self.layout,
             self.tree,
-            names,
-            self._present,
+            common,
+            self._free,
             config,
             server_round,
             timeout,
@@ -246,9 +262,14 @@ class ClusteredFL(Rounds):
         self._round.note(problems)
         measures = measures_of(compared, self.metric)
         tree, decisions = judged(self.tree, self._round.decisions, compared, measures)
-        self._round.decisions, self.state = decisions, replace(self.state, tree=tree)
+        self.state = replace(self.state, tree=tree)
+        self.state, decisions = judged_joins(
+            self.state, decisions, joins, compared, measures, server_round
+        )
+        self._round.decisions = decisions
+        asked = {*compared, *(leaf for join in joins.values() for leaf in join.leaves)}
         for decision in decisions:
-            if decision.cluster in compared:
+            if decision.cluster in asked:
                 log(INFO, "	cluster %s, %s: %s", *said(decision))
 
     def _evaluate_centrally(
@@ -281,7 +302,13 @@ class ClusteredFL(Rounds):
         else:
             log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
         report = FinalReport(
-            self.state, results, server_round, closing.problems, self.failures, self.selection
+            self.state,
+            results,
+            server_round,
+            closing.problems,
+            self.failures,
+            self.selection,
+            self._by_round,
         )
         seen = {key for one in results.values() for key in one.leaf.metrics}
         if results and self.metric.name not in seen:

@@ -1,5 +1,6 @@
 """How a strategy is set up: `ClusteredFL`'s parameters, and how it tells of them."""
 
+import math
 from collections.abc import Callable, Sequence
 from logging import INFO
 from typing import Any, NoReturn
@@ -10,17 +11,20 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Weighting
+from cflower.algorithm.cfl_round import CFL, Weighting
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError
 from cflower.federation.describing import described
+from cflower.federation.exchange import Closing
 from cflower.federation.failures import FailureRecord
 from cflower.federation.influence import MOST
 from cflower.federation.layout import UNTRAINED, Layout
-from cflower.federation.messenger import ClientMessenger, Keys
+from cflower.federation.messenger import Asked, ClientMessenger, Keys
 from cflower.federation.observers import Observer, Observers
+from cflower.federation.replies import Metrics
 from cflower.federation.reports import FinalReport, Metric
 from cflower.federation.roll_call import RollCall
 from cflower.federation.training_round import TrainingRound
@@ -51,6 +55,8 @@ class StrategySettings(Strategy):
         max_norm_ratio: float = 0.0,
         max_influence: float = MOST,
         exclude_after: int = 5,
+        round_share: float = 1.0,
+        round_seconds: float = 0.0,
         isolated: bool = False,
         trial_rounds: int | None = None,
         moving: bool | None = None,
@@ -74,6 +80,7 @@ class StrategySettings(Strategy):
         self.untrained = tuple(untrained)
         self.max_norm_ratio, self.max_influence = max_norm_ratio, max_influence
         self.exclude_after = exclude_after
+        self.round_share, self.round_seconds = round_share, round_seconds
         self.isolated, self.seed = isolated, seed
         self.trial_rounds: int = own(self.criterion, "trial_rounds", trial_rounds)
         self.inner_interval: int = own(self.criterion, "inner_interval", inner_interval)
@@ -90,6 +97,9 @@ class StrategySettings(Strategy):
         self._cfl: CFL | None = None
         self._round: TrainingRound | None = None
         self._probed: dict[str, str] = {}
+        self._closing = Closing(round_share, round_seconds or math.inf)
+        self._to_ask_again: tuple[Asked, ...] = ()
+        self._by_round: dict[int, Metrics] = {}
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
@@ -111,6 +121,8 @@ class StrategySettings(Strategy):
             "max-norm-ratio": self.max_norm_ratio,
             "max-influence": self.max_influence,
             "exclude-after": self.exclude_after,
+            "round-share": self.round_share,
+            "round-seconds": self.round_seconds,
             "trial-rounds": self.trial_rounds,
             "moving": self.moving,
             "inner-interval": self.inner_interval,

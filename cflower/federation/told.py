@@ -35,6 +35,8 @@ def line(text: object, most: int = LONGEST_TEXT) -> str:
     (' ]0;me  two lines', '... (600 characters)')
     """
     text = str(text)
+    if len(text) <= most and text.isprintable():
+        return text
     start = text[: most + 1]
     shown = "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in start)
     return shown if len(text) <= most else f"{shown[:most]}... ({len(text)} characters)"
@@ -91,11 +93,17 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "input-shape": (lambda value: is_list(value, is_whole, 32), "a list of whole numbers"),
     "class-names": (lambda value: is_list(value, is_short_text), "a list of short texts"),
     "evaluates-way": (lambda value: isinstance(value, bool), "true or false"),
+    "tells-entropies": (lambda value: isinstance(value, bool), "true or false"),
     "label-counts": (lambda value: is_list(value, is_whole), "a list of whole numbers"),
     "sample-images": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
     "sample-shape": (
         lambda value: is_list(value, is_whole, 3) and len(value) == 3,
         "three whole numbers",
+    ),
+    "mean-examples": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
+    "mean-shape": (
+        lambda value: is_list(value, is_whole, 2) and len(value) == 2,
+        "two whole numbers",
     ),
     "sample-labels": (lambda value: is_list(value, is_whole, 100), "a list of whole numbers"),
     "permutation": (is_name, "a short text"),
@@ -103,7 +111,15 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "best-cluster": (is_name, "a cluster"),
 }
 """The facts that cflower reads: what each may be, and that in words."""
-PREVIEW = ("label-counts", "sample-images", "sample-shape", "sample-labels")
+PREVIEW = (
+    "label-counts",
+    "sample-images",
+    "sample-shape",
+    "sample-labels",
+    "mean-examples",
+    "mean-shape",
+)
+"""What a client tells of its data for the report; none of it where it does not fit together."""
 
 
 def facts_in(content: RecordDict, key: str) -> Facts:
@@ -157,6 +173,10 @@ def preview_problem(told: Mapping[str, Any]) -> str:
         len(images) != len(labels) * height * width * channels or channels not in (1, 3)
     ):
         return f"sample-images are {len(images)} bytes, not {len(labels)} images of sample-shape"
+    means, (channels, points) = told.get("mean-examples"), told.get("mean-shape", (0, 0))
+    expected = 2 * classes * channels * points
+    if means is not None and (len(means) != expected or not expected or counts is None):
+        return f"mean-examples are {len(means)} bytes, not {classes} counted classes of mean-shape"
     return ""
 
 

@@ -1,22 +1,29 @@
 """One round of training as the strategy reads it: usable replies out, everything else noted."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
-from cflower.algorithm.cfl_round import CFLState, Reply, RoundResult
+from cflower.algorithm.cfl_round import Reply, RoundResult
 from cflower.algorithm.criteria import Decision
-from cflower.federation.failures import Problem, fault_of
+from cflower.algorithm.difference import TOGETHER, Difference
+from cflower.algorithm.projection import Projection, norm
+from cflower.algorithm.state import CFLState
+from cflower.federation.failures import Fault, Problem, fault_of
 from cflower.federation.influence import MOST, Influence
 from cflower.federation.layout import Layout
-from cflower.federation.messenger import ClientMessenger, Measured
+from cflower.federation.messenger import Asked, ClientMessenger, Measured
 from cflower.federation.plausible import Range
 from cflower.federation.replies import (
+    Answer,
     BadReplyError,
     ClientMetrics,
+    TooLateError,
     TrainReply,
     as_record,
+    measured_replies,
+    read_answer,
     read_train_reply,
 )
 
@@ -43,10 +50,14 @@ class TrainingRound:
         The split cluster whose θ*_v each client that stands out was sent, see `CFL.probes`.
     general : dict of str to dict
         What clients measured in training an inner cluster's model, by its name.
+    late : dict of str to int
+        By client whose late reply is used: the round that it answers.
     """
 
+    server_round: int
     state: CFLState
     layout: Layout
+    projection: Projection
     messenger: ClientMessenger
     weight: Callable[[float], float] = float
     """w_i before normalisation, from a number of examples."""
@@ -59,6 +70,7 @@ class TrainingRound:
     decisions: tuple[Decision, ...] = ()
     result: RoundResult | None = None
     general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
 
     @property
     def contents(self) -> list[RecordDict]:
@@ -83,17 +95,15 @@ class TrainingRound:
         )
         answers = self._without_probes(self._read(replies), probes)
         for reply, share in influence.sift(answers, self.messenger.set_aside):
-            client, update, norm, measured, general, _ = reply
-            if general:
-                self.general.setdefault(general, {})[client] = measured
-                yield Reply(client, update, norm, measured.num_examples, general, share)
-                continue
-            self.measured[client] = measured
-            self.trained_on[client] = tree.training_cluster(client).name
-            yield Reply(client, update, norm, measured.num_examples, share=share)
-        for client, update, norm, measured, general, _ in probes:
-            yield Reply(client, update, norm, measured.num_examples, general, probe=True)
-        self.messenger.tell_lowered(influence.lowered)
+            if reply.general:
+                self.general.setdefault(reply.general, {})[reply.client] = reply.measured
+            else:
+                self.measured[reply.client] = reply.measured
+                self.trained_on[reply.client] = tree.training_cluster(reply.client).name
+            yield as_counted(reply, share)
+        yield from map(as_counted, probes)
+        self.late = {c: asked for c, asked in self.late.items() if c in self.measured}
+        self.messenger.tell_lowered(influence.lowered, self.measured, self.max_influence)
         plausible = Range.of(self.measured.values())
         for client, told in self.measured.items():
             self.measured[client] = self.messenger.plausible(client, told, plausible)
@@ -126,16 +136,85 @@ class TrainingRound:
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
     def _read(self, replies: Iterable[Message]) -> Iterator[TrainReply]:
+        """The replies that can be read; large ones a few of one model at a time."""
+        tree = self.state.tree
+        waiting: dict[tuple[str, bool], list[Answer]] = {}
         for client, message in self.messenger.by_client(replies):
-            cluster = self.state.tree.training_cluster(client)
-            sent = self.messenger.model_of(message) or cluster.name
-            general = "" if sent == cluster.name else sent
-            probe = bool(general) and self.probed.get(client) == sent
-            above = self.state.tree.clusters[sent]
-            origin = above.grown.model if general and not probe else above.model
+            asked = self.messenger.asked(message)
             try:
-                weighted_by = self.messenger.keys.weighted_by
-                answer = read_train_reply(client, message, self.layout, weighted_by, origin)
-                yield answer._replace(general=general, probe=probe)
+                if asked is not None and asked.server_round < self.server_round:
+                    yield self._read_late(asked, message)
+                    self.late[client] = asked.server_round
+                    continue
+                answer = self._read_timely(client, message)
+            except TooLateError as problem:
+                self.messenger.set_aside(client, str(problem), Fault.ABSENT)
+                continue
             except BadReplyError as problem:
                 self.messenger.set_aside(client, str(problem), fault_of(message))
+                continue
+            # Who walks or probes is no term of a sum.
+            counts = not answer.probe and client not in tree.unassigned
+            sent = answer.general or tree.training_cluster(client).name
+            waits = waiting.setdefault((sent, counts), [])
+            waits.append(answer)
+            if len(waits) == TOGETHER or not isinstance(answer.update.trained, Difference):
+                yield from self._measured(waiting.pop((sent, counts)))
+        for waits in waiting.values():
+            yield from self._measured(waits)
+
+    def _measured(self, answers: Sequence[Answer]) -> Iterator[TrainReply]:
+        for reply in measured_replies(answers, self.layout, self.projection, self.weight):
+            if isinstance(reply, TrainReply):
+                yield reply
+            else:
+                answer, problem = reply
+                self.messenger.set_aside(answer.client, str(problem), fault_of(answer.message))
+
+    def _read_timely(self, client: str, message: Message) -> Answer:
+        cluster = self.state.tree.training_cluster(client)
+        sent = self.messenger.model_of(message) or cluster.name
+        general = "" if sent == cluster.name else sent
+        probe = bool(general) and self.probed.get(client) == sent
+        above = self.state.tree.clusters[sent]
+        origin = above.grown.model if general and not probe else above.model
+        weighted_by = self.messenger.keys.weighted_by
+        answer = read_answer(client, message, self.layout, weighted_by, origin)
+        return answer._replace(general=general, probe=probe)
+
+    def _read_late(self, asked: Asked, message: Message) -> TrainReply:
+        """A reply to an earlier round, if its client still trains that cluster's model.
+
+        One that walks down the tree trains a model that stays as it was when it was split: what it
+        answers tells its way as long as that model was near, see `is_fresh`.
+        """
+        weighted_by, tree = self.messenger.keys.weighted_by, self.state.tree
+        sent = self.layout.weights(asked.arrays)
+        answer = read_train_reply(message, self.layout, self.projection, weighted_by, sent)
+        here = tree.training_cluster(asked.client)
+        told = f"to round {asked.server_round} is too late: cluster {asked.cluster}, whose model it"
+        if asked.cluster not in tree.clusters:
+            raise TooLateError(f"{told} trained, was joined again")
+        if asked.cluster != here.name:
+            raise TooLateError(f"{told} trained, is not the one that it trains now, {here.name}")
+        away = norm(sent.trained - here.model.trained)
+        if here.is_leaf and here.born >= asked.server_round:
+            raise TooLateError(f"{told} trained, was split and joined again")
+        if not here.is_leaf and away > answer.norm:
+            raise TooLateError(f"{told} trained, had moved on before it was split")
+        return answer._replace(client=asked.client, origin=sent)
+
+
+def as_counted(reply: TrainReply, share: float = 1.0) -> Reply:
+    """A reply as the algorithm takes it, with the part of its weight that counts."""
+    return Reply(
+        reply.client,
+        reply.update,
+        reply.norm,
+        reply.measured.num_examples,
+        reply.general,
+        share,
+        reply.probe,
+        reply.kept,
+        reply.origin,
+    )

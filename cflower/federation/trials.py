@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flwr.app import ConfigRecord, MessageType
 from flwr.serverapp import Grid
 
-from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import Comparison, Measure
 from cflower.federation.failures import fault_of
 from cflower.federation.layout import Layout
@@ -20,25 +20,25 @@ def ask(
     messenger: ClientMessenger,
     layout: Layout,
     tree: ParameterTree,
-    names: Collection[str],
+    models: Collection[Cluster],
     present: Collection[str],
     config: ConfigRecord,
     server_round: int,
     timeout: float,
 ) -> Mapping[str, list[Comparison]]:
-    """What the clients of these split clusters measure under their own and the common model.
+    """What the members of each of these common models measure under it and under their own.
 
     One exchange of evaluate messages, two for each client that is there and in its place.
 
     Returns
     -------
     mapping of str to list of Comparison
-        By split cluster; without the clients that did not answer for both models.
+        By common model; without the clients that did not answer for both.
     """
     common = {
-        client: tree.clusters[name].grown
-        for name in names
-        for client in tree.clusters[name].members
+        client: cluster
+        for cluster in models
+        for client in cluster.members
         if client in present and client not in tree.unassigned
     }
     own = {client: tree.leaf_of(client) for client in common}
@@ -58,7 +58,7 @@ def ask(
     plausible = Range.of(told.values())
     told = {key: messenger.plausible(key[0], one, plausible) for key, one in told.items()}
     believed = dict(zip(told, counted(one.num_examples for one in told.values()), strict=True))
-    compared: dict[str, list[Comparison]] = {name: [] for name in names}
+    compared: dict[str, list[Comparison]] = {cluster.name: [] for cluster in models}
     for client, cluster in common.items():
         child = own[client].name
         if (client, child) in told and (client, cluster.name) in told:

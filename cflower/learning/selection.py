@@ -98,6 +98,23 @@ def choose(losses: NDArray[np.floating]) -> int:
     return int((worse_by.mean(axis=1) <= error).argmax())
 
 
+def mean_entropy(logits: NDArray[np.floating]) -> float:
+    """Of the predicted probabilities, in nats: how unsure a model is of examples, labels or not.
+
+    Parameters
+    ----------
+    logits : ndarray, shape (n, num_classes)
+
+    Examples
+    --------
+    >>> round(mean_entropy(np.zeros((3, 2))), 4), mean_entropy(np.array([[900.0, 0.0]]))
+    (0.6931, 0.0)
+    """
+    from scipy.special import entr, softmax  # half a second to import
+
+    return float(entr(softmax(logits.astype(np.float64), axis=1)).sum(axis=1).mean())
+
+
 def measured(right: NDArray[np.bool_], losses: NDArray[np.floating]) -> Metrics:
     """The metrics of predictions."""
     return {"accuracy": float(right.mean()), "loss": float(losses.mean())}

@@ -154,9 +154,11 @@ def baseline_line(report: FinalReport, metric: Metric) -> dict[str, Any]:
         for name, result in report.clients.items()
         if metric.name in result.leaf.metrics
     }
+    rounds = range(1, report.num_rounds + 1)
     return {
         metric.name: report.metrics.get(f"leaf_{metric.name}"),
         "rounds": report.num_rounds,
+        "by_round": [report.by_round.get(r, {}).get(metric.name) for r in rounds],
         "clients": clients,
     }
 

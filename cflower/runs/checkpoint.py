@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from cflower.algorithm.cfl_round import CFLState, KnownUpdate
-from cflower.algorithm.moving import Habit, Move
+from cflower.algorithm.habits import Habit
+from cflower.algorithm.moving import Move
+from cflower.algorithm.similarity import marks_of
+from cflower.algorithm.state import CFLState, KnownUpdate
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Standing, Trial
 from cflower.errors import RunFolderError
+from cflower.federation.arrays import record_of, values_of
 from cflower.federation.failures import FailureRecord
+from cflower.federation.messenger import Asked
 from cflower.federation.observers import Checkpoint
 from cflower.runs.shapes import Shape, misfit, tangle
 
@@ -70,27 +74,34 @@ class Pack:
         Of the checkpoint's own file.
     there : mapping of str to Place
         By digest: what lies in earlier files and may stay there.
+    before : mapping
+        The `digests` of the checkpoint before: of ten thousand clients few are new.
     """
 
-    def __init__(self, name: str, there: Mapping[str, Place]) -> None:
-        self._name, self._there = name, there
-        self._seen: dict[int, tuple[NDArray[Any], Any]] = {}
+    def __init__(
+        self, name: str, there: Mapping[str, Place], before: Mapping[Any, tuple[Any, str]]
+    ) -> None:
+        self._name, self._there, self._before = name, there, before
+        self.digests: dict[Any, tuple[Any, str]] = {}
+        """By an array's id, with the array, so that its id stays its own; or by a row's mark."""
         self.new: dict[str, NDArray[Any]] = {}
         self.used: dict[str, Place] = {}
 
     def put(self, array: NDArray[Any]) -> Any:
         """What to read it by again: ``file/digest``, or a list of these, one for each row."""
-        if id(array) not in self._seen:  # holds the array, so that its id stays its own
-            self._seen[id(array)] = array, self._put(np.ascontiguousarray(array))
-        return self._seen[id(array)][1]
-
-    def _put(self, array: NDArray[Any]) -> Any:
         if array.ndim == 2 and array.nbytes > ROWS:
-            return [self._put(row) for row in array]
-        digest = digest_of(array)
+            kind = array.dtype.str, array.shape[1]
+            marks = marks_of(array).tolist()
+            return [self._put(row, (*kind, m)) for row, m in zip(array, marks, strict=True)]
+        return self._put(array, id(array), array)
+
+    def _put(self, array: NDArray[Any], key: Any, holds: Any = None) -> str:
+        told = self.digests.get(key) or self._before.get(key) or (holds, digest_of(array))
+        self.digests[key], digest = told, told[1]
         place = self.used.get(digest) or self._there.get(digest)
         if place is None:
-            self.new[digest], place = array, Place(self._name, array.nbytes)
+            self.new[digest] = np.ascontiguousarray(array)
+            place = Place(self._name, array.nbytes)
         self.used[digest] = place
         return f"{place.file}/{digest}"
 
@@ -136,11 +147,12 @@ class Checkpoints:
     def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
         self._folder, self._write = folder, write
         self._used: deque[Mapping[str, Place]] = deque(maxlen=KEPT)
+        self._digests: Mapping[Any, tuple[Any, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write what is new, then remove what the last two do not need."""
         name = f"{checkpoint.server_round:06d}"
-        pack = Pack(name, self._worth_keeping())
+        pack = Pack(name, self._worth_keeping(), self._digests)
         structure = json.dumps(structure_of(checkpoint, pack.put))
         # One entry: safetensors writes several in any order.
         content = save(pack.new, metadata={"structure": structure})
@@ -148,6 +160,7 @@ class Checkpoints:
         # The checksum comes last: without it the file does not count.
         self._write(f"{name}.sha256", hashlib.sha256(content).hexdigest().encode())
         self._used.append(pack.used)
+        self._digests = pack.digests
         checksums = sorted(self._folder.glob("*.sha256"))
         for old in checksums[:-KEPT]:
             old.unlink()
@@ -241,9 +254,19 @@ def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> 
             for cluster in tree.clusters.values()
         ],
         "known": {
-            client: [k.server_round, put(k.vector), k.norm, k.num_examples, put(k.origin), k.share]
+            client: [
+                *(k.server_round, put(k.vector), k.norm, k.num_examples),
+                *(put(k.origin), k.share, k.staleness),
+            ]
             for client, k in known.items()
         },
+        "outstanding": [
+            [
+                *(asked.client, asked.server_round, asked.cluster),
+                {key: put(values_of(array)) for key, array in asked.arrays.items()},
+            ]
+            for asked in checkpoint.outstanding
+        ],
     }
 
 
@@ -275,16 +298,21 @@ def decode(content: bytes, arrays: PackReader) -> Checkpoint:
         for c in structure["clusters"]
     }
     known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *share)
-        for client, (server_round, vector, norm, examples, origin, *share) in (
+        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *more)
+        for client, (server_round, vector, norm, examples, origin, *more) in (
             structure["known"].items()
         )
     }
+    outstanding = tuple(
+        Asked(client, server_round, cluster, record_of({k: arrays[v] for k, v in sent.items()}))
+        for client, server_round, cluster, sent in structure.get("outstanding", ())
+    )
     tree = ParameterTree(clusters, structure["walking"])
     failures = FailureRecord(**structure["failures"])
     habits = {client: Habit(*told) for client, told in structure["habits"].items()}
     moves = tuple(Move(*told) for told in structure["moves"])
-    return Checkpoint(structure["server_round"], CFLState(tree, known, habits, moves), failures)
+    state = CFLState(tree, known, habits, moves)
+    return Checkpoint(structure["server_round"], state, failures, outstanding)
 
 
 def trial_of(told: list[Any]) -> Trial:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
+from cflower.algorithm.trial import Standing
 from cflower.errors import ConfigError
 from cflower.federation.reports import Metric
-from cflower.runs.baselines import BASELINES
+from cflower.runs.baselines import BASELINES, Baseline
 from cflower.runs.compare import by_seeds
 from cflower.runs.record import Line, RecordedMatrix, RunRecord, lasting
+from cflower.runs.report.content import trials
 from cflower.runs.report.matrices import sides_of
 
 if TYPE_CHECKING:
@@ -28,8 +30,16 @@ COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 COMMON = "common model at the end"
 INNER = "#7b828a"
 ENDINGS = ("png", "svg", "pdf")
+MOVED = ("origin", "target")
 MOST_LABELS = 30
 """More clients are not named beside a matrix."""
+HATCHED: dict[str, Any] = {"facecolor": "none", "edgecolor": "white", "hatch": "////", "lw": 0}
+MARK: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "fontsize": 7,
+    "bbox": {"boxstyle": "circle", "facecolor": "white"},
+}
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -141,12 +151,17 @@ def accuracy_picture(axes: "Axes", run: RunRecord) -> None:
     ends = (mean - std, np.minimum(mean + std, 1.0) if run.metric.share else mean + std)
     axes.fill_between(rounds, *ends, color=COLORS[0], alpha=0.2, lw=0, label="± std")
     name, measured = run.metric.name, run.summary["baselines"] or {}
-    levels = {BASELINES[key]: line[name] for key, line in measured.items() if line[name]}
+    for (key, line), dash in zip(measured.items(), ("--", ":"), strict=False):
+        style: dict[str, Any] = {"color": "black", "linestyle": dash, "linewidth": 1}
+        style["label"] = BASELINES[cast(Baseline, key)]
+        curve = np.array(line.get("by_round", []), float)
+        if np.isfinite(curve).any():
+            axes.plot(np.arange(1, len(curve) + 1), curve, **style)
+        elif line[name] is not None:  # of version 0.3
+            axes.axhline(line[name], **style)
     common = run.summary["metrics"].get(f"fl_{name}")
-    if not levels and lasting(run.summary["splits"]) and common is not None:
-        levels[COMMON] = common
-    for words, level, dash in zip(levels, levels.values(), ("--", ":"), strict=False):
-        axes.axhline(level, color="black", linestyle=dash, linewidth=1, label=words)
+    if not measured and lasting(run.summary["splits"]) and common is not None:
+        axes.axhline(common, color="black", linestyle="--", linewidth=1, label=COMMON)
     mark_splits(axes, run)
     in_percent(axes, run.metric)
     axes.set(xlabel="round", ylabel=name)
@@ -154,39 +169,63 @@ def accuracy_picture(axes: "Axes", run: RunRecord) -> None:
 
 
 def tree_picture(axes: "Axes", run: RunRecord) -> None:
-    """Every cluster from the round it was born to its split, as high as its clients are many."""
+    """Every cluster from the round it was born to its split, as high as its clients are many.
+
+    Hatched: on trial; ticks and crosses: what came of it. Arrows: clients that moved.
+    """
     leaves = {name: i for i, name in enumerate(run.leaves)}
     gap = 0.04 * len(run.clusters[ROOT]["members"])
     tops = np.cumsum([0.0, *(len(run.clusters[name]["members"]) + gap for name in leaves)])
+    places = {}
     # A cluster reaches over the leaves below it, which are next to each other.
     for name, cluster in run.clusters.items():
         below = [i for leaf, i in leaves.items() if leaf == name or leaf.startswith(f"{name}.")]
         top, bottom = tops[min(below)], tops[max(below) + 1] - gap
-        end = (
-            cluster["split_round"] if cluster["children"] else max(run.rounds, cluster["born"] + 1)
-        )
-        color = COLORS[leaves[name] % len(COLORS)] if name in leaves else INNER
+        places[name] = middle, tall = (top + bottom) / 2, bottom - top
+        began = run.born(name)
+        end = cluster["split_round"] if cluster["children"] else max(run.rounds, began + 1)
         axes.barh(
-            (top + bottom) / 2,
-            (end or cluster["born"]) - cluster["born"],
-            bottom - top,
-            cluster["born"],
-            color=color,
+            middle,
+            (end or began) - began,
+            tall,
+            began,
+            color=COLORS[leaves[name] % len(COLORS)] if name in leaves else INNER,
             alpha=0.85 if name in leaves else 0.4,
             edgecolor="white",
         )
         axes.annotate(
             f"{name} ({len(cluster['members'])})",
-            (cluster["born"], (top + bottom) / 2),
-            xytext=(4, 0),
+            (end if name in leaves else began, middle),
+            xytext=(-4 if name in leaves else 4, 0),
             textcoords="offset points",
             va="center",
+            ha="right" if name in leaves else "left",
             fontsize=8,
             bbox={"boxstyle": "round,pad=0.2", "color": "white"},
         )
+    for trial in trials(run):
+        if trial["cluster"] in places:
+            middle, tall = places[trial["cluster"]]
+            axes.barh(middle, trial["round"] - trial["began"], tall, trial["began"], **HATCHED)
+            axes.annotate(sign_of(trial), (trial["round"], middle), **MARK)
+    for move in run.summary.get("moves", []):
+        if {move["origin"], move["target"]} <= set(places):
+            low, high = ((move["server_round"], places[move[key]][0]) for key in MOVED)
+            axes.annotate("", high, low, arrowprops={"arrowstyle": "-|>", "color": "black"})
     axes.grid(False)
     axes.invert_yaxis()
     axes.set(xlabel="round", yticks=[], ylabel="clients")
+
+
+def sign_of(trial: Mapping[str, Any]) -> str:
+    """What came of a trial, as the report has it too.
+
+    >>> [sign_of({"standing": s, "sure": sure}) for s, sure in [("confirmed", 0), ("undone", 1)]]
+    ['≈', '✗']
+    """
+    if trial["standing"] == Standing.CONFIRMED:
+        return "✓" if trial["sure"] else "≈"
+    return "✗" if trial["standing"] == Standing.UNDONE else "…"
 
 
 def matrix_picture(axes: "Axes", run: RunRecord, line: Line, matrix: RecordedMatrix) -> None:

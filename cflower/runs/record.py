@@ -114,6 +114,13 @@ class RunRecord:
         """The lines of each cluster whose split was on trial, of these rounds."""
         return by_cluster(line for line in self.lines if line["decision"] in ABOUT_TRIALS)
 
+    def born(self, cluster: str) -> int:
+        """The round after which it began; one whose split was taken back began before that."""
+        lines = self.by_cluster.get(cluster)
+        if lines and self.clusters[cluster].get("undone"):
+            return int(lines[0]["round"]) - 1
+        return int(self.clusters[cluster]["born"])
+
     @property
     def leaves(self) -> list[str]:
         """Clusters that were not split."""

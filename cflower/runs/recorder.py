@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
@@ -53,12 +53,16 @@ MAY_CHANGE = (
     "num-server-rounds",
     "node-timeout",
     "round-timeout",
+    "round-share",
+    "round-seconds",
     "tracker",
     "seed-file",
     "selection",
     "baselines",
 )
 """Keys that a resumed run may have other values of."""
+MANY = 1000
+"""Clients from which the summary is one long line: Python takes ten times as long to break it."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
 
 
@@ -217,7 +221,9 @@ class Recorder(Observer):
         self._unwritten.clear()
         self._write_tree(report.state, report.layout)
         self._write_summary(report.server_round, report)
-        self._checkpoints.save(Checkpoint(report.server_round, report.state, report.failures))
+        self._checkpoints.save(
+            Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
+        )
 
     def on_end(self, report: FinalReport | None) -> None:
         """Write the final summary and the report, and tell what was found."""
@@ -392,7 +398,7 @@ class Recorder(Observer):
             "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
             "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
         }
-        self._write_json("summary.json", self.summary)
+        self._write_json("summary.json", self.summary, indent=1 if len(placed) < MANY else None)
 
     def _write_similarity(self, decision: Decision) -> None:
         name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
@@ -409,8 +415,8 @@ class Recorder(Observer):
         content = save({key: np.ascontiguousarray(a) for key, a in arrays.items()})
         self._write(name, content, lasting=False)  # they are in the checkpoint too
 
-    def _write_json(self, name: str, content: Any) -> None:
-        self._write(name, (json.dumps(content, indent=1) + "\n").encode())
+    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> None:
+        self._write(name, (json.dumps(content, indent=indent) + "\n").encode())
 
     def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         replace_file(self.path / name, content, lasting=lasting)

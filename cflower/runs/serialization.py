@@ -4,15 +4,18 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import Standing, Trial
 from cflower.federation.reports import ClientResult, FinalReport, RoundReport
+from cflower.federation.told import PREVIEW
 from cflower.ordering import in_order
 
 Figures = dict[str, float]
-OWN_FIELDS = frozenset({"cluster", "num_examples", "best_cluster", "levels", "held_out"})
+OWN_FIELDS = frozenset(
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
+)
 """What the summary says of a client itself; a metric may not be called so."""
 ABOUT_TRIALS = {
     Outcome.ON_TRIAL: Standing.OPEN,
@@ -57,6 +60,12 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "metrics": report.metrics(decision.cluster),
         "clients": {name: numbers(measured[name].metrics) for name in members if name in measured},
         "problems": {name: problems[name] for name in members if name in problems},
+        "late": {name: report.late[name] for name in members if own and name in report.late},
+        "outstanding": {
+            asked.client: asked.server_round
+            for asked in report.outstanding
+            if own and asked.client in members
+        },
         "seconds": round(report.seconds, 3),
     }
 
@@ -90,12 +99,11 @@ def measures_in(line: Mapping[str, Any]) -> Figures:
 
 def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What ``clients.json`` has of one client, of the facts it told in the roll call."""
-    keys = ("label-counts", "sample-images", "sample-shape", "sample-labels")
     return {
         key.replace("-", "_"): b64encode(facts[key]).decode()
         if isinstance(facts[key], bytes)
         else list(facts[key])
-        for key in keys
+        for key in PREVIEW
         if key in facts
     }
 
@@ -154,6 +162,7 @@ def served_line(result: ClientResult, report: FinalReport, metric: str) -> dict[
         **columns,
         "best_cluster": result.best_cluster,
         "levels": {n: numbers(level.metrics).get(metric) for n, level in result.levels.items()},
+        "entropies": dict(result.entropies),
     }
 
 

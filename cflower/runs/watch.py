@@ -1,6 +1,5 @@
 """`cflower watch`: the report of a run while it goes on, served on this machine only."""
 
-import json
 from collections.abc import Callable
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +8,7 @@ from pathlib import Path
 from cflower.errors import CFlowerError, RunFolderError
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
-from cflower.runs.report.page import page
+from cflower.runs.report.page import in_script, page
 
 HOST = "127.0.0.1"
 WATCHED = ("config.json", "rounds.jsonl", "summary.json")
@@ -64,7 +63,7 @@ class ReportHandler(BaseHTTPRequestHandler):
         elif self.path == "/":
             self._send("text/html; charset=utf-8", lambda run: page(page_content(run), live=True))
         elif self.path == "/content":
-            self._send("application/json", lambda run: json.dumps(page_content(run)))
+            self._send("application/json", lambda run: in_script(page_content(run)))
         else:
             self.send_error(404)
 

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from cflower.algorithm.assignment import Step, descend
 from cflower.algorithm.tree import Cluster, ParameterTree, Vector
 from cflower.data.client_data import ClientData
+from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
@@ -131,23 +132,9 @@ def assign(
     assert data is not None
     saved = SavedRun.read(path, seed_file)
     check_assignable(path, saved.own.method)
-    if not isinstance(data, ClientData):
-        say("Reading the data")
-        classes, config = saved.kind.class_names, saved.own
-        own = OwnData(
-            str(data),
-            classes,
-            config.validation_fraction,
-            config.seed,
-            key="--data",
-            roles=config.part(DataSettings).roles,
-            standardise=config.standardise,
-        )
-        data = load_own_data(own)
-    train_shape, names = data.train.input_shape, data.train.class_names
-    problem = saved.kind.problem_with({"input-shape": train_shape, "class-names": names})
-    if problem:
-        raise DataError(f"The newcomer does not fit the run: {problem}.")
+    roles = saved.own.part(DataSettings).roles
+    data = data if isinstance(data, ClientData) else load_newcomer(saved, data, roles, say)
+    check_fits(saved, data)
     validation = data.validation
     say("Reading the run")
     levels = way_down(
@@ -156,6 +143,37 @@ def assign(
         lambda cluster: evaluate(saved.module(cluster.model), validation),
     )
     return Assignment(levels, len(data.train), len(validation))
+
+
+def load_newcomer(
+    saved: SavedRun, data: Path | str, roles: Roles, say: Callable[[str], None]
+) -> ClientData:
+    """The examples in a newcomer's folder, read as those of the run's clients."""
+    say("Reading the data")
+    config = saved.own
+    return load_own_data(
+        OwnData(
+            str(data),
+            saved.kind.class_names,
+            config.validation_fraction,
+            config.seed,
+            key="--data",
+            roles=roles,
+            standardise=config.standardise,
+        )
+    )
+
+
+def check_fits(saved: SavedRun, data: ClientData) -> None:
+    """Refuse examples of another shape or with other classes than the run's.
+
+    Raises
+    ------
+    DataError
+    """
+    told = {"input-shape": data.train.input_shape, "class-names": data.train.class_names}
+    if problem := saved.kind.problem_with(told):
+        raise DataError(f"The newcomer does not fit the run: {problem}.")
 
 
 def assign_with_app(

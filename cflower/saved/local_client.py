@@ -63,12 +63,14 @@ class LocalClient:
         """
         reply, weighted_by = self._reply(MessageType.TRAIN, cluster), self._key("weighted-by")
         try:
-            answer = read_train_reply("", reply, self.run.layout, weighted_by, cluster.model)
+            answer = read_train_reply(
+                reply, self.run.layout, self.run.projection, weighted_by, cluster.model
+            )
         except BadReplyError as problem:
             raise refused(MessageType.TRAIN, cluster, problem) from None
         self.num_examples[MessageType.TRAIN] = answer.measured.num_examples
-        projection = self.run.projection
-        return projection.seen(projection.keep(answer.update.trained))
+        assert answer.kept is not None
+        return self.run.projection.seen(answer.kept)
 
     def measured(self, cluster: Cluster) -> Metrics:
         """What it measures of a cluster's model; nothing if its app evaluates nothing.

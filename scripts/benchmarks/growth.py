@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.measure import Figure, in_a_process
 from benchmarks.server import strategy_for
-from cflower.algorithm.cfl_round import CFLState
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.federation.inline_grid import FIRST_NODE_ID
 

@@ -10,6 +10,7 @@ from cflower import ClusteredFL
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.ordering import in_order
 
+NUM_ANGLES = 18
 Table = tuple[tuple[int, ...], ...]
 """The group of every client (a column) in every step (a row)."""
 
@@ -17,6 +18,12 @@ Table = tuple[tuple[int, ...], ...]
 def table(text: str) -> Table:
     """Rows of digits between blanks, a digit a client."""
     return tuple(tuple(map(int, row)) for row in text.split())
+
+
+def turning(pairs: Sequence[tuple[int, int]]) -> Table:
+    """Two halves of the clients, each of the group that a pair has for it in a step."""
+    half = NUM_ANGLES // 2
+    return tuple((one,) * half + (other,) * half for one, other in pairs)
 
 
 SCHEMES = {
@@ -44,8 +51,17 @@ SCHEMES = {
     ),
     # A whole group takes on the data of the other, and is no group any more.
     "all-at-once": table("0000011111 0000011111 0000000000 0000000000 0000000000"),
+    # Both groups take on a third one's data at once.
+    "joint": table("0000011111 0000011111 0000011111 2222222222 2222222222 2222222222"),
+    # With ``rotation`` and a client for every angle: groups that turn by 20 degrees a step. They
+    # stay opposite to each other...
+    "gradual": turning(((0, 9),) * 3 + ((1, 10), (2, 11), (3, 12), (4, 13), (5, 14))),
+    # ... or turn towards each other until they are one.
+    "gradual-join": turning(((0, 4),) * 3 + ((1, 4), (1, 3), (2, 3)) + ((2, 2),) * 6),
 }
 """By name."""
+NUM_GROUPS = dict.fromkeys(("gradual", "gradual-join"), NUM_ANGLES)
+"""Where a scheme has not all the groups that there are."""
 
 
 def drift_of(scheme: Table, rounds: int) -> str:

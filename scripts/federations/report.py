@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from federations.planted import BASELINES, CRITERIA, FAMILIES, FLAT, MODELS
+from federations.planted import BASELINES, CRITERIA, EVERY, FLAT, MODELS
 
 Record = dict[str, Any]
 """One run: what it was and how right it was."""
@@ -27,7 +27,7 @@ class Results:
             records,
             key=lambda r: (
                 list(MODELS).index(r["data"]),
-                list(FAMILIES).index(r["family"]),
+                list(EVERY).index(r["family"]),
                 list(CRITERIA).index(r["criterion"]),
                 r["seed"],
             ),
@@ -53,7 +53,7 @@ class Results:
 
         Without groups the oracle is conventional federated learning.
         """
-        if criterion == "oracle" and FAMILIES[rows[0]["family"]].keys.items() >= FLAT.items():
+        if criterion == "oracle" and EVERY[rows[0]["family"]].keys.items() >= FLAT.items():
             criterion = "federated"
         seeds = {row["seed"] for row in rows}
         others = self.of(rows[0]["data"], rows[0]["family"], criterion)

@@ -12,8 +12,8 @@ The authors' variant ``H_A_F_1_delta_0`` (microsoft/FedDrift, commit e4ac32f, th
 calls FedDrift): accuracies, complete linkage, one model a client at first, one step in isolation,
 δ' = δ. Differences from that code:
 
-- Here the data of a step are those of all steps, as nothing drifts in the battery; then no client
-  ever leaves, and the merging alone makes the groups.
+- A model is trained on what its clients have in a step, not on what they had in earlier ones too.
+  In the battery nothing drifts; then no client ever leaves, and the merging alone makes the groups.
 - All first models have the same parameters (there each has its own), so that their mean is of use.
 - As many models as are needed; there the oldest is overwritten above a limit.
 - The accuracies are measured by the clients, as the paper describes; there on one machine that has
@@ -54,6 +54,7 @@ def run(federation: Federation, delta: float, steps: int = STEPS) -> Outcome:
     shares = {name: Counter({name: 1}) for name in models}
     before: Mapping[str, float] = {}
     for step, rounds in enumerate(np.array_split(np.arange(1, federation.rounds + 1), steps)):
+        federation.at(int(rounds[0]))
         if step:
             accuracy = accuracies(federation, models)
             groups, left, before = chosen(accuracy, before, delta)

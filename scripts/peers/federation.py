@@ -72,6 +72,9 @@ class Federation:
         assert not list(self._model.buffers()), "only parameters are averaged here"
         return self._vector()
 
+    def at(self, server_round: int) -> None:
+        """Let the clients have the data that they have from a round on; here the same for ever."""
+
     def participants(self, server_round: int) -> tuple[str, ...]:
         """Who trains in a round: those whom `ClusteredFL` draws from one cluster of all."""
         names = list(self.clients)

@@ -6,12 +6,15 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from cflower.algorithm.bipartition import separation_gap
 from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
 from cflower.federation.reports import RoundReport
 from cflower.federation.strategy import ClusteredFL
+from cflower.learning.models import build_model
 from cflower.ordering import in_order
 from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
@@ -84,6 +87,20 @@ def draw_norms(results: Results, path: Path) -> None:
 # ------------------------------------------------------------------------------ figure 8
 
 
+class HalfPrecision(nn.Module):
+    """`cifar-cnn` computed in bfloat16 from float32 weights: 20 ms a step (AMD EPYC), not 68."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.model = build_model("cifar-cnn", input_shape, num_classes, 0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits in float32."""
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = self.model(images.to(memory_format=torch.channels_last))
+        return logits.float()  # type: ignore[no-any-return]
+
+
 def run_permuted(setting: Setting) -> Results:
     """CIFAR-10 with four label permutations: CFL with ``auto``, and FL for as many rounds."""
     keys: dict[str, Any] = {
@@ -91,14 +108,15 @@ def run_permuted(setting: Setting) -> Results:
         "num-groups": 4,
         "batch-size": 100,
         "local-epochs": 3,
-        "learning-rate": 0.05,
+        "learning-rate": 0.02,
+        "momentum": 0.9,
         "min-available-nodes": 20,
     }
     if setting.quick:
         keys |= {"dataset": "digits", "min-available-nodes": 8, "num-server-rounds": 2}
     else:
-        keys |= {"dataset": setting.source("cifar10"), "dataset-size": 20 * 375}
-        keys |= {"model": "lab-convnet", "num-server-rounds": 45}
+        keys |= {"dataset": setting.source("cifar10"), "dataset-size": 50_000}
+        keys |= {"model": f"{__name__}:{HalfPrecision.__name__}", "num-server-rounds": 30}
     return stages(setting, "paper-fig8", keys, "accuracy")
 
 

@@ -1,6 +1,8 @@
 import numpy as np
 
 from cflower.algorithm.aggregation import StreamingSum, WeightedMean
+from cflower.algorithm.difference import SMALL, Difference, Update
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import Weights
 from cflower.seeding import generator
 
@@ -16,7 +18,7 @@ def test_single_precision_sums_are_done_in_double():
 
 def test_large_models_are_summed_to_the_same_means():
     rng = generator(0, "large")
-    shape = (2 * StreamingSum.AT_ONCE + 3, StreamingSum.SMALL + 1)
+    shape = (2 * StreamingSum.AT_ONCE + 3, SMALL + 1)
     updates = rng.normal(size=shape).astype(np.float32)
     weights = rng.integers(1, 9, size=len(updates)).astype(float)
     model = Weights(updates[0], np.zeros(1))
@@ -30,3 +32,22 @@ def test_large_models_are_summed_to_the_same_means():
         carried = np.average(range(leaf, len(updates), 2), weights=mine)
         np.testing.assert_allclose(mean.carried, [carried])
     assert len(tally.mean("0.2").trained) == 0
+
+
+def test_a_sum_made_before_the_weights_were_known_counts_only_if_they_are_as_presumed():
+    rng = generator(0, "presumed")
+    size = SMALL + 5
+    model = Weights(rng.normal(size=size).astype(np.float32), np.zeros(0))
+    projection = Projection(size, 1000)
+    for factors in (np.ones(11), np.where(np.arange(11) == 5, 0.25, 1.0)):
+        tally, vectors = WeightedMean({"0": model}), []
+        presumed = rng.integers(1, 9, size=11).astype(float)
+        for first in range(0, 11, 4):
+            models = [model.trained + rng.normal(size=size).astype(np.float32) for _ in range(4)]
+            together = [Difference([values], model.trained) for values in models][: 11 - first]
+            projection.measure(together, presumed[first : first + 4])
+            for i, update in enumerate(together, first):
+                vectors.append(np.asarray(update))
+                tally.add("0", Update(update, np.zeros(0)), presumed[i] * factors[i])
+        expected = np.average(np.array(vectors, float), axis=0, weights=presumed * factors)
+        np.testing.assert_allclose(tally.mean("0").trained, expected, atol=1e-5)

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.assignment import Step, TypicalSimilarity, descend, typical_similarity
+from cflower.algorithm.assignment import (
+    Step,
+    TypicalSimilarity,
+    confirms,
+    descend,
+    typical_similarity,
+)
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import Fork
 from tests.algorithm.planted import laws
@@ -64,3 +70,22 @@ def test_who_is_nearer_to_the_others_than_to_the_members_resembles_nobody():
     assert not familiar(0.25, members=0.75)
     assert familiar(0.25, members=None)  # a branch of one: nothing says what members have
     assert not familiar(0.0, members=None)
+
+
+@laws
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2))
+def test_algorithm_4_confirms_the_leaf_it_comes_to_if_all_forks_are_familiar(updates):
+    by_cluster = dict(zip(("0", "0.1"), map(np.array, updates), strict=True))
+    asked = []
+
+    def update_of(cluster):
+        asked.append(cluster.name)
+        return by_cluster[cluster.name]
+
+    steps = descend(TREE, update_of)
+    way = list(asked)
+    for leaf in TREE.leaves:
+        asked.clear()
+        reached = leaf.name == steps[-1].fork.child and all(step.familiar for step in steps)
+        assert confirms(TREE, leaf.name, update_of) == reached
+        assert asked == way[: len(asked)]

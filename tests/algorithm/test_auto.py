@@ -28,6 +28,18 @@ def evidence(updates: np.ndarray, server_round: int = 1) -> Evidence:
     return Evidence("0", server_round, len(names), names, tuple(updates), norms, weights, mean)
 
 
+@pytest.mark.parametrize(("members", "needed"), [(200, 50), (1000, 50), (60, 48), (20, 16)])
+def test_four_fifths_of_a_cluster_or_fifty_of_it_must_be_heard_twice(
+    members: int, needed: int
+) -> None:
+    for heard, waits in ((needed - 1, True), (needed, False)):
+        memory, updates = {}, generator(0, "heard", heard).normal(size=(heard, 4))
+        for server_round in (1, 2):
+            told = replace(evidence(updates, server_round), num_members=members)
+            decision, memory = AutoCriterion().decide(told, memory)
+        assert (decision.outcome is Outcome.TOO_FEW_HEARD) == waits
+
+
 @pytest.mark.parametrize("sizes", [(5, 5), (4, 4, 4), (6, 4, 2), (8, 2), (5, 5, 5, 5), (9, 1)])
 def test_planted_groups_are_found_exactly_without_any_number(sizes: tuple[int, ...]) -> None:
     federation = Federation.dealt(*sizes, noise=0.05)
@@ -126,3 +138,16 @@ def test_a_round_in_which_no_update_is_fresh_changes_no_average() -> None:
     heard = remember({}, evidence(np.eye(4, 6)))
     nothing = Evidence("0", 2, 4, (), (), np.zeros(0), np.zeros(0), 0.0)
     np.testing.assert_array_equal(remember(heard, nothing)["averages"], heard["averages"])
+
+
+def test_a_cut_that_changes_starts_anew() -> None:
+    centre, memory, streaks = 10 * np.eye(2, 6)[[0, 0, 0, 1, 1, 1]], {}, []
+    for server_round in range(1, 5):
+        noise = 0.1 * generator(0, "anew", server_round).normal(size=(6, 6))
+        _, memory = AutoCriterion().decide(evidence(centre + noise, server_round), memory)
+        streaks.append(int(memory.get("streak", 0)))
+    assert streaks == sorted(streaks) and streaks[-1] >= 3
+    # Ten times as far, so that the averages follow, and dealt out otherwise.
+    other = 1000 * np.eye(2, 6)[[0, 1, 0, 1, 0, 1]]
+    _, memory = AutoCriterion().decide(evidence(other, 5), memory)
+    assert int(memory["streak"]) == 1

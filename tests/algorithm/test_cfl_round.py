@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.algorithm.cfl_round import Reply, is_fresh
+from cflower.algorithm.cfl_round import Reply
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.state import is_fresh
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.seeding import generator
 from tests.algorithm.planted import (

@@ -134,3 +134,37 @@ def test_noise_alone_is_no_distance() -> None:
     labels = np.repeat([0, 1], 4).astype(np.int32)
     assert Cloud.of(points, np.zeros(8)).separation(labels).min() > 10
     assert Cloud.of(points, np.full(8, 100.0)).separation(labels).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("sizes", "most"), [((3, 3), 100 / 6), ((3, 1), 100 / 13)])
+def test_parts_are_apart_if_their_distance_is_three_of_its_standard_errors(
+    sizes: tuple[int, int], most: float
+) -> None:
+    """Of means over 3 and 3: 10² > 9 (v/3 + v/3). A single one's squared length has v in it."""
+    labels = np.repeat([0, 1], sizes)
+    points = 1e-3 * generator(0, "errors").normal(size=(len(labels), 3))
+    points[:, 0] += np.where(labels == 0, 5.0, -5.0)
+    gram = Gram(points @ points.T)
+    assert separation(gram, labels, np.full(len(labels), 0.98 * most)) > 0
+    assert separation(gram, labels, np.full(len(labels), 1.02 * most)) == 0
+
+
+def test_parts_that_lie_further_apart_are_further_apart() -> None:
+    labels, rng = np.array([0, 0, 0, 1, 1, 1]), generator(0, "further")
+    within = rng.normal(size=(6, 3))
+    found = []
+    for distance in (5.0, 10.0, 20.0):
+        points = within + distance * np.eye(2, 3)[labels]
+        found.append(separation(Gram(points @ points.T), labels, np.zeros(6)))
+    np.testing.assert_allclose(np.diff(np.log2(found)), 1, atol=0.4)
+    assert separation(Gram(np.eye(6)), np.arange(6), np.zeros(6)) == 0  # nobody in company
+    assert separation(Gram(np.eye(6)), np.zeros(6, int), np.zeros(6)) == 0
+
+
+def test_how_many_parts_there_are_does_not_change_how_far_two_are_apart() -> None:
+    found = []
+    for parts in (2, 3, 4):
+        labels = np.repeat(np.arange(parts), 30)
+        points = generator(0, "parts").normal(size=(len(labels), 5)) + 20 * np.eye(parts, 5)[labels]
+        found.append(separation(Gram(points @ points.T), labels, np.zeros(len(labels))))
+    np.testing.assert_allclose(found, 20 * np.sqrt(2), rtol=0.15)

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, CFLState, Reply
+from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.moving import watch
+from cflower.algorithm.habits import watch
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster
 from tests.algorithm.planted import Federation, cfl_of
 
@@ -157,3 +158,31 @@ def test_lengths_are_compared_not_measured() -> None:
         for norms in rounds:
             habits = watch(habits, "0.0", {str(i): unit * n for i, n in enumerate(norms)})
         assert [client for client, habit in habits.items() if habit.held == 2] == ["2"]
+
+
+def test_who_changes_is_found_in_a_leaf_of_two_whose_model_follows_it() -> None:
+    small = Federation.dealt(2, 6, noise=0.05)
+    state = trained((small, 20), (changed(small, c0=1), 2))
+    assert home(state, 0) is home(state, 1)
+    assert home(state, 2).members == ("client-2",)
+
+
+def test_a_suspicion_lasts_until_the_client_has_been_looked_at() -> None:
+    now = changed(FEDERATION, c0=1)
+    state = trained((FEDERATION, 20), (now, 1))
+    own = [reply for reply in answers(MOVING, now, state, 22) if not reply.probe]
+    state = MOVING.run_round(state, own, server_round=22).state
+    assert state.moves == ()
+    state = trained((now, 1), state=state, done=22)
+    assert home(state, 0) is home(state, 1)
+
+
+def test_lengths_that_always_vary_are_no_change_where_nothing_can_be_asked() -> None:
+    rng = np.random.default_rng(0)
+    rounds = np.exp(rng.normal(scale=[0.01] * 4 + [0.5], size=(12, 5)))
+    rounds[11, 4] = 1.1 * rounds[1:, 4].max()
+    for leaf, held in (("0", []), ("0.0", ["4"])):
+        habits: dict = {}
+        for norms in rounds:
+            habits = watch(habits, leaf, {str(i): n for i, n in enumerate(norms)})
+        assert [client for client, habit in habits.items() if habit.held] == held

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflower.algorithm.difference import Difference
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
@@ -84,3 +85,44 @@ def test_precision_and_zero_are_kept():
     projection = Projection(5000, 100)
     assert projection.keep(UPDATES[0].astype(np.float32)).dtype == np.float32
     np.testing.assert_array_equal(projection.keep(np.zeros(5000)), np.zeros(100))
+
+
+def test_what_similarity_does_not_see_is_kept_beside_it():
+    mask = np.arange(5000) % 3 == 0
+    kept = Projection(5000, 300, mask=mask).keep(UPDATES[0])
+    whole = Projection(5000, 300).keep(UPDATES[0])
+    np.testing.assert_allclose(kept[:300] + kept[300:], whole, atol=1e-9)
+    seen = Projection(5000, 300, mask=mask).keep(np.where(mask, UPDATES[0], 0))
+    np.testing.assert_array_equal(seen[300:], np.zeros(300))
+    np.testing.assert_array_equal(seen[:300], kept[:300])
+
+
+def differences(number: int, size: int) -> tuple[list[Difference], list[np.ndarray]]:
+    """Updates of one model that came in arrays of odd sizes, and the same as vectors."""
+    rng = generator(0, "differences")
+    origin = rng.normal(size=size).astype(np.float32)
+    models = [(origin + rng.normal(size=size) / 100).astype(np.float32) for _ in range(number)]
+    ends = [7, size // 3, size // 2]
+    updates = [Difference(np.split(model, ends), origin) for model in models]
+    return updates, [model - origin for model in models]
+
+
+@pytest.mark.parametrize("length", [100, 16_384, 100_000])
+def test_updates_looked_at_together_give_what_each_gives_alone(length: int) -> None:
+    updates, vectors = differences(3, 300_001)
+    projection = Projection(300_001, length)
+    weights = [1.0, 20.0, 0.5]
+    for (norm, kept), vector in zip(projection.measure(updates, weights), vectors, strict=True):
+        np.testing.assert_array_equal(kept, projection.keep(vector))
+        np.testing.assert_allclose(norm, np.linalg.norm(vector.astype(float)), rtol=1e-5)
+    assert updates[0].presumed is not None
+    expected = np.einsum("i,ij->j", weights, vectors)
+    np.testing.assert_allclose(updates[0].presumed.total, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_what_is_not_finite_shows_in_the_norm_of_that_update_only(bad: float) -> None:
+    (good, _), _ = differences(2, 300_001)
+    broken = Difference([np.full(300_001, bad, np.float32)], np.zeros(300_001, np.float32))
+    found = Projection(300_001, 1000).measure([good, broken], [1.0, 1.0])
+    assert [bool(np.isfinite(norm)) for norm, _ in found] == [True, False]

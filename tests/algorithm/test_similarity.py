@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.similarity import cosine_similarity, cosines_to, widened
 from tests.algorithm.planted import laws
 
 updates = arrays(
@@ -67,3 +67,16 @@ def test_lengths_whose_squares_leave_the_range_of_floats_do_not_matter():
 
 def test_keeps_single_precision():
     assert cosine_similarity(np.ones((2, 3), np.float32)).dtype == np.float32
+
+
+@laws
+@given(updates)
+def test_cosines_of_one_to_others_are_a_row_of_the_matrix(matrix):
+    row = cosines_to(matrix[0], [*matrix[1:]])
+    np.testing.assert_allclose(row, cosine_similarity(matrix)[0, 1:], atol=1e-12)
+
+
+def test_half_precision_is_widened_exactly():
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)]
+    np.testing.assert_array_equal(widened(finite), finite.astype(np.float32))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import cflower as package
+from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
-from cflower.errors import ExportError
+from cflower.errors import ConfigError, ExportError
 from cflower.learning import build_model
 from cflower.learning.files import answers_of
 from cflower.saved.assign import newcomers_update
@@ -128,6 +130,134 @@ def test_assign_says_when_the_newcomer_resembles_nobody(
     folder = own_folder(tmp_path / "noise", inputs, noise)
     status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent)
     assert (status, "The newcomer resembles nobody at cluster 0" in out) == (0, True)
+
+
+def inputs_only(path: Path, inputs: np.ndarray) -> Path:
+    path.mkdir()
+    np.savez(path / "mine.npz", x=inputs)
+    return path
+
+
+def test_a_newcomer_without_labels_comes_to_its_group_as_far_as_models_differ(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    group_of = {
+        leaf: {summary["groups"][name] for name in members}
+        for leaf, members in summary["clusters"].items()
+    }
+    just_split = {
+        f"{s['cluster']}.{i}" for s in summary["splits"] for i in (0, 1) if s["round"] == 8
+    }
+    outcomes = set()
+    for group in range(4):
+        folder = inputs_only(tmp_path / str(group), rotated(unseen[0], group, 4))
+        found = package.assign_unlabelled(run, folder)
+        assert found.num_examples == 150
+        assert {group} in [group_of[leaf] for leaf in found.in_question]
+        assert found.candidates[0].cluster in found.in_question
+        if found.outcome == "placed":
+            assert found.in_question == (found.cluster,)
+            assert found.candidates[0].probability > 0.9
+        else:  # split in the last round, so that both have the same model still
+            assert found.outcome == "cannot be told without labels"
+            assert set(found.in_question) <= just_split
+            assert found.cluster == found.in_question[0][:-2] != "0"
+        outcomes.add(found.outcome)
+    assert len(outcomes) == 2
+
+
+def test_labels_that_are_there_are_not_looked_at(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    inputs, labels = unseen
+    noise = np.random.default_rng(0).permutation(labels)
+    found = [
+        package.assign_unlabelled(run, inputs_only(tmp_path / "bare", inputs)),
+        package.assign_unlabelled(run, own_folder(tmp_path / "true", inputs, labels)),
+        package.assign_unlabelled(run, own_folder(tmp_path / "noise", inputs, noise)),
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_assign_tells_of_a_newcomer_without_labels(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    folder = inputs_only(tmp_path / "mine", rotated(unseen[0], 1, 4))
+    ask = ("assign", run.name, "--data", folder, "--runs", run.parent, "--unlabelled")
+    found = package.assign_unlabelled(run, folder)
+    status, out, _ = cflower(*ask)
+    assert status == 0
+    for leaf in found.candidates:
+        assert f"{leaf.entropy:.3f}" in out
+    assert f"The newcomer belongs to cluster {found.cluster} (probability" in out
+    assert f"cflower export {run.name} --cluster {found.cluster}" in out
+    told = json.loads(cflower(*ask, "--json")[1])
+    assert (told["cluster"], told["stranger"]) == (found.cluster, False)
+    assert [step["cluster"] for step in told["path"]] == ["0", found.cluster[:3], found.cluster]
+    assert [leaf["cluster"] for leaf in told["leaves"]] == [c.cluster for c in found.candidates]
+
+
+def test_noise_resembles_nobody(run: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).random((150, 1, 8, 8), np.float32)
+    folder = inputs_only(tmp_path / "mine", noise)
+    ask = ("assign", run.name, "--data", folder, "--runs", run.parent, "--unlabelled")
+    _, out, _ = cflower(*ask)
+    assert "The newcomer resembles nobody: even the model that knows it best" in out
+    assert "cflower export" not in out
+    told = json.loads(cflower(*ask, "--json")[1])
+    assert (told["cluster"], told["stranger"], told["in_question"]) == ("0", True, [])
+
+
+def test_where_groups_differ_in_labels_alone_that_is_said(
+    unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    keys = "shift='label-swap' num-groups=2 num-server-rounds=6 trial-rounds=0 model='mlp'"
+    status, _, err = cflower("simulate", "--clients", 8, "-c", keys, "--out", tmp_path / "runs")
+    assert status == 0, err
+    (swapped,) = (tmp_path / "runs").iterdir()
+    assert json.loads((swapped / "summary.json").read_text())["adjusted_rand_index"] == 1.0
+    folder = inputs_only(tmp_path / "mine", unseen[0])
+    found = package.assign_unlabelled(swapped, folder)
+    assert (found.outcome, found.cluster) == ("cannot be told without labels", "0")
+    _, out, _ = cflower("assign", swapped, "--data", folder, "--unlabelled")
+    assert "Which of the clusters 0.0, 0.1 the newcomer belongs to cannot be told" in out
+
+
+def without_entropies(run: Path) -> None:
+    path = run / "summary.json"
+    summary = json.loads(path.read_text())
+    for client in summary["clients"].values():
+        del client["entropies"]
+    path.write_text(json.dumps(summary))
+
+
+def test_an_earlier_versions_run_does_not_tell_of_newcomers_without_labels(
+    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    copy = tmp_path / "runs" / run.name
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints", "report.html"))
+    without_entropies(copy)
+    folder = inputs_only(tmp_path / "mine", unseen[0])
+    status, _, err = cflower("assign", copy, "--data", folder, "--unlabelled")
+    assert status == 1
+    assert "does not say how sure its models are of its clients' examples" in err
+    assert err.count("\n") == 1
+
+
+def test_text_has_its_labels_in_itself(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = SavedRun.read(run)
+    text = replace(saved, own=RunConfig.read({"dataset": "text:letters", "model": "lstm"}))
+    monkeypatch.setattr(SavedRun, "read", lambda path, seed_file: text)
+    with pytest.raises(ConfigError, match="give the newcomer's text without --unlabelled"):
+        package.assign_unlabelled(run, tmp_path)
+
+
+def test_another_apps_newcomer_needs_labels(run: Path) -> None:
+    status, _, err = cflower("assign", run, "--app", "my_app:app", "--unlabelled")
+    assert (status, "Got --unlabelled without --data" in err) == (1, True)
 
 
 def test_data_that_do_not_fit_are_refused_in_words(

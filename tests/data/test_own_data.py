@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from cflower.data.client_data import ClientData
+from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.errors import DataError
 
@@ -147,3 +148,42 @@ def test_missing_columns_and_unequal_images(tmp_path: Path) -> None:
     write(tmp_path / "mixed", "npz")
     np.savez(tmp_path / "mixed" / "z.npz", x=PIXELS[:, :3], y=LABELS)
     refused(tmp_path / "mixed", "arrays of different kinds, (6, 6) uint8 in one.npz and (3, 6)")
+
+
+def test_without_labels_only_the_inputs_are_read(tmp_path: Path) -> None:
+    classes, rows = ("cat", "dog"), PIXELS.reshape(12, -1)[:, :3].astype(float)
+    table = pd.DataFrame(rows, columns=["a", "b", "c"])
+    for name in ("plain", "named", "other", "half"):
+        (tmp_path / name).mkdir()
+    table.to_csv(tmp_path / "plain" / "rows.csv", index=False)
+    table.assign(label=LABELS).to_csv(tmp_path / "named" / "rows.csv", index=False)
+    table.assign(kind=1).to_csv(tmp_path / "other" / "rows.csv", index=False)
+    table.assign(label=["cat", None] * 6).to_csv(tmp_path / "half" / "rows.csv", index=False)
+    for name, label in [("plain", ""), ("named", ""), ("half", ""), ("other", "kind")]:
+        own = OwnData(str(tmp_path / name), classes, roles=Roles(label=label, unlabelled=True))
+        data = load_own_data(own)
+        found = np.concatenate([data.train.inputs, data.validation.inputs])
+        assert sorted(found.tolist()) == sorted(rows.tolist())
+        assert data.train.class_names == classes
+    with pytest.raises(DataError, match="cflower assign --unlabelled"):
+        load_own_data(OwnData(str(tmp_path / "plain"), classes))
+
+
+@pytest.mark.parametrize("form", ["images", "npz", "parquet"])
+def test_without_labels_every_form_is_read(tmp_path: Path, form: str) -> None:
+    write(tmp_path / "labelled", form)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    if form == "images":
+        for file in (tmp_path / "labelled").rglob("*.png"):
+            file.rename(bare / file.name)
+    elif form == "npz":
+        np.savez(bare / "all.npz", x=PIXELS)
+    else:
+        pd.DataFrame({"image": [p.tolist() for p in PIXELS]}).to_parquet(bare / "rows.parquet")
+    data = load_own_data(OwnData(str(bare), ("cat", "dog"), roles=Roles(unlabelled=True)))
+    found = np.concatenate([data.train.inputs, data.validation.inputs])
+    assert found.shape == (12, 1, 6, 6)
+    assert {image.tobytes() for image in (found * 255).round().astype(np.uint8)} == {
+        image.tobytes() for image in PIXELS
+    }

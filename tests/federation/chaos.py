@@ -1,4 +1,4 @@
-"""Whole runs on a Grid that breaks: bad replies, nodes that come and go, kills and resumes."""
+"""Whole runs on a Grid that breaks: bad and late replies, nodes that come and go, kills."""
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
@@ -98,6 +98,8 @@ class Plan:
     """DataSpec of the reply to training; "silence": none."""
     away: Mapping[int, range] = field(default_factory=dict)
     """Rounds in which a client's node is gone; it returns under another node id."""
+    late: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """How many rounds later the reply to training comes, by (client, round that it answers)."""
 
     def silenced(self) -> "Plan":
         """Silence in the place of every bad reply and of every absence."""
@@ -143,15 +145,26 @@ class ChaosGrid(InlineGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.tick()
-        came = list(super().pull_messages(message_ids))
+        came = list(super().pull_messages({i for i in message_ids if self.is_due(i)}))
         return [*came, *(self._pulled.pop() for _ in range(len(self._pulled)))]
 
     def kind_of(self, message: Message) -> str | None:
         """The plan's word on the reply to this message."""
+        where = self.place_of(message)
+        return self.plan.faults.get(where) if where else None
+
+    def is_due(self, message_id: str) -> bool:
+        """Whether the plan lets the reply come now."""
+        where = self.place_of(self._pending[message_id])
+        return where is None or self.now >= where[1] + self.plan.late.get(where, 0)
+
+    @staticmethod
+    def place_of(message: Message) -> tuple[int, int] | None:
+        """The client and the round of a message to train."""
         if message.metadata.message_type != "train":
             return None
         client = message.metadata.dst_node_id % 1000
-        return self.plan.faults.get((client, int(message.content["config"]["server-round"])))
+        return client, int(message.content["config"]["server-round"])
 
     def _answer(self, message: Message) -> Message:
         kind = self.kind_of(message)

@@ -64,6 +64,7 @@ class Quadratics:
     spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
     ways: Callable[[Message, Context], Message] | None = None
     knows_ways: Container[int] = ()
+    tells_entropies: bool = False
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
 
@@ -91,9 +92,14 @@ class Quadratics:
     def planted(self) -> set[frozenset[str]]:
         return {self.names(group) for group in set(self.groups)}
 
+    def center(self, client: int, server_round: int) -> np.ndarray:
+        """c_g(i)."""
+        return CENTERS[self.groups[client]]
+
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
         facts = {"evaluates_way": True} if client in self.knows_ways else {}
+        facts |= {"tells_entropies": True} if self.tells_entropies else {}
         return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
 
     def _look(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
@@ -108,7 +114,8 @@ class Quadratics:
     def _train(self, message: Message, context: Context) -> Message:
         client, server_round, vector = self._look("train", message, context)
         noise = 1e-3 * generator(0, server_round, client).normal(size=16)
-        new = (vector + 0.5 * (CENTERS[self.groups[client]] - vector) + noise).astype(vector.dtype)
+        center = self.center(client, server_round)
+        new = (vector + 0.5 * (center - vector) + noise).astype(vector.dtype)
         arrays = {"b": new[12:], "w": new[:12].reshape(3, 4)}  # not in the order they came in
         received = message.content["arrays"]
         if "bn.running_mean" in received:
@@ -123,7 +130,7 @@ class Quadratics:
 
     def _evaluate(self, message: Message, context: Context) -> Message:
         client, server_round, vector = self._look("evaluate", message, context)
-        distance = float(np.linalg.norm(vector - CENTERS[self.groups[client]]))
+        distance = float(np.linalg.norm(vector - self.center(client, server_round)))
         metrics = MetricRecord({"loss": distance, "num-examples": 2})
         content = RecordDict({"metrics": metrics, "client": ConfigRecord({"group": client % 7})})
         if client in self.spoil_evaluate:

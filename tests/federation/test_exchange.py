@@ -1,3 +1,6 @@
+import time
+from logging import INFO
+
 from flwr.app import Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,11 +52,29 @@ def test_no_more_than_hold_replies_wait_for_a_slow_one():
     assert sorted(came) == nodes
 
 
+def test_long_exchanges_say_how_many_have_answered(monkeypatch, caplog):
+    monkeypatch.setattr("cflower.federation.exchange.TELL", -1.0)
+    caplog.set_level(INFO)
+    list(exchange_with(ScriptedGrid(echo, [1, 2, 3], [[1], [3], [2]]), [1, 2, 3]))
+    said = [r.getMessage().strip() for r in caplog.records if "have answered" in r.getMessage()]
+    assert said[0] == "0 of 3 clients have answered"
+    assert said[-1] == "2 of 3 clients have answered"
+
+
 def test_nodes_that_stay_silent_are_told_after_the_timeout():
     grid = ScriptedGrid(echo, [1, 2, 3], [[3], [1]])
     exchange = exchange_with(grid, [1, 2, 3], timeout=0.15)
     assert senders(exchange) == [1, 3]
     assert exchange.silent == [2]
+
+
+def test_nobody_is_late_because_the_server_takes_its_time_to_read():
+    grid = ScriptedGrid(echo, [1, 2, 3], [[1], [2], [3]])
+    exchange, came = exchange_with(grid, [1, 2, 3], timeout=0.15), []
+    for reply in exchange:
+        came.append(reply.metadata.src_node_id)
+        time.sleep(0.2)
+    assert (came, exchange.silent) == ([1, 2, 3], [])
 
 
 def test_a_second_reply_or_one_to_another_round_is_a_stray():

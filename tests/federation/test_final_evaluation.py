@@ -1,10 +1,14 @@
 """The final evaluation: who gets which models, and what becomes of the answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.criteria import NeverSplit
+from cflower.algorithm.tree import Cluster, ParameterTree, Weights
+from cflower.federation.final_evaluation import ENTROPIES, MOST_OTHERS, OTHER, other_leaves
 from tests.federation.quadratics import Quadratics, initial_arrays, strategy_of
 
 GROUPS = (0, 1, 2, 3) * 2
@@ -27,9 +31,9 @@ def answer_way(message, context):
 SENT = {}
 
 
-def closed(way=answer_way, know=range(8), **settings):
+def closed(way=answer_way, know=range(8), tells_entropies=False, **settings):
     """A strategy after a run whose clients ``know`` the message with all models."""
-    clients = Quadratics(GROUPS, ways=way, knows_ways=know)
+    clients = Quadratics(GROUPS, ways=way, knows_ways=know, tells_entropies=tells_entropies)
     SENT.clear()
     strategy = strategy_of(fraction_evaluate=0.0, **settings)
     result = strategy.start(clients.grid(), initial_arrays(), num_rounds=30)
@@ -124,3 +128,61 @@ def test_an_answer_that_cannot_be_used_is_set_aside_with_its_reason(way, problem
     report = strategy.final_report
     assert report.problems == {"partition-0": problem}
     assert set(report.clients) == set(strategy.tree.clients) - {"partition-0"}
+
+
+def tells(entropies):
+    """`answer_way` of an app that tells entropies, for the models that it was sent."""
+
+    def way(message, context):
+        reply = answer_way(message, context)
+        for name in [name for name in reply.content if name.startswith(OTHER)]:
+            del reply.content[name]
+        told = entropies({name.removeprefix(OTHER) for name in message.content.array_records})
+        reply.content[ENTROPIES] = MetricRecord(told)
+        return reply
+
+    return way
+
+
+def test_who_tells_entropies_gets_other_leaves_models_too():
+    _, strategy, _ = closed(tells(lambda sent: dict.fromkeys(sent, 0.5)), tells_entropies=True)
+    tree = strategy.tree
+    leaves = {leaf.name for leaf in tree.leaves}
+    assert len(leaves) == 4 == MOST_OTHERS + 1
+    for name in tree.clients:
+        own = tree.leaf_of(name).name
+        sent = [key for key in SENT[name] if key.startswith(OTHER)]
+        assert sorted(sent) == sorted(f"{OTHER}{leaf}" for leaf in leaves - {own})
+        for key in sent:
+            model = tree.clusters[key.removeprefix(OTHER)].model
+            np.testing.assert_array_equal(SENT[name][key].ravel(), model.trained[:12])
+        result = strategy.final_report.clients[name]
+        assert dict(result.entropies) == dict.fromkeys(leaves, 0.5)
+        assert list(result.levels) == [cluster.name for cluster in tree.path_of(name)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"0.7": 0.5}, {"0": 0.5}, {"0.0": -0.1}, {"0.0": float("nan")}, {"0.0": [0.5]}]
+)
+def test_entropies_that_cannot_be_are_left_out(wrong):
+    _, strategy, _ = closed(tells(lambda sent: wrong), tells_entropies=True)
+    assert [dict(r.entropies) for r in strategy.final_report.clients.values()] == [{}] * 8
+
+
+@pytest.mark.parametrize(("leaves", "size"), [(2, 1), (4, 3), (8, 3), (14, 10)])
+def test_the_members_of_a_leaf_share_the_others_among_them(leaves, size):
+    weights = Weights(np.zeros(1, np.float32), np.zeros(0, np.float32))
+    tree = ParameterTree.initial(weights, [f"{i}" for i in range(leaves * size)])
+    names = [f"0.{i}" for i in range(leaves)]
+    below = [
+        Cluster(name, tuple(f"{i * size + j}" for j in range(size)), weights, 1)
+        for i, name in enumerate(names)
+    ]
+    tree = tree.update(replace(tree.root, children=tuple(names), split_round=1), *below)
+    others_of = other_leaves(tree)
+    for leaf in below:
+        sent = [others_of[client] for client in leaf.members]
+        assert all(len(others) == min(MOST_OTHERS, leaves - 1) for others in sent)
+        different = {key for others in sent for key in others}
+        assert f"{OTHER}{leaf.name}" not in different
+        assert len(different) == min(leaves - 1, MOST_OTHERS * size)

@@ -1,14 +1,18 @@
 """No client moves its cluster's model further than a few usual ones."""
 
+from logging import INFO
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from cflower.algorithm.cfl_round import KnownUpdate
+from cflower.algorithm.state import KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
-from cflower.federation.influence import LONGEST, MOST, Influence
+from cflower.federation.influence import LASTING, LONGEST, MOST, Influence
 from cflower.federation.layout import Layout
+from cflower.federation.messenger import ClientMessenger, Keys
 from cflower.federation.replies import ClientMetrics, TrainReply
+from cflower.federation.roll_call import RollCall
 from tests.federation.quadratics import Quadratics, Reports, initial_arrays, strategy_of
 
 TRAINED = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
@@ -87,6 +91,13 @@ def test_ten_times_the_examples_still_count_for_more():
     assert lowered == {"c0": pytest.approx(0.3)}
 
 
+@pytest.mark.parametrize("most", [MOST, 30.0, 100.0])
+def test_who_asks_for_it_hears_a_large_client_as_that_many_of_ten(most):
+    replies = [reply(0, 1.0, 10_000), *(reply(i, 1.0) for i in range(1, 10))]
+    admitted, _, _ = sifted(*replies, most=most)
+    assert pull(admitted["c0"], 10_000) == pytest.approx(100 * most)
+
+
 def test_who_trusts_the_clients_has_eq_2_as_it_is():
     replies = [reply(i, 1.0, carried=(0, 0, 5)) for i in range(5)]
     replies.append(reply(5, 1000, 1e9, (1e9, 0, 5)))
@@ -136,6 +147,15 @@ def test_statistics_that_are_not_trained_are_bounded_each_by_itself():
         np.testing.assert_array_equal(one.reply.update.carried, (0.1, -0.1, 5.0))
 
 
+def test_the_first_statistics_of_a_round_wait_for_others_although_lengths_are_known():
+    origin = np.zeros(4)
+    known = {f"c{i}": KnownUpdate(1, origin, 1.0, 100, origin) for i in range(6)}
+    replies = [reply(i, 1.0, carried=(0.1, -0.1, 5.0)) for i in range(1, 6)]
+    spoilt = reply(0, 1.0, carried=(1e30, 1e30, 5.0))
+    admitted, _, _ = sifted(spoilt, *replies, model=CARRYING, known=known.items())
+    assert np.linalg.norm(admitted["c0"].reply.update.carried[:2]) < 1
+
+
 def test_updates_in_line_are_not_kept_waiting_for_the_rest():
     seen = []
 
@@ -176,4 +196,30 @@ def test_the_others_reach_their_optimum_with_the_defaults(factor, examples, capl
     honest = [strategy.final_report.clients[f"partition-{i}"] for i in range(7)]
     assert max(client.leaf.metrics["loss"] for client in honest) < 0.2
     if factor < 1e9:
-        assert "Client(s) partition-7 count for less than they claim" in caplog.text
+        assert "Client(s) partition-7 count for far less than they claim" in caplog.text
+
+
+def test_who_stands_out_is_told_of_and_who_does_so_for_long_is_warned_of(caplog):
+    caplog.set_level(INFO)
+    messenger = ClientMessenger(RollCall(), Keys())
+    heard, said = ["a", "b", "c"], []
+
+    def rounds(number, lowered):
+        for _ in range(number):
+            caplog.clear()
+            messenger.tell_lowered(lowered, heard, 3)
+            said.extend((r.levelname, r.getMessage().partition(":")[0]) for r in caplog.records)
+
+    rounds(LASTING - 1, {"a": 0.3})
+    rounds(1, {})  # in line again
+    rounds(LASTING - 1, {"a": 0.3})
+    some = "count for less than they claim, down to"
+    assert said == [("INFO", f"Client(s) a {some} 0.3 of it")]
+    rounds(5, {"a": 0.2})
+    far = "count for far less than they claim, or less for long, down to"
+    assert said[1:] == [("WARNING", f"Client(s) a {far} 0.2 of it")]
+    rounds(5, {"a": 0.2, "b": 0.001, "c": 0.4})
+    assert said[2:] == [
+        ("INFO", f"Client(s) c {some} 0.4 of it"),
+        ("WARNING", f"Client(s) b {far} 0.001 of it"),
+    ]

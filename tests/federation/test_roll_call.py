@@ -247,7 +247,7 @@ def test_real_nodes_are_never_a_simulation(monkeypatch):
     roll_call = RollCall(timeout=0.3)
     roll_call.update(grid)
     assert roll_call.simulated
-    monkeypatch.setattr("cflower.federation.roll_call.HttpGrid", ScriptedGrid)
+    monkeypatch.setattr("flwr.superlink.grid.HttpGrid", ScriptedGrid)
     roll_call.update(grid)
     assert not roll_call.simulated
     began = time.monotonic()

@@ -1,6 +1,7 @@
 """Run folders of made-up runs, written by the real `Recorder`."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from cflower import Recorder
-from cflower.algorithm.cfl_round import CFLState
 from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.moving import Move
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
 from cflower.federation.failures import FailureRecord
@@ -25,6 +27,12 @@ from cflower.server_app import strategy_of
 HELD_OUT = 20
 SPLIT_AT = 0.3
 """Share of the rounds after which the root is split in half."""
+MOVES = (
+    Move(9, "client-1", "0.0", "0.1", "its update was 31 times as long"),
+    Move(14, "client-2", "0.0", "0.1", "most like those of 0.1"),
+    Move(14, "client-3", "0.0", "0.1", "most like those of 0.1"),
+)
+"""Of client 1 alone, then of two at once."""
 LAYOUT = Layout.of(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
 MODEL = LAYOUT.weights(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
 
@@ -41,6 +49,7 @@ def made_up_run(
     data: bool = True,
     problems: bool = True,
     baselines: Mapping[Baseline, float] | None = None,
+    moves: Sequence[Move] = (),
     **keys: Any,
 ) -> Path:
     """Two groups that are told apart: the root is split once, its children stay.
@@ -55,6 +64,8 @@ def made_up_run(
         Rounds before the split in which the sides were not apart enough.
     baselines : mapping of str to float, optional
         What each client has under the baselines that were measured.
+    moves : sequence of Move
+        Clients that go to the other child, after the split.
     **keys
         Run-config fields.
     """
@@ -67,7 +78,7 @@ def made_up_run(
     facts = {n: look(classes) | {"group": i // (clients // 2)} for i, n in enumerate(names)}
     told = facts if data else {}
     recorder.on_start(RunStart(rounds, Metric(), settings, LAYOUT, told))
-    for report in made_up_rounds(names, rounds, refused, problems):
+    for report in made_up_rounds(names, rounds, refused, problems, moves):
         recorder.on_round(report)
     if finished:
         tree = report.state.tree
@@ -77,7 +88,9 @@ def made_up_run(
         for baseline, value in (baselines or {}).items():
             levels = {"0": ClientMetrics({"accuracy": value}, HELD_OUT)}
             results = {n: ClientResult("0", 10.0, levels) for n in names}
-            recorder.add_baseline(baseline, FinalReport(report.state, results, rounds))
+            curve = {r: {"accuracy": value - 0.3 / r} for r in range(2, rounds + 1)}
+            told = FinalReport(report.state, results, rounds, by_round=curve)
+            recorder.add_baseline(baseline, told)
     return path
 
 
@@ -89,7 +102,7 @@ def look(classes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def made_up_rounds(
-    names: list[str], rounds: int, refused: int, problems: bool
+    names: list[str], rounds: int, refused: int, problems: bool, moves: Sequence[Move]
 ) -> Iterator[RoundReport]:
     """What the strategy would have told of each round."""
     rng = np.random.default_rng(0)
@@ -110,6 +123,9 @@ def made_up_rounds(
             )
             below = (replace(c, children=(), split_round=None, edge=edge(c)) for c in children)
             tree = tree.update(root, *below)
+        now = tuple(move for move in moves if move.server_round <= server_round)
+        for move in (move for move in now if move.server_round == server_round):
+            tree = moved(tree, move)
         accuracy = 0.9 - 0.4 / server_round
         silent = problems and server_round == 3
         heard = names[1:] if silent else names
@@ -122,7 +138,7 @@ def made_up_rounds(
         yield RoundReport(
             server_round,
             rounds,
-            CFLState(tree),
+            CFLState(tree, moves=now),
             decisions,
             {n: trained_on[n] for n in heard},
             measured,
@@ -131,6 +147,16 @@ def made_up_rounds(
             LAYOUT,
             FailureRecord(),
         )
+
+
+def moved(tree: ParameterTree, move: Move) -> ParameterTree:
+    """The tree after a client has left its leaf for another."""
+    origin, target = tree.clusters[move.origin], tree.clusters[move.target]
+    members = tuple(name for name in origin.members if name != move.client)
+    return tree.update(
+        replace(origin, members=members),
+        replace(target, members=(*target.members, move.client)),
+    )
 
 
 def edge(cluster: Any) -> dict[str, Any]:
@@ -183,3 +209,17 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     models = zip(tree.path_of(name), (before, after), strict=False)
     levels = {c.name: ClientMetrics({"accuracy": value}, HELD_OUT) for c, value in models}
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
+
+
+def with_trial(run: Path, outcome: str, chance: float = 0.001) -> Path:
+    """The made-up run's split of round 6 was on trial until round 10."""
+    lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
+    judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
+    judged |= {"figures": {"loss_chance": chance, "accuracy_chance": 0.5}, "moves": []}
+    root = lines[0]
+    for i, line in enumerate(list(lines)):
+        if line["round"] == 10:
+            lines.insert(i, root | judged | {"round": 10})
+            break
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run

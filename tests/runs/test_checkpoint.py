@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cflower.algorithm.cfl_round import CFLState, KnownUpdate
+from cflower.algorithm.state import CFLState, KnownUpdate
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.observers import Checkpoint

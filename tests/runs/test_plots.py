@@ -7,11 +7,11 @@ import pytest
 
 from cflower.errors import ConfigError
 from cflower.runs import plots
-from cflower.runs.baselines import Baseline
+from cflower.runs.baselines import BASELINES, Baseline
 from cflower.runs.compare import by_seeds, comparison_table, differences, named, pair_lines
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
-from tests.runs.folders import made_up_run
+from tests.runs.folders import MOVES, made_up_run, with_trial
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
@@ -68,17 +68,37 @@ def test_the_tree_and_the_matrix_that_are_drawn(made_up: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("baselines", "levels"), [(None, [0.7375]), ({"federated": 0.9, "isolated": 0.5}, [0.9, 0.5])]
+    ("baselines", "last"),
+    [(None, [0.7375]), ({"federated": 0.9, "isolated": 0.5}, [0.9 - 0.3 / 20, 0.5 - 0.3 / 20])],
 )
 def test_accuracy_has_the_baselines_that_were_measured(
-    tmp_path: Path, baselines: dict[Baseline, float] | None, levels: list[float]
+    tmp_path: Path, baselines: dict[Baseline, float] | None, last: list[float]
 ) -> None:
     run = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines))
     with plots.new_figure(4, 3) as figure:
         axes = figure.subplots()
         plots.accuracy_picture(axes, run)
-        flat = [line.get_ydata() for line in axes.lines if list(line.get_xdata()) == [0, 1]]
-        assert [ys[0] for ys in flat if ys[0] == ys[1]] == pytest.approx(levels)
+        named = {line.get_label(): line.get_ydata() for line in axes.lines}
+        words = [BASELINES[name] for name in baselines or ()] or [plots.COMMON]
+        assert [named[word][-1] for word in words] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "chance", "sign"),
+    [("split confirmed", 0.01, "✓"), ("split confirmed", 0.1, "≈"), ("split taken back", 0.5, "✗")],
+)
+def test_the_tree_has_trials_and_moves(
+    tmp_path: Path, outcome: str, chance: float, sign: str
+) -> None:
+    run = with_trial(made_up_run(tmp_path / "run", moves=MOVES), outcome, chance)
+    with plots.new_figure(4, 3) as figure:
+        axes = figure.subplots()
+        plots.tree_picture(axes, RunRecord.read(run))
+        assert sign in [text.get_text() for text in axes.texts]
+        (hatched,) = [bar for bar in axes.patches if bar.get_hatch()]
+        assert (hatched.get_x(), hatched.get_width()) == (6, 4)
+        arrows = [text for text in axes.texts if getattr(text, "arrow_patch", None)]
+        assert [arrow.xy[0] for arrow in arrows] == [9, 14, 14]
 
 
 def test_seeds_are_one_line_with_a_band(tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
 def battery(out: Path, *more: str) -> str:
     """What the script prints, with warnings of its own processes let through."""
     args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
-    args += ["--set", "dataset-size=200 local-epochs=1", "--workers", "1", "--out", str(out)]
+    args += [
+        "--set",
+        "dataset-size=200 local-epochs=1 round-share=0.8",
+        "--workers",
+        "1",
+        "--out",
+        str(out),
+    ]
     done = subprocess.run(
         [sys.executable, SCRIPT, *args, *more], capture_output=True, text=True, timeout=300
     )
@@ -45,6 +52,15 @@ def test_it_measures_and_resumes(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.slow
+def test_one_client_of_ten_is_late(tmp_path: Path) -> None:
+    battery(tmp_path, "--families", "rotation-2", "--late", "1", "--keep")
+    (rounds,) = tmp_path.glob("runs/*/*/rounds.jsonl")
+    first, second = (json.loads(line) for line in rounds.read_text().splitlines())
+    assert (first["late"], first["outstanding"]) == ({}, {"partition-9": 1})
+    assert (second["late"], second["outstanding"]) == ({"partition-9": 1}, {})
 
 
 @pytest.mark.slow

@@ -13,10 +13,14 @@ def test_who_was_not_there_finds_its_group_and_a_stranger_none(tmp_path: Path) -
     assert [n["group"] for n in record["newcomers"]] == [0, 1, 2, 3]
     assert all(n["right"] and n["familiar"] for n in record["newcomers"])
     assert not any(n["stranger"]["familiar"] for n in record["newcomers"])
+    assert {n["unlabelled"]["outcome"] for n in record["newcomers"]} == {
+        "cannot be told without labels"
+    }
     assert not list(tmp_path.iterdir())
     columns = report([{"data": "digits", **record}]).columns
     row = [next(iter(column.cells)) for column in columns]
     assert row[2:8] == ["1", "1", str(record["last_split"]), "4 of 4", "4 of 4", "0 of 4"]
+    assert row[-4:] == ["0 of 4", "4", "0", "0"]
 
 
 def test_in_turn_everyone_is_taken_out_once() -> None:

@@ -1,11 +1,14 @@
 """What the page shows of a run, as one compact JSON value."""
 
 from collections.abc import Mapping
+from itertools import groupby
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
 from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.trial import CHANCE
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
 from cflower.runs.record import Line, RunRecord, common_in_words, counted, lasting
@@ -89,12 +92,14 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clusters": clusters(run, position),
         "lines": lines(run, metric),
         "trials": trials(run),
+        "moves": moves(run, position),
         "conditions": conditions(run),
         "norms": norm_rule(run),
         "scores": scores(run, metric, position),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
         "heard": heard(run, position),
+        "stays": stays(run, position),
         "data": client_data(run, names),
     }
 
@@ -132,7 +137,9 @@ def baselines(run: RunRecord) -> list[dict[str, Any]]:
         if line and (pair := against(run.summary, line["clients"], run.metric)):
             said = {"verdict": pair.verdict, "figures": pair.figures}
         value = rounded(line[run.metric.name]) if line else None
-        found.append({"key": name, "words": words, "value": value, "against": said})
+        curve = rounded(line.get("by_round", [])) if line else []
+        entry = {"key": name, "words": words, "value": value, "against": said, "curve": curve}
+        found.append(entry | {"toCome": run.summary["baselines"] is not None and line is None})
     return found
 
 
@@ -190,7 +197,7 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
             "name": name,
             "members": [position[member] for member in cluster["members"]],
             "children": cluster["children"],
-            "born": cluster["born"],
+            "born": run.born(name),
             "split": cluster["split_round"],
         }
         for name, cluster in run.clusters.items()
@@ -230,14 +237,58 @@ def decided(run: RunRecord) -> list[Line]:
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """What became of each split on trial, in a sentence; of an open one the last that is known."""
+    """What became of each split on trial, in a sentence; of an open one the last that is known.
+
+    ``began``: the round of the split. ``sure``: whether chance hardly makes such a gain.
+    """
+    found = []
+    for name, lines in run.trials.items():
+        splits = [split["round"] for split in run.summary["splits"] if split["cluster"] == name]
+        cluster = run.clusters.get(name, {})
+        known = [trial for trial in (cluster.get("trial"), *cluster.get("undone", ())) if trial]
+        began = {trial["until"]: trial["began"] for trial in known}
+        for line, after in zip(lines, [*lines[1:], None], strict=True):
+            if line["decision"] == Outcome.ON_TRIAL and after is not None:
+                continue
+            at = line["round"]
+            chances = [
+                v for key, v in (line.get("figures") or {}).items() if key.endswith("_chance")
+            ]
+            found.append(
+                {"cluster": name, "round": line["round"], "outcome": line["decision"]}
+                | {"standing": ABOUT_TRIALS[line["decision"]], "reason": line["reason"]}
+                # While the run goes on the other files may be older than the line.
+                | {"began": began.get(at, max((r for r in splits if r <= at), default=at))}
+                | {"sure": min(chances, default=1.0) < CHANCE}
+            )
+    return found
+
+
+def moves(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Clients that changed their cluster because their data changed."""
     return [
-        {"cluster": name, "round": line["round"], "outcome": line["decision"]}
-        | {"reason": line["reason"]}
-        for name, lines in run.trials.items()
-        for line, after in zip(lines, [*lines[1:], None], strict=True)
-        if line["decision"] != Outcome.ON_TRIAL or after is None
+        {"round": move["server_round"], "client": position[move["client"]]}
+        | {"from": move["origin"], "to": move["target"], "reason": move["reason"]}
+        for move in run.summary.get("moves", [])
+        if move["client"] in position
     ]
+
+
+def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[list[Any]]] | None:
+    """Of each client: the clusters it was in, each with the first round; None if nobody moved."""
+    if not run.summary.get("moves"):
+        return None
+    found: list[list[list[Any]]] = [[] for _ in position]
+    for server_round, together in groupby(decided(run), key=itemgetter("round")):
+        at_once = list(together)
+        place = {name: line["cluster"] for line in at_once for name in line["members"]}
+        # Who moves in a round belongs elsewhere from the next one on.
+        place |= {move["client"]: move["origin"] for line in at_once for move in line["moves"]}
+        for name, cluster in place.items():
+            stay = found[position[name]]
+            if not stay or stay[-1][1] != cluster:
+                stay.append([server_round, cluster])
+    return found
 
 
 def conditions(run: RunRecord) -> list[dict[str, Any]]:

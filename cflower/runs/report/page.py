@@ -19,6 +19,7 @@ SCRIPTS = (
     "pick",
     "facts",
     "tree",
+    "moves",
     "why",
     "scores",
     "similarity",

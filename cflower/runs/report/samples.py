@@ -1,10 +1,12 @@
 """What each client's data look like, where the run knows: only in simulation."""
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from cflower.runs.record import RunRecord
@@ -22,6 +24,7 @@ def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
     step = max(1, -(-sum(map(len, sheets.values())) // ROOM))
     kept = set(list(sheets)[::step])
     return {
+        "means": mean_examples(run),
         "classes": [str(name) for name in run.data.get("class_names", [])],
         "counts": [told.get(name, {}).get("label_counts") for name in names],
         "samples": [
@@ -35,6 +38,37 @@ def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
             for name in names
         ],
     }
+
+
+def mean_examples(run: RunRecord) -> dict[str, list[Any]] | None:
+    """Of each leaf and class the mean over its members' mean examples, by channel; None: not told.
+
+    Members count by their examples of the class. None stands for what nobody has.
+    """
+    told = {n: one for n, one in run.data.get("clients", {}).items() if "mean_examples" in one}
+    if not told:
+        return None
+    classes = len(run.data["class_names"])
+    (shape, _), *_ = Counter(tuple(one["mean_shape"]) for one in told.values()).most_common()
+    alike = {n for n, one in told.items() if one["mean_shape"] == [*shape]}
+    alike = {n for n in alike if len(told[n]["label_counts"]) == classes}
+    # Who moved told what its data were before.
+    alike -= {move["client"] for move in run.summary.get("moves", [])}
+    found = {}
+    for name in run.leaves:
+        mine = [told[member] for member in run.clusters[name]["members"] if member in alike]
+        if mine:
+            coded = b"".join(b64decode(one["mean_examples"]) for one in mine)
+            means = np.frombuffer(coded, np.float16).reshape(len(mine), classes, *shape)
+            there = np.isfinite(means)
+            weights = np.array([one["label_counts"] for one in mine])[:, :, None, None] * there
+            sums = weights.sum(0)
+            mean = (weights * np.where(there, means, 0).astype(float)).sum(0) / np.maximum(sums, 1)
+            found[name] = [
+                [[round(value, 3) for value in channel] for channel in curves] if seen else None
+                for curves, seen in zip(mean.tolist(), (sums > 0).all((1, 2)), strict=True)
+            ]
+    return found
 
 
 def sample_sheet(told: dict[str, Any]) -> str | None:

@@ -8,16 +8,89 @@ function drawData() {
   }
   const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
     .sort((a, b) => Number(b === state.client) - Number(a === state.client)
-      || natural.compare(look.home[a] ?? '', look.home[b] ?? '') || a - b);
-  const parts = [html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)}), and a few of them with their labels${
+      || natural.compare(look.home[a] ?? '', look.home[b] ?? '') || Number(known(run.data.samples[b])) - Number(known(run.data.samples[a])) || a - b);
+  const parts = [groupTable(), html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)})${run.data.samples.some(known) ? ', and a few of them with their labels' : ''}${
     run.run.kind === 'clustered' ? ', by cluster' : ''}.`), html('div', { class: 'cards' }, order.slice(0, state.cards).map(dataCard))];
   if (order.length > state.cards) {
-    parts.push(button(`Show 24 more of ${order.length} clients`, () => {
+    parts.push(button(`Show ${Math.min(24, order.length - state.cards)} more of ${order.length} clients`, () => {
       state.cards += 24;
       drawData();
     }, { class: 'more' }));
   }
   return fill('data', parts);
+}
+
+// What differs between the clusters: how often each class is in each of them, and one example of the same
+// class beside the other. Where the shares are alike and the pictures are not, the pictures differ.
+function groupTable() {
+  if (run.run.kind !== 'clustered' || look.leaves.length < 2) return null;
+  const clusters = look.leaves.filter((name) => look.clusters.get(name).members.length).slice(0, MOST_BANDS);
+  const members = (name) => look.clusters.get(name).members.filter((i) => run.data.counts[i]);
+  const shares = clusters.map((name) => {
+    const sums = run.data.classes.map((_, k) => members(name).reduce((sum, i) => sum + (run.data.counts[i][k] ?? 0), 0));
+    const all = sums.reduce((a, b) => a + b, 0) || 1;
+    return sums.map((sum) => sum / all);
+  });
+  if (!shares.some((row) => row.some((share) => share > 0))) return null;
+  // The classes whose shares differ most, where there is no room for all of them.
+  const spread = (k) => Math.max(...shares.map((row) => row[k])) - Math.min(...shares.map((row) => row[k]));
+  const classes = run.data.classes.map((_, k) => k).sort((a, b) => spread(b) - spread(a)).slice(0, MOST_CLASSES).sort((a, b) => a - b);
+  const most = Math.max(...classes.map(spread));
+  const most100 = Math.max(...shares.flat(), 1e-9);
+  const told = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points apart), so they do not differ in which classes they have, but in what belongs to a class`
+    : `The shares of the classes differ by up to ${(most * 100).toFixed(0)} points`;
+  const rows = clusters.map((name, row) => html('tr', { class: state.cluster === name ? 'chosen' : '' },
+    html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name), { class: 'plain', 'data-key': `group:${name}` })),
+    classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0))))));
+  return [html('h3', {}, 'What differs between the clusters'), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
+    run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${told}.`),
+  html('div', { id: 'groups' }, table('What differs between the clusters', ['cluster', ...classes.map((k) => String(run.data.classes[k]))], rows)),
+  ...meanTable(clusters, classes), html('h3', {}, 'Client by client')];
+}
+const MOST_CLASSES = 16;
+
+// Of time series and tables: the mean example of each class, the clusters on top of each other; one row
+// a channel, those in which the clusters differ most.
+const MOST_CHANNELS = 6;
+
+function meanTable(clusters, classes) {
+  const means = run.data.means;
+  const names = clusters.filter((name) => means?.[name]);
+  if (names.length < 2) return [];
+  const curves = (channel, k) => names.map((name) => [name, means[name][k]?.[channel]]).filter(([, curve]) => curve);
+  const channels = Array.from({ length: Math.max(...names.flatMap((name) => means[name].map((one) => one?.length ?? 0))) }, (_, channel) => {
+    const all = classes.flatMap((k) => curves(channel, k).flatMap(([, curve]) => curve));
+    const [low, high] = [Math.min(...all), Math.max(...all)];
+    const gaps = classes.flatMap((k) => { const [one, two] = curves(channel, k); return two ? one[1].map((v, t) => Math.abs(v - two[1][t])) : []; });
+    return { channel, low, high, gap: gaps.reduce((a, b) => a + b, 0) / (gaps.length || 1) / (high - low || 1) };
+  }).sort((a, b) => b.gap - a.gap).slice(0, MOST_CHANNELS).sort((a, b) => a.channel - b.channel);
+  const rows = channels.map(({ channel, low, high }) => html('tr', {}, html('th', { scope: 'row' }, channels.length > 1 ? `channel ${channel}` : 'mean'),
+    classes.map((k) => html('td', {}, meanPicture(curves(channel, k), low, high, `Mean of ${run.data.classes[k]}, channel ${channel}`)))));
+  return [html('p', { class: 'hint' }, 'The mean example of each class in each cluster, over its points; every row has one scale.',
+    names.map((name) => [' ', swatch(colorOf(name)), ` ${name}`])), html('div', { id: 'means' }, table('Mean examples', ['', ...classes.map((k) => String(run.data.classes[k]))], rows))];
+}
+
+function meanPicture(curves, low, high, words) {
+  const [width, height] = [110, 52];
+  const y = scale(low, high, height - 3, 3);
+  const drawing = svg('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': words });
+  if (low < 0 && high > 0) drawing.append(svg('line', { class: 'grid', x1: 0, x2: width, y1: y(0), y2: y(0) }));
+  for (const [name, curve] of curves) {
+    drawing.append(svg('path', { d: path(curve.map((value, t) => [scale(0, Math.max(1, curve.length - 1), 2, width - 2)(t), y(value)])), fill: 'none',
+      stroke: colorOf(name), 'stroke-width': 2, 'stroke-opacity': isWithin(name) ? 1 : 0.25 }));
+  }
+  return drawing;
+}
+
+// An example with this label, of the first member that showed one and whose data have not changed since.
+function exampleOf(cluster, label) {
+  const moved = new Set(run.moves.map(({ client }) => client));
+  for (const i of look.clusters.get(cluster).members.filter((client) => !moved.has(client))) {
+    const told = run.data.samples[i];
+    const k = told ? told.labels.indexOf(label) : -1;
+    if (k >= 0) return sampleImage(told, k, `An example labelled ${run.data.classes[label]}, of cluster ${cluster}`);
+  }
+  return null;
 }
 
 function dataCard(i) {
@@ -30,16 +103,17 @@ function dataCard(i) {
     counts ? histogram(counts, colorOf(look.home[i])) : null, samples(run.data.samples[i]));
 }
 
-// The sheet has the images below each other; every image is a window on it, with its label.
+// The sheet has the images below each other; every image is a window on it.
+function sampleImage({ sheet, shape: [height, width], labels: { length: n } }, k, words) {
+  return html('i', { class: 'image', role: 'img', 'aria-label': words, style: { aspectRatio: `${width} / ${height}`,
+    backgroundImage: `url(${sheet})`, backgroundSize: `100% ${n * 100}%`, backgroundPosition: `0 ${n > 1 ? (k / (n - 1)) * 100 : 0}%` } });
+}
+
 function samples(told) {
   if (!told) return null;
-  const [height, width] = told.shape;
-  const n = told.labels.length;
   return html('div', { class: 'samples' }, told.labels.map((label, k) => {
     const name = String(run.data.classes[label] ?? label);
-    return html('figure', { class: 'sample' }, html('i', { role: 'img', 'aria-label': `An example labelled ${name}`, style: {
-      aspectRatio: `${width} / ${height}`, backgroundImage: `url(${told.sheet})`, backgroundSize: `100% ${n * 100}%`,
-      backgroundPosition: `0 ${n > 1 ? (k / (n - 1)) * 100 : 0}%` } }), html('figcaption', {}, name));
+    return html('figure', { class: 'sample' }, sampleImage(told, k, `An example labelled ${name}`), html('figcaption', {}, name));
   }));
 }
 

@@ -8,12 +8,12 @@ function drawFacts() {
   if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model, of each client’s cluster', about.own]);
   if (known(about.common)) rows.push([about.commonModel, about.common]);
   // Each client alone is only named where it was measured.
-  const compared = about.baselines.filter(({ key, value }) => known(value) || (key === 'federated' && known(about.common)));
-  rows.push(...compared.map(({ words, value, against }) => [words, value, against]));
+  const compared = about.baselines.filter(({ key, value, toCome }) => known(value) || toCome || (key === 'federated' && known(about.common)));
+  rows.push(...compared.map(({ words, value, against, toCome }) => [words, value, against, toCome]));
   const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
-  fill('compared', rows.map(([words, value, against]) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : 'not measured'),
-against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
+  fill('compared', rows.map(([words, value, against, toCome]) => html('div', {}, html('dt', {}, words),
+    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : toCome ? 'measured next' : 'not measured'),
+    against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured
     ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, whose model would have.`
@@ -26,6 +26,7 @@ against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replace
     facts.push([`clients better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}`, String(gains.filter((gain) => better(gain) > 0).length), ''],
       ['clients worse', String(gains.filter((gain) => better(gain) < 0).length), '']);
   }
+  if (run.moves.length) facts.push(['moves to another cluster', String(run.moves.length), '']);
   if (known(about.adjustedRandIndex)) facts.push(['adjusted Rand index (true groups)', figure(about.adjustedRandIndex), '']);
   fill('facts', facts.map(([words, value, unit]) =>
     html('div', {}, html('dt', {}, words), html('dd', {}, value, html('small', {}, unit)))));

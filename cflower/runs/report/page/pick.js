@@ -16,7 +16,7 @@ const toggle = (key, value) => pick({ [key]: state[key] === value ? NOTHING[key]
 
 function drawPicked() {
   drawPicks();
-  for (const draw of [drawTree, drawWhy, drawScores, drawSimilarity, drawClients, drawData]) draw();
+  for (const draw of [drawTree, drawMoves, drawWhy, drawScores, drawSimilarity, drawClients, drawData]) draw();
 }
 
 function drawPicks() {

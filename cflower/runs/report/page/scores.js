@@ -15,7 +15,7 @@ function drawScores() {
   byId('scores-hint').textContent = `On held-out examples, of the model that the client received in that round. ${
     crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
       : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of the cluster they ended in; bold lines are means of clusters.'
-        : 'Thin lines are clients.'}`;
+        : 'Thin lines are clients.'}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}${baselineCurves().length ? ' Dashed lines are the baselines, runs of their own.' : ''}`;
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
   const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);
@@ -67,6 +67,11 @@ function clusterMeans(steps) {
   });
 }
 
+// The baselines that were measured, each with its line.
+const SHORT = { federated: 'conventional FL', isolated: 'each alone' };
+const DASHES = { federated: ['7 4', '– –'], isolated: ['2 4', '···'] };
+const baselineCurves = () => run.run.baselines.filter(({ value }) => known(value)).map((baseline) => ({ ...baseline, dash: DASHES[baseline.key][0], sign: DASHES[baseline.key][1] }));
+
 const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step}`);
 
 function scorePicture(width) {
@@ -80,6 +85,9 @@ function scorePicture(width) {
   }
   const thin = Math.max(0.15, Math.min(0.5, 12 / run.clients.length));
   const calm = state.client !== null;
+  for (const round of new Set(run.moves.map((move) => move.round).filter((round) => round >= first))) {
+    drawing.append(svg('circle', { class: 'moved', cx: x(round), cy: bottom, r: 4.5, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }));
+  }
   tables.forEach((values, i) => {
     if (run.clients.length > CROWD || i === state.client) return;
     const mine = isMember(i, state.cluster);
@@ -95,16 +103,32 @@ function scorePicture(width) {
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }
   }
+  const level = (value, words, from = first, dash = '2 4') => {
+    if (!known(value) || !within(value)) return;
+    drawing.append(svg('line', { x1: x(from), x2: end, y1: y(value), y2: y(value), stroke: 'var(--ink)', 'stroke-width': 1.5, 'stroke-dasharray': dash }),
+      svg('text', { x: end - 4, y: y(value) + 16 > bottom ? y(value) - 8 : y(value) + 16, 'text-anchor': 'end', class: 'strong halo' }, `${words}: ${score(value)}`));
+  };
+  const measured = baselineCurves();
   const [key, words] = other();
-  const level = state.client !== null ? run.clients[state.client][key]
-    : key === 'common' ? run.run.common : run.run.baselines.find((baseline) => baseline.key === key).value;
-  if (known(level) && within(level)) {
-    const from = key === 'common' ? Math.max(first, run.run.firstSplit) : first;
-    const whose = `${words}${state.client === null ? '' : `, ${clientName(state.client)}`}`;
-    const text = `${whose.length > 70 ? `${whose.slice(0, 70)}…` : whose}: ${score(level)}`;
-    drawing.append(svg('line', { x1: x(from), x2: end, y1: y(level), y2: y(level), stroke: 'var(--ink)', 'stroke-width': 1.5,
-      'stroke-dasharray': '2 4' }),
-    svg('text', { x: end - 4, y: y(level) + 16 > bottom ? y(level) - 8 : y(level) + 16, 'text-anchor': 'end', class: 'strong halo' }, text));
+  if (calm) {
+    const whose = `${words}, ${clientName(state.client)}`;
+    level(run.clients[state.client][key], whose.length > 70 ? `${whose.slice(0, 70)}…` : whose);
+  } else if (key === 'common' && !measured.length) {
+    level(run.run.common, words, Math.max(first, run.run.firstSplit));
+  } else {
+    const ends = [];
+    for (const { key: name, value, curve, dash, sign } of measured) {
+      if (!curve.some(known)) { level(value, SHORT[name], first, dash); continue; }
+      const points = steps.map((step) => [x(step), step > run.run.rounds ? value : curve[step - 1]]).filter(([, v]) => known(v)).map(([at, v]) => [at, y(v)]);
+      if (!points.length) continue;
+      ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${score(value)}`]);
+      drawing.append(svg('path', { d: path(points), fill: 'none', stroke: 'var(--card)', 'stroke-width': 4 }),
+        svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
+    }
+    // Their names in the order of their ends, below all of them where there is room.
+    ends.sort((a, b) => a[0] - b[0]);
+    const lowest = Math.min(Math.max(...ends.map(([at]) => at)) + 18, bottom - 15 * ends.length);
+    ends.forEach(([, text], k) => drawing.append(svg('text', { x: end - 6, y: lowest + 15 * k, 'text-anchor': 'end', class: 'strong halo' }, text)));
   }
   if (state.client !== null) {
     drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
@@ -123,6 +147,11 @@ function scorePicture(width) {
       const found = values.find(([at]) => at === step);
       if (found && text.length < 9 && run.run.kind === 'clustered') text.push(`cluster ${name}: ${score(found[1])}`);
     }
+    for (const { key: name, value, curve } of baselineCurves()) {
+      const found = step > run.run.rounds ? value : curve[step - 1];
+      if (known(found)) text.push(`${SHORT[name]}: ${score(found)}`);
+    }
+    text.push(...run.moves.filter(({ round }) => round === step).slice(0, 3).map(({ client, to }) => `${clientName(client)} moved to ${to}`));
     const client = state.client ?? (place ? nearest(step, place[1])[0] : null);
     if (client !== null && known(tables[client][step - 1])) {
       text.push(`${state.client === null ? 'nearest: ' : ''}${clientName(client)}: ${score(tables[client][step - 1])}`);

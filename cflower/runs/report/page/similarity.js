@@ -29,7 +29,7 @@ function drawSimilarity() {
     html('label', {}, 'in round ', choice('matrix-round', mine.map((other) => [other.round, `${other.round}: ${other.outcome}`]), matrix.round,
       (round) => choose(round, matrix.cluster)))),
   html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)),
-  leftOut ? note(`${leftOut} more matrices of refused splits are in the run folder; they are left out to keep this page small.`) : null);
+  leftOut ? note(`More matrices of refused splits are in the run folder (${leftOut}); they are left out to keep this page small.`) : null);
 }
 
 // The one that was asked for; else, of the picked cluster, the picked round's or the split's.

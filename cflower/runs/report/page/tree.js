@@ -3,70 +3,101 @@
 // Each cluster is a band from the round it was born to the round it was split, or to the last one.
 function drawTree() {
   if (!run.clusters.length) return fill('tree', note('No round is finished yet.'));
+  fill('tree-legend', treeLegend());
   fill('tree', picture('tree', treePicture, { class: 'chart' }));
-  const splits = run.clusters.filter((cluster) => cluster.split && cluster.children.length)
-    .sort((a, b) => a.split - b.split);
-  if (!splits.length) return fill('splits', note('No cluster was split.'));
-  const list = html('ul', { class: 'note' }, splits.map((cluster) => html('li', {}, splitText(cluster))));
-  return fill('splits', splits.length <= 6 ? list : html('details', {}, html('summary', {}, `All ${splits.length} splits`), list));
+  const told = [...run.clusters.filter((cluster) => cluster.split && cluster.children.length).map((cluster) => [cluster.split, splitText(cluster)]),
+    ...run.trials.map((trial) => [trial.round, trialText(trial)])].sort((a, b) => a[0] - b[0]);
+  if (!told.length) return fill('splits', note('No cluster was split.'));
+  const list = html('ul', { class: 'note' }, told.map(([, text]) => html('li', {}, text)));
+  return fill('splits', told.length <= 8 ? list : html('details', {}, html('summary', {}, `All ${told.length} splits and trials`), list));
 }
 
 function splitText(cluster) {
   const i = look.lines.get(cluster.name)?.find((line) => run.lines.round[line] === cluster.split);
-  const parts = cluster.children.map((child) => `${child} (${counted(look.clusters.get(child).members.length, 'client')})`);
+  const parts = childrenOf(cluster).map((child) => `${child} (${counted(sizesOf(child)[0][1], 'client')})`);
   return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${
     i === undefined ? '' : `. Why: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
 }
+const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}: cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
 
-// Leaves lie below each other; a cluster that was split lies in the middle of its children, as high
-// as all of them together, and flows into them.
+// Those that its split made; others came later, of clients that moved and resemble nobody.
+const childrenOf = ({ split, children }) => children.filter((name) => look.clusters.get(name)?.born === split);
+
+// How many members a cluster had, by round, where that changed: [from that round on, so many].
+function sizesOf(name) {
+  const { born, members } = look.clusters.get(name);
+  const found = [];
+  for (const i of look.lines.get(name) ?? []) {
+    if (!found.length || found[found.length - 1][1] !== run.lines.members[i]) found.push([found.length ? run.lines.round[i] : born, run.lines.members[i]]);
+  }
+  return found.length ? found : [[born, members.length]];
+}
+
+// Leaves lie below each other, each as high as it has ever been; a cluster that was split lies in the
+// middle of its children, and flows into those that its split made.
 function treePlaces(height, top) {
   const { leaves, clusters } = look;
-  const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
-  const gap = Math.min(14, (height * 0.3) / leaves.length);
-  const unit = (height - gap * (leaves.length - 1)) / clients;
+  const sizes = new Map([...clusters.keys()].map((name) => [name, sizesOf(name)]));
+  const most = (name) => Math.max(...sizes.get(name).map(([, size]) => size));
+  const gap = Math.min(run.moves.length ? 26 : 14, (height * 0.3) / leaves.length);
+  const unit = (height - gap * (leaves.length - 1)) / (leaves.reduce((sum, name) => sum + most(name), 0) || 1);
   const place = new Map();
   let y = top;
   for (const name of leaves) {
-    const tall = clusters.get(name).members.length * unit;
-    place.set(name, { y, tall });
+    // With few of them each has room for its name.
+    const tall = Math.max(most(name) * unit, leaves.length <= 12 ? 14 : 0);
+    place.set(name, { middle: y + tall / 2, tall });
     y += tall + gap;
   }
   const settle = (name) => {
     const children = clusters.get(name).children.filter((child) => clusters.has(child));
     if (!children.length) return place.get(name);
     const boxes = children.map(settle);
-    const tall = boxes.reduce((sum, box) => sum + box.tall, 0);
-    const middle = (Math.min(...boxes.map((box) => box.y)) + Math.max(...boxes.map((box) => box.y + box.tall))) / 2;
-    place.set(name, { y: middle - tall / 2, tall });
+    const middle = (Math.min(...boxes.map((box) => box.middle - box.tall / 2)) + Math.max(...boxes.map((box) => box.middle + box.tall / 2))) / 2;
+    const last = sizes.get(name);
+    place.set(name, { middle, tall: last[last.length - 1][1] * unit });
     return place.get(name);
   };
   const inner = new Set(run.clusters.flatMap((cluster) => cluster.children));
   for (const name of clusters.keys()) if (!inner.has(name)) settle(name);
-  return place;
+  return { place, sizes, unit, end: y - gap };
+}
+
+// A band as high as its members are many; it grows and shrinks in the round in which somebody moves.
+function bandPath({ middle }, steps, unit, x, from, to) {
+  const edge = [[from, steps[0][1]]];
+  steps.slice(1).forEach(([round, size], k) => {
+    const at = Math.min(Math.max(x(round), from), to);
+    edge.push([Math.max(from, at - 3), steps[k][1]], [Math.min(to, at + 3), size]);
+  });
+  edge.push([to, edge[edge.length - 1][1]]);
+  const half = (size) => Math.max(size * unit, 1.2) / 2;
+  return `${path(edge.map(([at, size]) => [at, middle - half(size)]))}${path(edge.reverse().map(([at, size]) => [at, middle + half(size)])).replace('M', 'L')}Z`;
 }
 
 function treePicture(width) {
   const { leaves, clusters } = look;
   const clients = leaves.reduce((sum, name) => sum + clusters.get(name).members.length, 0) || 1;
   const height = Math.max(150, Math.min(460, 34 * leaves.length, 40 + clients * 26));
-  const [start, end, top] = [10, width - 12, 8];
-  const place = treePlaces(height, top);
+  const [start, end, top] = [10, width - 12, 10];
+  const { place, sizes, unit, end: lowest } = treePlaces(height, top);
+  const bottom = lowest + 4;
   // Children of a split in the very last round need some room too.
   const last = Math.max(run.run.planned, 1 + Math.max(...run.clusters.map((cluster) => cluster.born)));
   const x = scale(0, last, start, end);
   const flow = Math.min(28, (x(1) - x(0)) * 0.9);
-  const drawing = svg('svg', { width, height: height + 40, role: 'group', 'aria-label': treeText() });
+  const drawing = svg('svg', { width, height: bottom + 20, role: 'group', 'aria-label': treeText() }, hatching());
   const labels = [];
   for (const cluster of run.clusters) {
     const box = place.get(cluster.name);
+    const made = run.clusters.some((parent) => childrenOf(parent).includes(cluster.name));
     const to = x(cluster.children.length ? cluster.split ?? cluster.born : Math.max(run.run.rounds, cluster.born + 1));
-    const from = Math.min(x(cluster.born) + (cluster.born ? flow : 0), to - 2);
-    const faint = !isWithin(cluster.name) || (state.client !== null && !isMember(state.client, cluster.name));
+    const from = Math.min(x(cluster.born) + (made ? flow : 0), to - 2);
+    const faint = !isWithin(cluster.name) || (state.client !== null && !wasIn(state.client, cluster.name));
     const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
       cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
-    const band = svg('rect', { 'data-key': `tree:${cluster.name}`, class: 'band', x: from, y: box.y, rx: 3,
-      fill: colorOf(cluster.name), width: to - from, height: Math.max(box.tall, 1), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
+    const band = svg('path', { 'data-key': `tree:${cluster.name}`, class: 'band', d: bandPath(box, sizes.get(cluster.name), unit, x, from, to),
+      fill: colorOf(cluster.name), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
       role: 'button', tabindex: 0, 'aria-label': text, 'aria-pressed': String(state.cluster === cluster.name),
       onclick: () => toggle('cluster', cluster.name),
       onkeydown: (event) => {
@@ -75,33 +106,71 @@ function treePicture(width) {
         toggle('cluster', cluster.name);
       } });
     drawing.append(tellable(band, text));
-    let offset = box.y;
-    for (const child of cluster.children.filter((name) => cluster.split && place.has(name))) {
-      const { y: low, tall } = place.get(child);
-      const middle = to + flow / 2;
+    const children = cluster.split ? childrenOf(cluster) : [];
+    const firsts = children.map((name) => sizes.get(name)[0][1]);
+    let offset = box.middle - box.tall / 2;
+    children.forEach((child, k) => {
+      const { middle } = place.get(child);
+      const [tall, share] = [firsts[k] * unit, (firsts[k] / firsts.reduce((a, b) => a + b, 0)) * box.tall];
+      const bend = to + flow / 2;
       drawing.append(svg('path', { fill: colorOf(child), 'fill-opacity': faint ? 0.15 : 0.5,
-        d: `M${to} ${offset}C${middle} ${offset} ${middle} ${low} ${to + flow} ${low}v${tall}`
-          + `C${middle} ${low + tall} ${middle} ${offset + tall} ${to} ${offset + tall}Z` }));
-      offset += tall;
-    }
+        d: `M${to} ${offset}C${bend} ${offset} ${bend} ${middle - tall / 2} ${to + flow} ${middle - tall / 2}v${tall}`
+          + `C${bend} ${middle + tall / 2} ${bend} ${offset + share} ${to} ${offset + share}Z` }));
+      offset += share;
+    });
     if (cluster.split && cluster.children.length) {
-      labels.push(tellable(svg('path', { d: diamond(to, box.y + box.tall / 2, 7), fill: 'var(--ink)', stroke: 'var(--card)',
+      labels.push(tellable(svg('path', { class: 'point', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
         'stroke-width': 2, onclick: () => pick({ cluster: cluster.name, round: cluster.split }) }), splitText(cluster)));
     }
     const name = `${cluster.name} · ${cluster.members.length}`;
-    if (box.tall >= 13 && to - from > name.length * 8 + 8) {
-      const middle = box.y + box.tall / 2;
-      const tall = Math.min(18, box.tall - 2);
+    const tall = Math.min(18, box.tall - 2);
+    const wide = name.length * 6.6 + 10;
+    if (tall >= 11 && to - from > wide + 14) {
+      // Of a leaf at its end, where it has so many members; of others before they were split.
+      const at = cluster.children.length ? from + 5 : to - wide - 12;
       labels.push(svg('g', { 'pointer-events': 'none' },
-        svg('rect', { x: from + 5, y: middle - tall / 2, width: name.length * 6.6 + 10, height: tall, rx: 5, fill: 'var(--card)' }),
-        svg('text', { x: from + 10, y: middle + 4, class: 'strong' }, name)));
+        svg('rect', { x: at, y: box.middle - tall / 2, width: wide, height: tall, rx: 5, fill: 'var(--card)' }),
+        svg('text', { x: at + 5, y: box.middle + 4, class: 'strong' }, name)));
     }
   }
+  for (const trial of run.trials.filter(({ cluster }) => place.has(cluster))) {
+    const [from, to] = [x(trial.began), x(trial.round)];
+    const on = childrenOf({ split: trial.began, children: look.clusters.get(trial.cluster).children });
+    for (const name of on.length ? on : [trial.cluster]) {
+      const half = (sizes.get(name)[0][1] * unit) / 2;
+      drawing.append(svg('rect', { x: from + (on.length ? flow : 0), y: place.get(name).middle - half, width: Math.max(2, to - from - (on.length ? flow : 0)), height: 2 * half,
+        fill: 'url(#hatched)', 'pointer-events': 'none' }));
+    }
+    const { middle } = place.get(trial.cluster);
+    if (!on.length) labels.push(svg('path', { d: diamond(from, middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
+    labels.push(tellable(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
+      svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
+      svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, standingOf(trial)[0])),
+    trialText(trial)));
+  }
+  labels.push(...moveArrows(place, x, end));
   drawing.append(...labels);
-  const bottom = height + top + 4;
   drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
   if (state.round !== null) drawing.append(svg('line', { class: 'picked', x1: x(state.round), x2: x(state.round), y1: 0, y2: bottom }));
   return drawing;
+}
+
+const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7, height: 7, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
+  svg('rect', { width: 2.2, height: 7, fill: 'var(--card)' })));
+
+// What a trial came to: a sign, and its meaning.
+const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely, or nobody could say: the split stands'],
+  undone: ['✗', 'taken back'], open: ['…', 'still on trial'] };
+const standingOf = ({ standing, sure }) => SIGNS[standing === 'confirmed' && !sure ? 'likely' : standing];
+
+function treeLegend() {
+  const signs = new Set(run.trials.map(standingOf));
+  const mark = (sign, words) => html('span', {}, html('strong', {}, sign), ` ${words}`);
+  const hatched = svg('svg', { width: 26, height: 12, 'aria-hidden': 'true' }, svg('rect', { width: 26, height: 12, fill: 'var(--inner)' }), svg('rect', { width: 26, height: 12, fill: 'url(#hatched)' }));
+  return html('p', { class: 'legend' }, run.clusters.some(({ split, children }) => split && children.length) ? mark('◆', 'split') : null,
+    run.trials.length ? html('span', {}, hatched, ' on trial') : null, [...signs].map((sign) => mark(...sign)),
+    run.trials.some(({ standing }) => standing === 'undone') ? mark('◇', 'split that was taken back') : null,
+    run.moves.length ? mark('●➝', 'a client moves') : null);
 }
 
 const treeText = () => `Tree of ${counted(run.clusters.length, 'cluster')} over ${

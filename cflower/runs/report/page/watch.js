@@ -1,23 +1,29 @@
 // While the run goes on
 //
-// Only in the page that `cflower watch` serves: asks now and then whether there is a new round. What
-// one has set (thresholds, order, client) stays as it is.
+// Only in the page that `cflower watch` serves: asks now and then whether there is a new round, or a
+// baseline after the last one. What one has set (thresholds, order, client) stays as it is.
 let version = null;
+let shown = byId('content').textContent;
+const toCome = () => !run.run.finished || run.run.baselines.some((baseline) => baseline.toCome);
+const news = ({ finished, rounds, baselines }) => [finished ? 'The run has finished.' : `Round ${rounds} is in.`,
+  ...baselines.filter(({ value }) => known(value)).map(({ words }) => `Measured: ${words}.`)].join(' ');
 async function lookAgain() {
   try {
     const answer = await fetch('content', { headers: version ? { 'If-None-Match': version } : {}, cache: 'no-store' });
     if (answer.status === 200) {
       version = answer.headers.get('ETag');
-      const content = await answer.json();
-      if (content.run.rounds !== run.run.rounds || content.run.finished !== run.run.finished) {
+      const text = await answer.text();
+      if (text !== shown) {
         const [x, y] = [scrollX, scrollY];
+        const before = news(run.run);
+        shown = text;
         fill('whatif');
-        drawAll(content);
+        keepFocus(() => drawAll(JSON.parse(text)));
         scrollTo(x, y);
-        byId('status').textContent = content.run.finished ? 'The run has finished.' : `Round ${content.run.rounds} is in.`;
+        if (news(run.run) !== before) byId('status').textContent = news(run.run);
       }
     }
   } catch { byId('status').textContent = 'The server of this page has stopped.'; }
-  if (!run.run.finished) setTimeout(lookAgain, 1500);
+  if (toCome()) setTimeout(lookAgain, 1500);
 }
 setTimeout(lookAgain, 1500);

@@ -78,7 +78,7 @@ function whyPanel(name) {
 function needsTable(i) {
   const mark = { true: '✓ met', false: '✗ not met', null: '–' };
   return html('table', { class: 'needs' }, html('caption', { class: 'unseen' }, `What a split needed in round ${run.lines.round[i]}`),
-    html('tbody', {}, needs(i).map(({ label, value, needed, met }) => html('tr', {}, html('th', { scope: 'row' }, label),
+    html('tbody', {}, needs(i).filter(({ value }) => value !== figure(null)).map(({ label, value, needed, met }) => html('tr', {}, html('th', { scope: 'row' }, label),
       html('td', {}, value), html('td', {}, needed), html('td', { class: met ? 'met' : 'unmet' }, mark[String(met)])))));
 }
 
@@ -100,7 +100,7 @@ function stretches(name, lines) {
 // One row a condition, one cell a round, dark where it was met.
 function needsPicture(name, lines, rounds, width) {
   const all = lines.map(needs);
-  const rows = all[0].map(({ label }, row) => [label, all.map((list) => list[row].met)]);
+  const rows = all[0].map(({ label }, row) => [label, all.map((list) => list[row].met)]).filter(([, met]) => met.some(known));
   rows.push(['split', lines.map((i) => run.lines.outcome[i] === 'split')]);
   const tall = 13;
   const [start, end, bottom] = [82, width - 6, rows.length * tall + 4];
