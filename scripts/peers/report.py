@@ -151,7 +151,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
                 gaps[i, j] = np.nan if gap is None else gap
                 if gap is None:
                     continue
-                axis.text(j, i, f"{gap:+.1f}", ha="center", va="center", fontsize=8)
+                axis.text(j, i, f"{round(gap, 1) + 0.0:+.1f}", ha="center", va="center", fontsize=8)
                 runs = [r for r in of_data if (r["family"], r["method"]) == (family, name)]
                 if all(r["exact"] for r in runs):
                     axis.plot(j + 0.38, i - 0.28, "o", color="black", markersize=4)

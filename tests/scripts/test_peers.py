@@ -19,7 +19,6 @@ from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, thro
 from peers.federation import Federation, Outcome
 
 from cflower.data.examples import Examples
-from cflower.errors import ConfigError
 from cflower.seeding import generator
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "peers.py"
@@ -44,7 +43,7 @@ def fedavg(here: Federation) -> Outcome:
 # ------------------------------------------------------------------ the harness
 
 
-@pytest.mark.parametrize("family", ["rotation-2", "half-per-round"])
+@pytest.mark.parametrize("family", ["rotation-2", "half-per-round", "uneven-rotation"])
 def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family: str) -> None:
     mine, cost = in_process(fedavg, config(family))
     theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
@@ -288,14 +287,3 @@ def test_the_command_measures_all_methods_and_resumes(tmp_path: Path) -> None:
     assert "| digits | ifca |" in (tmp_path / "peers.md").read_text()
     record = json.loads((tmp_path / "digits--rotation-2--ifca--0.json").read_text())
     assert record["config"]["model"] == "mlp"
-
-
-def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_images() -> None:
-    from rotated_mnist import keys_of, mlp
-
-    keys = keys_of(Path("/data/mnist"), 120, 200, 15, seed=0, share=1.0)
-    assert keys["dataset-size"] == 120 * (200 + 50)
-    assert (keys["local-epochs"], keys["batch-size"], keys["momentum"]) == (10, 200, 0.0)
-    assert sum(p.numel() for p in mlp((1, 28, 28), 10).parameters()) == 159_010
-    with pytest.raises(ConfigError, match="1200 clients of 200 examples"):
-        keys_of(Path("/data/mnist"), 1200, 200, 300, seed=0, share=1.0)

@@ -1,0 +1,162 @@
+"""IFCA's and FLUX's federations, rebuilt: `scripts/rotated_mnist.py`, `scripts/flux_levels.py`."""
+
+import csv
+import json
+from io import BytesIO
+from pathlib import Path
+
+import flux_levels
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import rotated_mnist
+import torch
+import typer
+from peers import levels
+from peers.levels import KINDS, Level
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from cflower.errors import ConfigError
+from cflower.seeding import generator
+
+IMAGES = generator(0, "images").integers(256, size=(2_000, 12, 12), dtype=np.uint8)
+LABELS = np.tile(np.arange(10), 200)
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MNIST, but of scikit-learn's digits: a Parquet file of 28 x 28 pictures."""
+    digits = load_digits()
+    images = np.kron(digits.images * 15, np.ones((1, 4, 4))).astype(np.uint8)[:, 2:-2, 2:-2]
+    files = []
+    for image in images:
+        Image.fromarray(image).save(file := BytesIO(), "PNG")
+        files.append({"bytes": file.getvalue(), "path": None})
+    folder = tmp_path_factory.mktemp("mnist")
+    table = pa.table({"image": files, "label": digits.target.astype(np.int64)})
+    pq.write_table(table, folder / "train.parquet")
+    return folder
+
+
+def made(kind: str, level: int, examples: int = 40, seed: int = 0) -> Level:
+    return levels.federation(IMAGES, LABELS, kind, level, examples, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", [1, 5, 8])
+def test_every_client_has_its_share_and_the_largest_groups_come_first(
+    kind: str, level: int
+) -> None:
+    found = made(kind, level)
+    assert sum(found.sizes) == 10
+    assert list(found.sizes) == sorted(found.sizes, reverse=True)
+    names, counts = np.unique(found.topic, return_counts=True)
+    assert counts.tolist() == [40 * size for size in found.sizes]
+    assert len(names) == len(found.sizes)
+    assert len(found.inputs) == len(found.labels) == 400
+    np.testing.assert_array_equal(found.inputs, made(kind, level).inputs)
+
+
+def test_no_image_is_dealt_out_twice() -> None:
+    found = made("pyx", 8)
+    assert len(np.unique(found.inputs, axis=0)) == 400
+
+
+@pytest.mark.parametrize(("level", "classes"), [(1, 10), (4, 7), (8, 3)])
+def test_py_leaves_a_client_fewer_classes_the_higher_the_level(level: int, classes: int) -> None:
+    found = made("py", level)
+    of_groups = [found.labels[found.topic == topic] for topic in np.unique(found.topic)]
+    assert {len(np.unique(labels)) for labels in of_groups} == {classes}
+    assert len(of_groups) <= levels.BANK
+
+
+def test_pyx_permutes_as_many_labels_as_the_level_says_and_no_image() -> None:
+    found = made("pyx", 4)
+    where = {image.tobytes(): label for image, label in zip(IMAGES, LABELS, strict=True)}
+    true = np.array([where[image.tobytes()] for image in found.inputs])
+    moved = np.unique(true[true != found.labels])
+    assert 2 <= len(moved) <= 4
+    for topic in np.unique(found.topic):
+        mine = found.topic == topic
+        pairs = set(zip(true[mine].tolist(), found.labels[mine].tolist(), strict=True))
+        assert len(pairs) == 10  # one name for each class
+    assert len(made("pyx", 1).sizes) == 1  # there is nothing to permute
+
+
+def test_pxy_turns_as_many_classes_as_the_level_says_by_quarters() -> None:
+    found = made("pxy", 3)
+    where = {image.tobytes() for image in IMAGES}
+    upright = np.array([image.tobytes() in where for image in found.inputs])
+    assert len(np.unique(found.labels[~upright])) == 3
+    back = {
+        turn: image.tobytes() in where
+        for image in found.inputs[~upright][:1]
+        for turn, image in enumerate(np.rot90(image, turn) for turn in range(4))
+    }
+    assert any(back.values())
+
+
+def test_px_turns_and_from_level_five_on_colours() -> None:
+    assert made("px", 2).inputs.shape[1:] == (12, 12)
+    found = made("px", 6)
+    assert found.inputs.shape[1:] == (12, 12, 3)
+    full = (found.inputs == 255).all(axis=(1, 2))
+    assert (full.sum(axis=1) == 1).all()  # one channel is filled
+    assert set(levels.rotated(IMAGES[:1], 90).ravel()) == set(IMAGES[0].ravel())
+
+
+def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part() -> None:
+    model = levels.lenet5((3, 28, 28), 10)
+    layers = list(model.children())
+    assert layers[-1][0].in_features == 400  # type: ignore[index]
+    assert len(levels.lenet5((1, 32, 32), 10)(torch.zeros(2, 1, 32, 32))[0]) == 10
+
+
+def test_the_levels_are_measured_beside_what_flux_published(
+    mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        flux_levels.main(
+            f"mnist={mnist}", "8", "all", "cflower,flux", "0", examples=40, rounds=4, out=tmp_path
+        )
+    assert ended.value.exit_code == 0
+    table = capsys.readouterr().out
+    assert "| FLUX, published | 88.4 |" in table
+    with (tmp_path / "levels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["family"] for row in rows} == {f"level-8-{kind}" for kind in KINDS}
+    mean = np.mean([float(row["accuracy"]) for row in rows if row["method"] == "flux"])
+    assert f"| flux, here | {100 * mean:.1f} |" in table
+    for row in rows:
+        record = json.loads((tmp_path / f"mnist--{row['family']}--flux--0.json").read_text())
+        assert record["config"]["num-groups"] == int(row["groups"])
+
+
+def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_images() -> None:
+    data = Path("/data/mnist")
+    keys = rotated_mnist.keys_of(data, 120, 200, 15, seed=0, share=1.0)
+    assert keys["dataset-size"] == 120 * (200 + 50)
+    assert (keys["local-epochs"], keys["batch-size"], keys["momentum"]) == (10, 200, 0.0)
+    assert sum(p.numel() for p in rotated_mnist.mlp((1, 28, 28), 10).parameters()) == 159_010
+    with pytest.raises(ConfigError, match="1200 clients of 200 examples"):
+        rotated_mnist.keys_of(data, 1200, 200, 300, seed=0, share=1.0)
+    assert rotated_mnist.keys_of_every(data, 1200, 200, 30, 0, 0.1)["dataset-size"] == 4 * 70_000
+    with pytest.raises(ConfigError, match="1201 clients of 200 examples"):
+        rotated_mnist.keys_of_every(data, 1201, 200, 30, seed=0, share=0.1)
+
+
+def test_every_image_of_mnist_is_in_each_rotation(mnist: Path, tmp_path: Path) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        rotated_mnist.main(
+            mnist, 12, 60, 3, every=True, seeds="0", methods="cflower,ifca", out=tmp_path
+        )
+    assert ended.value.exit_code == 0
+    with (tmp_path / "mnist.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert rows["ifca"]["told"] == "k = 4"
+    assert rows["cflower"]["groups"] == "4"
+    data = np.load(tmp_path / "four-rotations" / "train.npz")
+    first = data["x"][data["topic"] == "0"]
+    np.testing.assert_array_equal(data["x"][data["topic"] == "90"], np.rot90(first, axes=(1, 2)))
