@@ -84,7 +84,10 @@ def run(
         raise RunFolderError(f"{recorder.problem}.")
     for method in BASELINES if config.baselines else ():
         recorder.say(f"Training a baseline: {BASELINES[method]}.")
-        alike = replace(config, method=method, baselines=False, fraction_evaluate=0.0)
+        # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
+        alike = replace(
+            config, method=method, baselines=False, fraction_evaluate=0.0, max_influence=0.0
+        )
         baseline = strategy_of(alike, None, roll_call, [])
         recorder.add_baseline(method, train(baseline, grid, model, alike))
     return recorder.summary

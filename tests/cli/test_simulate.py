@@ -92,7 +92,7 @@ def test_baselines_are_the_runs_that_they_name(simulated: tuple[Path, str], tmp_
     assert "conventional FL for all rounds: measured next" in " ".join(told.stdout.split())
     summary = json.loads((folder / "summary.json").read_text())
     for name in ("federated", "isolated"):
-        config = f"{QUICK} method='{name}'"
+        config = f"{QUICK} method='{name}' max-influence=0"
         assert cflower("simulate", "-c", config, "--out", tmp_path / name).returncode == 0
         (other,) = (tmp_path / name).iterdir()
         alone = json.loads((other / "summary.json").read_text())
