@@ -274,7 +274,7 @@ class Moves:
         now: Mapping[str, Vector],
         decisions: list[Decision],
     ) -> None:
-        """Where the root is the only leaf: those that stand out for the second round leave it.
+        """Where the root is the only leaf: those that stand out for the third round leave it.
 
         The others must be at rest.
 
@@ -296,7 +296,7 @@ class Moves:
                 if cosine_similarity(np.stack([last[client], now[client]]))[0, 1] > ASTRAY:
                     # the same way, only further
                     self.habits[client] = habit._replace(factor=0.0)
-            elif habit.held > 1 and habit.factor:
+            elif habit.held > 2 and habit.factor:
                 changed[client] = now[client]
         stay = {c: v for c, v in now.items() if c not in self.habits or not self.habits[c].held}
         if not changed or not stay:

@@ -102,10 +102,12 @@ def test_the_first_that_changes_where_all_are_one_cluster_parts_from_it() -> Non
     state = trained((before, 20))
     assert state.tree.root.is_leaf
     now = replace(alike, groups=before.groups | {"client-4": 1})
-    state = trained((now, 2), state=state, done=20)
+    astray = trained((now, 2), (before, 6), state=state, done=20)
+    assert astray.tree.root.is_leaf
+    state = trained((now, 3), state=state, done=20)
     assert home(state, 4).members == ("client-4",)
     assert len(state.tree.leaves) == 2
-    state = trained((now, 6), (before, 3), state=state, done=22)
+    state = trained((now, 6), (before, 3), state=state, done=23)
     assert home(state, 4).members == tuple(alike.clients)
 
 
@@ -113,8 +115,8 @@ def test_the_split_by_a_change_is_a_decision_like_any_other() -> None:
     alike = Federation.dealt(9, 1, noise=0.05)
     before = replace(alike, groups=dict.fromkeys(alike.groups, 0))
     now = replace(alike, groups=before.groups | {"client-4": 1})
-    state = trained((before, 20), (now, 1))
-    result = MOVING.run_round(state, answers(MOVING, now, state, 22), server_round=22)
+    state = trained((before, 20), (now, 2))
+    result = MOVING.run_round(state, answers(MOVING, now, state, 23), server_round=23)
     assert [d.outcome for d in result.decisions] == [Outcome.SPLIT]
     assert result.decisions[0].children == ("0.0", "0.1")
     assert "client-4 changed" in result.decisions[0].reason
