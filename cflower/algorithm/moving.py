@@ -109,7 +109,7 @@ def outgrown(edge: Mapping[str, NDArray[np.floating]], vector: NDArray[np.floati
 
 def lengths(edge: Mapping[str, NDArray[np.floating]]) -> NDArray[np.floating]:
     """The logarithms of the lengths of the updates on a branch that have one."""
-    found = (np.linalg.norm(vector) for vector in edge.values())
+    found = (np.linalg.norm(vector.astype(float)) for vector in edge.values())
     return np.log([length for length in found if length > 0])
 
 
