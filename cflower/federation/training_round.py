@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from flwr.app import Message, RecordDict
 
@@ -118,7 +119,8 @@ class TrainingRound:
     ) -> Iterator[TrainReply]:
         """The answers that may move a model; the others are put aside in ``probes``."""
         for answer in answers:
-            if answer.probe:
+            # One too long for a float is set aside with the others.
+            if answer.probe and isfinite(answer.norm):
                 probes.append(answer)
             else:
                 yield answer
