@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from command import quieten_flower, start, write_table
+from command import quieten_flower, start, write_record, write_table
 from federations.late import LateGrid
 from federations.planted import (
     CRITERIA,
@@ -178,8 +178,7 @@ def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
         "config": job.settings,
     }
     path = out / f"{job.name}.json"
-    path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
-    path.with_suffix(".tmp").replace(path)
+    write_record(record, path)
     (out / f"{job.name}.error.txt").unlink(missing_ok=True)
     return record
 

@@ -1,6 +1,7 @@
 """What the scripts that measure have in common: how they start, keep quiet and write tables."""
 
 import csv
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,3 +34,9 @@ def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
         writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+
+
+def write_record(record: Mapping[str, Any], path: Path) -> None:
+    """What was measured as JSON, whole or not at all: a script that goes on reads it again."""
+    path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".tmp").replace(path)

@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 import typer
 from battery import folders, numbers
-from command import quieten_flower, start
+from command import quieten_flower, start, write_record
 from rich.console import Console
 from rich.table import Table
 
@@ -101,8 +101,7 @@ def leave_one_out(
                     "data": name,
                     **federation_without(absent, config, out / "runs" / path.stem),
                 }
-                path.with_suffix(".tmp").write_text(json.dumps(record) + "\n")
-                path.with_suffix(".tmp").replace(path)
+                write_record(record, path)
                 right = sum(n["right"] for n in record["newcomers"])
                 told = f"{right} of {len(absent)} right, {record['seconds']} s"
                 print(f"[{count}/{len(jobs)}] {path.stem}: {told}", flush=True)

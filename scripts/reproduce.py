@@ -23,7 +23,7 @@ from typing import Annotated
 
 import reproduction
 import typer
-from command import quieten_flower, start
+from command import quieten_flower, start, write_record
 from reproduction.experiment import Experiment, Results, Setting
 
 from cflower.errors import ConfigError
@@ -73,8 +73,7 @@ def make(experiment: Experiment, setting: Setting, kept: Path, redraw: bool) -> 
     else:
         results: Results = experiment.run(setting)
         kept.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".tmp").write_text(json.dumps(results, indent=1) + "\n")
-        path.with_suffix(".tmp").replace(path)
+        write_record(results, path)
     experiment.draw(json.loads(path.read_text()), path.with_suffix(".png"))
     print(f"{experiment.name}: {time.monotonic() - began:.0f} s, {path} and .png")
 

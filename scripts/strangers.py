@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from battery import chosen, numbers
-from command import start
+from command import start, write_record
 from federations.planted import FAMILIES, run_config, truth_of
 from leave_one_out import is_done, trained_without
 from rich.console import Console
@@ -90,8 +90,7 @@ def measured(absent: list[int], config: dict[str, Any], out: Path, name: str) ->
             "clusters": len(summary["clusters"]),
             "accuracy": right / examples,
         }
-        path.with_suffix(".tmp").write_text(json.dumps(record) + "\n")
-        path.with_suffix(".tmp").replace(path)
+        write_record(record, path)
         print(f"{name}: {record['accuracy']:.4f}, {record['clusters']} clusters", flush=True)
     return dict(json.loads(path.read_text()))
 

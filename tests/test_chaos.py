@@ -108,17 +108,24 @@ def test_a_node_that_returns_under_another_id_was_only_silent(seed: int) -> None
     assert picture(scenario.play(plan)) == picture(scenario.play(plan.silenced()))
 
 
+def assert_survives_kills(
+    scenario: Scenario, plan: Plan, rng: np.random.Generator, folder: Path
+) -> None:
+    """Killed three times and resumed, a run ends as it does in one go."""
+    whole = scenario.play(plan, folder / "whole")
+    kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
+    killed = scenario.play(plan, folder / "killed", kills)
+    assert picture(killed) == picture(whole)
+    assert killed.failures == whole.failures
+    assert files(folder / "killed") == files(folder / "whole")
+
+
 @pytest.mark.parametrize("seed", range(42))
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: Path) -> None:
     rng = generator(seed, "killed")
     scenario = scenario_of(rng, exclude_after=int(rng.choice([0, 3])))
     plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
-    whole = scenario.play(plan, tmp_path / "whole")
-    kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
-    killed = scenario.play(plan, tmp_path / "killed", kills)
-    assert picture(killed) == picture(whole)
-    assert killed.failures == whole.failures
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert_survives_kills(scenario, plan, rng, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -131,12 +138,7 @@ def test_late_replies_keep_the_laws_and_survive_kills(seed: int, tmp_path: Path)
     # A node that is gone cannot be asked again.
     gone = {c: r for c, r in absences(rng, scenario).items() if c not in slow}
     plan = Plan(bad_replies(rng, scenario), gone, late)
-    whole = scenario.play(plan, tmp_path / "whole")
-    kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
-    killed = scenario.play(plan, tmp_path / "killed", kills)
-    assert picture(killed) == picture(whole)
-    assert killed.failures == whole.failures
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert_survives_kills(scenario, plan, rng, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(10))

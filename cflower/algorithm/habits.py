@@ -38,6 +38,13 @@ class Habit(NamedTuple):
     """The split cluster whose model it is to train beside its own, as that was when it was split:
     until it has, as it may be absent or busy with an inner model."""
 
+    @property
+    def suspicion(self) -> str:
+        """Why it stands out, in words."""
+        if self.factor:
+            return f"its update was {self.factor:.1f} times as long as usual beside the others'"
+        return "its updates are longer than ever"
+
     def usual(self, share: float, length: float) -> "Habit":
         """With a round in which it did not stand out."""
         heard = self.heard + 1

@@ -208,12 +208,9 @@ class Moves:
             begins = known.held and not deeper
             self.habits[client] = Habit(leaf.name) if begins else known._replace(probing=deeper)
             return
-        since = "its updates are longer than ever"
-        if habit.factor:
-            since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
         self.habits.pop(client)
         self.tree = self.tree.called_back(client, where.name)
-        self.step(client, vector, since)
+        self.step(client, vector, habit.suspicion)
 
     def compared(self, where: Cluster, vector: Vector) -> tuple[Fork, float, str]:
         """How like each branch an update of a split cluster's model is, and from when on it is.
@@ -328,8 +325,7 @@ class Moves:
         for client, vector in changed.items():
             habit = self.habits.pop(client)
             self.tree = self.tree.called_back(client, ROOT)
-            since = f"its update was {habit.factor:.1f} times as long as usual beside the others'"
-            self.step(client, vector, since)
+            self.step(client, vector, habit.suspicion)
         for client, habit in self.habits.items():
             self.habits[client] = habit._replace(leaf=name)
 

@@ -136,7 +136,7 @@ class Influence:
 
     An update longer than `LONGEST` times the median of its cluster's other members is shortened to
     that, and pulls as one of the median's length; then a client whose pull is more than `MOST`
-    times their median pull, or a larger share of the round than `LARGEST_SHARE`, has its weight
+    times their median pull, or a larger part of the round's than `AMONG` allows, has its weight
     lowered until it is not. Arrays that are not trained, such as BatchNorm's statistics, are
     bounded each by itself. What is out of line waits for the end of the round, until all others
     are known.

@@ -75,7 +75,8 @@ class Pack:
     there : mapping of str to Place
         By digest: what lies in earlier files and may stay there.
     before : mapping
-        The `digests` of the checkpoint before: of ten thousand clients few are new.
+        The `digests` of the checkpoint before: of ten thousand clients few are new. An array is
+        known by its id, so nothing in a state is ever changed in place.
     """
 
     def __init__(

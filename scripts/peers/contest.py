@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from command import write_record
 from federations.planted import Job, judge, truth_of
 
 from peers import broken, ditto, feddrift, flux, ifca, own, pacfl
@@ -157,8 +158,7 @@ def run_all(jobs: Iterable[Job], out: Path) -> int:
             print(f"[{count}/{len(missing)}] {job.name} FAILED: {type(error).__name__}: {error}")
             continue
         path = out / f"{job.name}.json"
-        path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
-        path.with_suffix(".tmp").replace(path)
+        write_record(record, path)
         exact = {None: "no groups", True: "exact", False: f"{record['found']} groups"}
         told = f"{exact[record['exact']]}, accuracy {record['accuracy']:.4f}"
         print(f"[{count}/{len(missing)}] {job.name}: {told}", flush=True)
