@@ -36,7 +36,7 @@ class Habit(NamedTuple):
     where most of them stood out at once."""
     probing: str = ""
     """The split cluster whose model it is to train beside its own, as that was when it was split:
-    until it has, as it may be absent or busy with an inner model."""
+    until it has, as it may be absent."""
 
     @property
     def suspicion(self) -> str:
