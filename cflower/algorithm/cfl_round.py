@@ -174,7 +174,7 @@ class CFL:
                 scale = 1 / (1 + heard.staleness)
                 means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
-        for leaf in tree.leaves:
+        for leaf in (tree.clusters[before.name] for before in state.tree.leaves):
             settled = [
                 name
                 for name in leaf.members
