@@ -57,7 +57,7 @@ def test_a_client_that_changes_is_found_and_moved_and_all_of_it_is_told(tmp_path
 
 @pytest.mark.parametrize("later", [LATER, ALONE])
 def test_everyone_is_in_the_line_of_the_leaf_that_it_trained_in(tmp_path, later):
-    _, clients, recorder = run(tmp_path, later=later)
+    _, clients, recorder = run(tmp_path, num_rounds=CHANGE + 3, later=later)
     lines = [json.loads(line) for line in (recorder.path / "rounds.jsonl").open()]
     told = {what: Counter() for what in ("members", "heard", "clients")}
     for line in lines:
@@ -71,7 +71,7 @@ def test_everyone_is_in_the_line_of_the_leaf_that_it_trained_in(tmp_path, later)
     }
     for count in told.values():
         assert set(count) <= trained
-        assert len(count) == count.total() == 30 * len(FIRST)
+        assert len(count) == count.total() == (CHANGE + 3) * len(FIRST)
 
 
 def test_only_who_stands_out_trains_a_model_above_its_own_and_only_then(tmp_path):
