@@ -2,9 +2,10 @@
 
     python scripts/mutants.py --sample 150 --seed 2
 
-A change (a mutant) is killed when a test fails that runs the changed line; which these are is
-measured once. Those that survive are printed with file and line: each is either equivalent, or a
-test that is missing. Only files of ``algorithm/`` and ``federation/`` are changed, in a copy.
+A change (a mutant) is killed when a test fails that runs the changed line; which these are, and
+how long each takes, is measured once. Those that survive are printed with file and line: each is
+either equivalent, or a test that is missing. Only files of ``algorithm/`` and ``federation/`` are
+changed, in a copy.
 """
 
 import ast
@@ -15,8 +16,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -71,9 +72,9 @@ class Mutant(NamedTuple):
     what: str
     change: Callable[[Any], None]
 
-    def code(self) -> str:
+    def code(self, before: str) -> str:
         """The whole file, changed."""
-        tree = ast.parse((ROOT / self.file).read_text())
+        tree = ast.parse(before)
         self.change(list(ast.walk(tree))[self.place])
         return ast.unparse(ast.fix_missing_locations(tree))
 
@@ -130,11 +131,31 @@ def remove(i: int, node: Any) -> None:
     node.body[i] = ast.Pass()
 
 
-def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
+class Clock:
+    """A plugin of pytest that writes down how long each test takes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After the setup, the call and the teardown of each."""
+        with self.path.open("a") as lines:
+            lines.write(f"{report.duration} {report.nodeid}\n")
+
+    def seconds(self) -> dict[str, float]:
+        """Of each test."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for line in self.path.read_text().splitlines():
+            seconds, _, test = line.partition(" ")
+            found[test] += float(seconds)
+        return found
+
+
+def tests_by_line(copy: Path, clock: Clock) -> dict[Path, dict[int, set[str]]]:
     """The fast tests that run each line of each file, from one measured run of all of them."""
     measured = copy / ".coverage"
     covered = [f"--cov=cflower/{folder}" for folder in FOLDERS]
-    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT)
+    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT, clock)
     if code:
         raise typer.BadParameter("the tests fail without any change: run pytest to see which")
     data = CoverageData(str(measured))
@@ -148,13 +169,15 @@ def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
     }
 
 
-def tests_of(mutant: Mutant, by_line: dict[int, set[str]]) -> list[str]:
-    """The tests that run a changed line: the file's own first, and those that run little else."""
-    busy = Counter(test for tests in by_line.values() for test in tests)
+def tests_of(
+    mutant: Mutant, by_line: dict[int, set[str]], seconds: Mapping[str, float]
+) -> list[str]:
+    """The tests that run a changed line, the shortest first; those of its file count as shorter."""
     concerned = set().union(*(by_line.get(line, ()) for line in mutant.lines))
-    there = concerned if concerned and mutant.in_function else busy
+    if not concerned or not mutant.in_function:
+        concerned = set().union(*by_line.values())
     named = f"test_{mutant.file.stem}"
-    return sorted(there, key=lambda test: (named not in test, busy[test], test))
+    return sorted(concerned, key=lambda test: (seconds[test] / (10 if named in test else 1), test))
 
 
 def warm_up(copy: Path) -> None:
@@ -169,7 +192,7 @@ def warm_up(copy: Path) -> None:
         del sys.modules[name]
 
 
-def in_fork(arguments: list[str], seconds: int) -> int:
+def in_fork(arguments: list[str], seconds: int, *plugins: Clock) -> int:
     """The exit code of pytest in a copy of this process; 0 if all tests pass."""
     child = os.fork()
     if not child:
@@ -178,7 +201,7 @@ def in_fork(arguments: list[str], seconds: int) -> int:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        os._exit(pytest.main([*OPTIONS, *arguments]))
+        os._exit(pytest.main([*OPTIONS, *arguments], plugins))
     return os.waitpid(child, 0)[1]
 
 
@@ -186,7 +209,7 @@ def survives(mutant: Mutant, copy: Path, tests: list[str], seconds: int) -> bool
     """Whether all tests pass with a change."""
     changed = copy / mutant.file
     before = changed.read_text()
-    changed.write_text(mutant.code())
+    changed.write_text(mutant.code(before))
     try:
         return in_fork(tests or list(SUITE), seconds) == 0
     finally:
@@ -197,7 +220,7 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="Changes to try.")] = 60,
     seed: int = 0,
     only: Annotated[str, typer.Option(help="Files by name, such as auto,cloud.")] = "",
-    most: Annotated[int, typer.Option(help="Tests for each, the most special first.")] = 60,
+    most: Annotated[int, typer.Option(help="Tests for each, the shortest first.")] = 1000,
     seconds: Annotated[int, typer.Option(help="Of CPU time; a longer run is a killed one.")] = 120,
 ) -> None:
     """Try a random sample of changes and print the survivors."""
@@ -211,9 +234,11 @@ def main(
         keep = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", "build")
         shutil.copytree(ROOT, copy, ignore=keep)
         warm_up(copy)
-        by_line = tests_by_line(copy)
+        clock = Clock(Path(folder) / "seconds")
+        by_line = tests_by_line(copy, clock)
+        times = clock.seconds()
         for number, mutant in enumerate(chosen, start=1):
-            tests = tests_of(mutant, by_line.get(mutant.file, {}))[:most]
+            tests = tests_of(mutant, by_line.get(mutant.file, {}), times)[:most]
             alive = survives(mutant, copy, tests, seconds)
             survivors += [mutant] * alive
             told = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"
