@@ -18,7 +18,7 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.difference import Update
+from cflower.algorithm.difference import Update, Vector
 from cflower.algorithm.merging import Join, alike_leaves
 from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
@@ -30,7 +30,7 @@ from cflower.algorithm.splits_on_trial import (
     still_on_trial,
 )
 from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh
-from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Weights
 from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
 
