@@ -207,6 +207,8 @@ class CFL:
         joins = {
             name: self._join(name, *leaves, after.known)
             for name, leaves in alike_leaves(after.tree, above).items()
+            # What is known of their members says what each model weighs.
+            if not any(after.known.keys().isdisjoint(leaf.members) for leaf in leaves)
         }
         return RoundResult(after, tuple(decisions), forks, joins)
 
