@@ -20,6 +20,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import partial
+from importlib import import_module
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -52,6 +54,15 @@ SUITE = (
     "tests/test_hostile.py",
 )
 OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
+LATE = (
+    "flwr.superlink.grid",
+    "scipy.cluster.hierarchy",
+    "scipy.linalg.blas",
+    "scipy.sparse.csgraph",
+    "scipy.special",
+    "sklearn.metrics",
+)
+"""What is imported when it is needed, each for a second."""
 NO_LIMIT = 3600
 """Seconds."""
 
@@ -170,14 +181,19 @@ def tests_by_line(copy: Path, clock: Clock) -> dict[Path, dict[int, set[str]]]:
 
 
 def tests_of(
-    mutant: Mutant, by_line: dict[int, set[str]], seconds: Mapping[str, float]
+    mutant: Mutant, by_line: dict[int, set[str]], seconds: Mapping[str, float], budget: float
 ) -> list[str]:
-    """The tests that run a changed line, the shortest first; those of its file count as shorter."""
+    """The tests that run a changed line, the shortest first; those of its file count as shorter.
+
+    Not more than take so many seconds together.
+    """
     concerned = set().union(*(by_line.get(line, ()) for line in mutant.lines))
     if not concerned or not mutant.in_function:
         concerned = set().union(*by_line.values())
     named = f"test_{mutant.file.stem}"
-    return sorted(concerned, key=lambda test: (seconds[test] / (10 if named in test else 1), test))
+    there = sorted(concerned, key=lambda test: (seconds[test] / (10 if named in test else 1), test))
+    until = takewhile(lambda spent: spent <= budget, accumulate(seconds[test] for test in there))
+    return there[: max(1, len(list(until)))]
 
 
 def warm_up(copy: Path) -> None:
@@ -188,6 +204,8 @@ def warm_up(copy: Path) -> None:
     os.chdir(copy)
     with open(os.devnull, "w") as silence, redirect_stdout(silence):
         pytest.main(["--collect-only", *OPTIONS, *SUITE])
+    for name in LATE:
+        import_module(name)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cflower", "tests")]:
         del sys.modules[name]
 
@@ -220,7 +238,7 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="Changes to try.")] = 60,
     seed: int = 0,
     only: Annotated[str, typer.Option(help="Files by name, such as auto,cloud.")] = "",
-    most: Annotated[int, typer.Option(help="Tests for each, the shortest first.")] = 1000,
+    budget: Annotated[float, typer.Option(help="Seconds of tests, the shortest first.")] = 60,
     seconds: Annotated[int, typer.Option(help="Of CPU time; a longer run is a killed one.")] = 120,
 ) -> None:
     """Try a random sample of changes and print the survivors."""
@@ -238,7 +256,7 @@ def main(
         by_line = tests_by_line(copy, clock)
         times = clock.seconds()
         for number, mutant in enumerate(chosen, start=1):
-            tests = tests_of(mutant, by_line.get(mutant.file, {}), times)[:most]
+            tests = tests_of(mutant, by_line.get(mutant.file, {}), times, budget)
             alive = survives(mutant, copy, tests, seconds)
             survivors += [mutant] * alive
             told = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"

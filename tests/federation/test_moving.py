@@ -38,6 +38,12 @@ def run(folder: Path, num_rounds=30, resume="", later=LATER, **settings):
     return strategy, clients, recorder
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that is not interrupted."""
+    return run(tmp_path_factory.mktemp("whole"))
+
+
 def test_a_client_that_changes_is_found_and_moved_and_all_of_it_is_told(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     strategy, clients, recorder = run(tmp_path)
@@ -94,11 +100,13 @@ def test_without_moving_everyone_stays(tmp_path):
 
 
 @pytest.mark.parametrize("interrupted", [CHANGE, CHANGE + 1])
-def test_a_run_resumed_in_the_middle_of_a_move_is_the_uninterrupted_one(tmp_path, interrupted):
-    whole, _, recorder = run(tmp_path / "whole")
+def test_a_run_resumed_in_the_middle_of_a_move_is_the_uninterrupted_one(
+    tmp_path, whole, interrupted
+):
+    strategy, _, recorder = whole
     _, _, first = run(tmp_path, num_rounds=interrupted)
     again, _, _ = run(tmp_path, resume=first.path.name)
-    assert again.state.moves == whole.state.moves
-    assert again.state.habits == whole.state.habits
+    assert again.state.moves == strategy.state.moves
+    assert again.state.habits == strategy.state.habits
     one, other = ((path / "tree.json").read_text() for path in (recorder.path, first.path))
     assert one == other
