@@ -6,19 +6,17 @@ All have the same distribution. Measured is every client's own model on examples
 trained on, with the bound on what one client counts for (``max-influence``) and without it.
 """
 
-import io
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import typer
 from battery import folders, numbers
 from command import quieten_flower, start, write_table
 from numpy.typing import NDArray
-from PIL import Image
+from peers.levels import images_of
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
@@ -31,6 +29,8 @@ from cflower.learning.models import build_model
 from cflower.learning.training import evaluate
 
 OTHERS = 9
+MOST = 14_000
+"""Images of a folder that are taken, the first ones."""
 CLASSES = tuple(str(digit) for digit in range(10))
 Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -43,11 +43,7 @@ def rows_of(folder: str, seed: int) -> tuple[Rows, Rows]:
         images, labels = load_digits(return_X_y=True)
         images = (images.reshape(-1, 8, 8) * 15.9).astype(np.uint8)
     else:
-        table = pq.read_table(Path(folder) / "train.parquet").slice(0, 14000).to_pydict()
-        images = np.stack(
-            [np.array(Image.open(io.BytesIO(one["bytes"]))) for one in table["image"]]
-        )
-        labels = np.array(table["label"], np.int64)
+        images, labels = (rows[:MOST] for rows in images_of(Path(folder), "train.parquet"))
     order = np.random.default_rng(seed).permutation(len(labels))
     test, train = order[: len(order) // 5], order[len(order) // 5 :]
     return (images[train], labels[train]), (images[test], labels[test])

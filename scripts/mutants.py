@@ -2,9 +2,10 @@
 
     python scripts/mutants.py --sample 150 --seed 2
 
-A change (a mutant) is killed when a test fails that runs the changed line; which these are is
-measured once. Those that survive are printed with file and line: each is either equivalent, or a
-test that is missing. Only files of ``algorithm/`` and ``federation/`` are changed, in a copy.
+A change (a mutant) is killed when a test fails that runs the changed line; which these are, and
+how long each takes, is measured once. Those that survive are printed with file and line: each is
+either equivalent, or a test that is missing. Only files of ``algorithm/`` and ``federation/`` are
+changed, in a copy.
 """
 
 import ast
@@ -15,10 +16,12 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import partial
+from importlib import import_module
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -51,6 +54,15 @@ SUITE = (
     "tests/test_hostile.py",
 )
 OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
+LATE = (
+    "flwr.superlink.grid",
+    "scipy.cluster.hierarchy",
+    "scipy.linalg.blas",
+    "scipy.sparse.csgraph",
+    "scipy.special",
+    "sklearn.metrics",
+)
+"""What is imported when it is needed, each for a second."""
 NO_LIMIT = 3600
 """Seconds."""
 
@@ -71,9 +83,9 @@ class Mutant(NamedTuple):
     what: str
     change: Callable[[Any], None]
 
-    def code(self) -> str:
+    def code(self, before: str) -> str:
         """The whole file, changed."""
-        tree = ast.parse((ROOT / self.file).read_text())
+        tree = ast.parse(before)
         self.change(list(ast.walk(tree))[self.place])
         return ast.unparse(ast.fix_missing_locations(tree))
 
@@ -130,11 +142,31 @@ def remove(i: int, node: Any) -> None:
     node.body[i] = ast.Pass()
 
 
-def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
+class Clock:
+    """A plugin of pytest that writes down how long each test takes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After the setup, the call and the teardown of each."""
+        with self.path.open("a") as lines:
+            lines.write(f"{report.duration} {report.nodeid}\n")
+
+    def seconds(self) -> dict[str, float]:
+        """Of each test."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for line in self.path.read_text().splitlines():
+            seconds, _, test = line.partition(" ")
+            found[test] += float(seconds)
+        return found
+
+
+def tests_by_line(copy: Path, clock: Clock) -> dict[Path, dict[int, set[str]]]:
     """The fast tests that run each line of each file, from one measured run of all of them."""
     measured = copy / ".coverage"
     covered = [f"--cov=cflower/{folder}" for folder in FOLDERS]
-    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT)
+    code = in_fork([*covered, "--cov-context=test", "--cov-report=", *SUITE], NO_LIMIT, clock)
     if code:
         raise typer.BadParameter("the tests fail without any change: run pytest to see which")
     data = CoverageData(str(measured))
@@ -148,13 +180,20 @@ def tests_by_line(copy: Path) -> dict[Path, dict[int, set[str]]]:
     }
 
 
-def tests_of(mutant: Mutant, by_line: dict[int, set[str]]) -> list[str]:
-    """The tests that run a changed line: the file's own first, and those that run little else."""
-    busy = Counter(test for tests in by_line.values() for test in tests)
+def tests_of(
+    mutant: Mutant, by_line: dict[int, set[str]], seconds: Mapping[str, float], budget: float
+) -> list[str]:
+    """The tests that run a changed line, the shortest first; those of its file count as shorter.
+
+    Not more than take so many seconds together.
+    """
     concerned = set().union(*(by_line.get(line, ()) for line in mutant.lines))
-    there = concerned if concerned and mutant.in_function else busy
+    if not concerned or not mutant.in_function:
+        concerned = set().union(*by_line.values())
     named = f"test_{mutant.file.stem}"
-    return sorted(there, key=lambda test: (named not in test, busy[test], test))
+    there = sorted(concerned, key=lambda test: (seconds[test] / (10 if named in test else 1), test))
+    until = takewhile(lambda spent: spent <= budget, accumulate(seconds[test] for test in there))
+    return there[: max(1, len(list(until)))]
 
 
 def warm_up(copy: Path) -> None:
@@ -165,11 +204,13 @@ def warm_up(copy: Path) -> None:
     os.chdir(copy)
     with open(os.devnull, "w") as silence, redirect_stdout(silence):
         pytest.main(["--collect-only", *OPTIONS, *SUITE])
+    for name in LATE:
+        import_module(name)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cflower", "tests")]:
         del sys.modules[name]
 
 
-def in_fork(arguments: list[str], seconds: int) -> int:
+def in_fork(arguments: list[str], seconds: int, *plugins: Clock) -> int:
     """The exit code of pytest in a copy of this process; 0 if all tests pass."""
     child = os.fork()
     if not child:
@@ -178,7 +219,7 @@ def in_fork(arguments: list[str], seconds: int) -> int:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        os._exit(pytest.main([*OPTIONS, *arguments]))
+        os._exit(pytest.main([*OPTIONS, *arguments], plugins))
     return os.waitpid(child, 0)[1]
 
 
@@ -186,7 +227,7 @@ def survives(mutant: Mutant, copy: Path, tests: list[str], seconds: int) -> bool
     """Whether all tests pass with a change."""
     changed = copy / mutant.file
     before = changed.read_text()
-    changed.write_text(mutant.code())
+    changed.write_text(mutant.code(before))
     try:
         return in_fork(tests or list(SUITE), seconds) == 0
     finally:
@@ -197,7 +238,7 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="Changes to try.")] = 60,
     seed: int = 0,
     only: Annotated[str, typer.Option(help="Files by name, such as auto,cloud.")] = "",
-    most: Annotated[int, typer.Option(help="Tests for each, the most special first.")] = 60,
+    budget: Annotated[float, typer.Option(help="Seconds of tests, the shortest first.")] = 60,
     seconds: Annotated[int, typer.Option(help="Of CPU time; a longer run is a killed one.")] = 120,
 ) -> None:
     """Try a random sample of changes and print the survivors."""
@@ -211,9 +252,11 @@ def main(
         keep = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".hypothesis", "build")
         shutil.copytree(ROOT, copy, ignore=keep)
         warm_up(copy)
-        by_line = tests_by_line(copy)
+        clock = Clock(Path(folder) / "seconds")
+        by_line = tests_by_line(copy, clock)
+        times = clock.seconds()
         for number, mutant in enumerate(chosen, start=1):
-            tests = tests_of(mutant, by_line.get(mutant.file, {}))[:most]
+            tests = tests_of(mutant, by_line.get(mutant.file, {}), times, budget)
             alive = survives(mutant, copy, tests, seconds)
             survivors += [mutant] * alive
             told = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"

@@ -5,28 +5,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from flower_app import pyproject
 
 from tests.test_flwr_run import run
 
-PYPROJECT = """
-[project]
-name = "slow-client"
-version = "1.0.0"
-
-[tool.flwr.app]
-publisher = "someone"
-
-[tool.flwr.app.components]
-serverapp = "slow:server"
-clientapp = "slow:client"
-
-[tool.flwr.app.config]
-out = ""
-rounds = 25
-clients = 10
-pause = 1.0
-slowness = 10
-"""
+CONFIG = {"out": "", "rounds": 25, "clients": 10, "pause": 1.0, "slowness": 10}
 APP = """
 import json
 import time
@@ -91,7 +74,9 @@ def main(grid, context):
 def app_in(folder: Path) -> Path:
     """The app's folder."""
     folder.mkdir()
-    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "pyproject.toml").write_text(
+        pyproject("slow-client", "slow:server", "slow:client", CONFIG)
+    )
     (folder / "slow.py").write_text(dedent(APP))
     return folder
 

@@ -4,8 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cflower.algorithm.difference import BLOCK, SMALL, TOGETHER, Difference, Presumed, Update
-from cflower.algorithm.tree import Vector, Weights
+from cflower.algorithm.difference import (
+    BLOCK,
+    SMALL,
+    TOGETHER,
+    Difference,
+    Presumed,
+    Update,
+    Vector,
+)
+from cflower.algorithm.tree import Weights
 
 
 class WeightedMean:

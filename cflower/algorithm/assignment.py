@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.algorithm.tree import Cluster, Fork, ParameterTree, Vector
+from cflower.algorithm.tree import Cluster, Fork, ParameterTree
 
 
 class TypicalSimilarity(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.difference import Update
+from cflower.algorithm.difference import Update, Vector
 from cflower.algorithm.merging import Join, alike_leaves
 from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
@@ -30,7 +30,7 @@ from cflower.algorithm.splits_on_trial import (
     still_on_trial,
 )
 from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh
-from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector, Weights
+from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Weights
 from cflower.algorithm.trial import Trial
 from cflower.ordering import in_order, natural_order
 
@@ -177,7 +177,7 @@ class CFL:
                 scale = 1 / (1 + heard.staleness)
                 means.add(start.name, reply.update, self._weight(heard), scale)
         decisions = []
-        for leaf in tree.leaves:
+        for leaf in (tree.clusters[before.name] for before in state.tree.leaves):
             settled = [
                 name
                 for name in leaf.members
@@ -210,6 +210,8 @@ class CFL:
         joins = {
             name: self._join(name, *leaves, after.known)
             for name, leaves in alike_leaves(after.tree, above).items()
+            # What is known of their members says what each model weighs.
+            if not any(after.known.keys().isdisjoint(leaf.members) for leaf in leaves)
         }
         return RoundResult(after, tuple(decisions), forks, joins)
 

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.moving import Move, add_to
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster, ParameterTree, Vector
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.trial import LIKELY, Comparison, Measure, Standing, Trial, judge
 from cflower.seeding import generator
 

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Decision, Memory, Outcome
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.habits import CHANCE, Habit, watch
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Vector
+from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree
 
 ASTRAY = 0.5
 """Cosine of 60 degrees: an update that is turned by more points elsewhere than the one before."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.floating]
+from cflower.algorithm.difference import Vector
+
 OptimizerState = Mapping[str, Vector]
 """Momentum and second moment of one cluster, shape (d,) each; empty before the first step."""
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.habits import Habit
 from cflower.algorithm.moving import Move
 from cflower.algorithm.projection import norm
-from cflower.algorithm.tree import ParameterTree, Vector
+from cflower.algorithm.tree import ParameterTree
 
 
 class KnownUpdate(NamedTuple):

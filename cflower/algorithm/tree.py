@@ -5,16 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cflower.algorithm.criteria import Memory
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.optimizers import OptimizerState
 from cflower.algorithm.similarity import cosines_to
 from cflower.algorithm.trial import Standing, Trial
 from cflower.ordering import in_order
 
-Vector = NDArray[np.floating]
 ROOT = "0"
 Selection = Literal["leaf", "best", "ensemble"]
 SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")

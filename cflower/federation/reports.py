@@ -66,6 +66,8 @@ class RoundReport:
 
     server_round: int
     num_rounds: int
+    trained: ParameterTree
+    """Before the round: whose models the clients trained."""
     state: CFLState
     """After the round."""
     decisions: tuple[Decision, ...]
@@ -80,8 +82,6 @@ class RoundReport:
     """The model's arrays in the vectors of ``state``."""
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
-    trained: ParameterTree | None = None
-    """The tree after the training, before splits were taken back; None: nothing was."""
     general: Mapping[str, Mapping[str, ClientMetrics]] = field(default_factory=dict)
     """What clients measured in training an inner cluster's model, by its name."""
     late: Mapping[str, int] = field(default_factory=dict)

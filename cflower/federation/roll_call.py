@@ -137,7 +137,7 @@ class RollCall:
         # Who comes back may have been put right meanwhile, so it is asked again.
         self.refused = {node: why for node, why in self.refused.items() if node in live}
         for node, refusal in list(self.refused.items()):
-            if refusal.reason == TWIN and node in live and refusal.client not in self.nodes:
+            if refusal.reason == TWIN and refusal.client not in self.nodes:
                 del self.refused[node]  # the node that held its name is gone
                 self._enter(node, refusal.facts)
         known = self._names.keys() | self.refused.keys()

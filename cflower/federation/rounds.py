@@ -135,6 +135,7 @@ class Rounds(StrategySettings):
         report = RoundReport(
             server_round,
             num_rounds,
+            this.state.tree,
             self.state,
             this.decisions,
             this.trained_on,
@@ -143,7 +144,6 @@ class Rounds(StrategySettings):
             seconds,
             self.layout,
             self.failures,
-            this.result.state.tree if this.result else None,
             this.general,
             this.late,
             tuple(self._messenger.outstanding.values()),

@@ -1,11 +1,8 @@
 """`Recorder`: what a run leaves behind, and the only place that writes it."""
 
 import json
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from pathlib import Path
 from secrets import randbelow
@@ -23,10 +20,10 @@ from cflower.errors import RunFolderError
 from cflower.federation.data_spec import DataSpec
 from cflower.federation.layout import Layout
 from cflower.federation.observers import Checkpoint, Observer, RunStart
-from cflower.federation.permutation_mod import COMMITMENT
 from cflower.federation.reports import FinalReport, RoundReport
 from cflower.ordering import in_order
 from cflower.runs.baselines import Baseline, against, baseline_line
+from cflower.runs.beginning import MAY_CHANGE, beginning, new_run_id, refuse_another
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.progress import say_by_log
 from cflower.runs.record import baseline_lines, finding
@@ -47,23 +44,8 @@ from cflower.runs.writing import append_lines, locked, replace_file
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
-MAY_CHANGE = (
-    "resume",
-    "output-dir",
-    "num-server-rounds",
-    "node-timeout",
-    "round-timeout",
-    "round-share",
-    "round-seconds",
-    "tracker",
-    "seed-file",
-    "selection",
-    "baselines",
-)
-"""Keys that a resumed run may have other values of."""
 MANY = 1000
 """Clients from which the summary is one long line: Python takes ten times as long to break it."""
-PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
 
 
 class Recorder(Observer):
@@ -154,16 +136,7 @@ class Recorder(Observer):
             self.path / CHECKPOINTS,
             lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
         )
-        begun = {
-            "config": self.config,
-            "settings": dict(run.settings),
-            "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
-            "num_rounds": run.num_rounds,
-            "versions": versions(),
-            "seed": self._seed,
-        }
-        if told := {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}:
-            begun["permutation"] = min(told)
+        begun = beginning(run, self.config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = locked(self.path)
@@ -287,24 +260,7 @@ class Recorder(Observer):
         None if it was interrupted before it had one: then it begins anew, in its folder.
         """
         before = read_json(self.path, "config.json")
-        # Runs of earlier versions have no settings.
-        kinds = [kind for kind in ("config", "settings") if kind in before]
-        changed = [
-            f"{key} was {before[kind].get(key)!r} and is {value!r}"
-            for kind in kinds
-            for key, value in begun[kind].items()
-            if key not in self._may_change and before[kind].get(key) != value
-        ]
-        if changed:
-            raise RunFolderError(
-                f"Cannot resume {self.path.name} with another config: {'; '.join(changed)}. "
-                "Give the same run config as the first time."
-            )
-        if before.get("permutation", "") != begun.get("permutation", ""):
-            raise RunFolderError(
-                f"Cannot resume {self.path.name}: its models are permuted with another seed than "
-                "the clients have now. Give them the seed file of the first time."
-            )
+        refuse_another(self.path.name, before, begun, self._may_change)
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
             self.say("The run was interrupted before its first checkpoint: from the beginning.")
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
@@ -420,23 +376,3 @@ class Recorder(Observer):
 
     def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         replace_file(self.path / name, content, lasting=lasting)
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of those of `PACKAGES` that are installed."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # another framework's app needs no PyTorch
-            continue
-    return found
-
-
-def new_run_id(run: int, now: datetime | None = None) -> str:
-    """A name that sorts by time and ends in digits of Flower's run id.
-
-    >>> new_run_id(1234567890123, datetime(2026, 1, 31, 9, 5, 7))
-    '20260131-090507-890123'
-    """
-    return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"

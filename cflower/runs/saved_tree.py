@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from cflower.algorithm.tree import Cluster, ParameterTree, Vector, Weights
+from cflower.algorithm.difference import Vector
+from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
 from cflower.federation.arrays import record_of
 from cflower.federation.data_spec import DataSpec

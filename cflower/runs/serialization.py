@@ -28,10 +28,7 @@ FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     """One cluster's line of ``rounds.jsonl``."""
-    tree = report.state.tree
-    if decision.cluster not in tree.clusters and report.trained is not None:
-        tree = report.trained  # a child that was joined again
-    members = tree.clusters[decision.cluster].members
+    members = report.trained.clusters[decision.cluster].members
     general = report.general.get(decision.cluster, {})
     # What a client measured and what went wrong is told once, with its own cluster.
     own = decision.outcome not in ABOUT_TRIALS

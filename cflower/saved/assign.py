@@ -10,7 +10,8 @@ from flwr.app import MessageType
 from flwr.clientapp import ClientApp
 
 from cflower.algorithm.assignment import Step, descend
-from cflower.algorithm.tree import Cluster, ParameterTree, Vector
+from cflower.algorithm.difference import Vector
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.data.client_data import ClientData
 from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data

@@ -7,7 +7,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.tree import Cluster, Vector
+from cflower.algorithm.difference import Vector
+from cflower.algorithm.tree import Cluster
 from cflower.errors import ConfigError, FederationError
 from cflower.federation.client_names import EVALUATE, functions_of
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid

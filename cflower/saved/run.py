@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from cflower.algorithm.tree import Vector, Weights
+from cflower.algorithm.difference import Vector
+from cflower.algorithm.tree import Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.federation.arrays import record_of

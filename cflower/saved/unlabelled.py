@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cflower.algorithm.assignment import confirms
+from cflower.algorithm.difference import Vector
 from cflower.algorithm.recognition import NEGLIGIBLE, SURE, MembersEntropies
-from cflower.algorithm.tree import ROOT, Cluster, Vector
+from cflower.algorithm.tree import ROOT, Cluster
 from cflower.data.client_data import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError

@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from flower_app import pyproject
+
 from benchmarks.clients import BareLoop
 from benchmarks.measure import Figure
 
@@ -28,22 +30,6 @@ CORES = os.cpu_count() or 1
 ROUNDS = 6
 REPETITIONS = 2
 CLIENTS = (10, 100)
-
-PYPROJECT = """\
-[project]
-name = "bench-app"
-version = "1.0.0"
-dependencies = ["flwr"]
-[tool.flwr.app]
-publisher = "bench"
-[tool.flwr.app.components]
-serverapp = "bench_app.server:app"
-clientapp = "bench_app.client:app"
-[tool.flwr.app.config]
-rounds = 6
-clients = 10
-marks = ""
-"""
 
 SERVER = """\
 import time
@@ -290,7 +276,10 @@ def write_app(name: str, folder: Path) -> None:
     """Make one of the two apps."""
     package = folder / "bench_app"
     package.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PYPROJECT.replace("bench-app", f"bench-{name}"))
+    config = {"rounds": ROUNDS, "clients": CLIENTS[0], "marks": ""}
+    (folder / "pyproject.toml").write_text(
+        pyproject(f"bench-{name}", "bench_app.server:app", "bench_app.client:app", config)
+    )
     (package / "__init__.py").write_text("")
     (package / "model.py").write_text(MODEL)
     evaluate = "1.0" if name == "quickstart" else "0.0"

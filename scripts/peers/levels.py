@@ -47,13 +47,13 @@ class Level(NamedTuple):
     """Clients in each group."""
 
 
-def images_of(folder: Path) -> tuple[Images, NDArray[np.int64]]:
+def images_of(folder: Path, files: str = "*.parquet") -> tuple[Images, NDArray[np.int64]]:
     """Every image of a data set in Parquet files, those to test with too, and their labels."""
-    tables = [pq.ParquetFile(path).read() for path in sorted(folder.expanduser().glob("*.parquet"))]
+    tables = [pq.ParquetFile(path).read() for path in sorted(folder.expanduser().glob(files))]
     key = next(name for name in ("image", "img") if name in tables[0].column_names)
-    files = [image["bytes"] for table in tables for image in table[key].to_pylist()]
+    images = [image["bytes"] for table in tables for image in table[key].to_pylist()]
     labels = np.concatenate([table["label"].to_numpy() for table in tables])
-    return np.stack([np.asarray(Image.open(BytesIO(file))) for file in files]), labels
+    return np.stack([np.asarray(Image.open(BytesIO(file))) for file in images]), labels
 
 
 def federation(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.cfl_round import Reply
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.merging import Join, alike_leaves, chance_apart, directions, judged_joins
 from cflower.algorithm.state import CFLState, KnownUpdate
@@ -127,6 +128,18 @@ def test_the_joined_model_is_the_mean_of_theirs_by_weight() -> None:
     join = MERGING._join(ROOT, tree.clusters["0.0"], tree.clusters["0.1"], known)
     assert join.common.model.trained == pytest.approx(np.full(DIM, 0.5))
     assert join.common.members == tuple("abcde")
+
+
+@pytest.mark.parametrize("silent", ["", "de", "abcde"])
+def test_leaves_of_which_nothing_is_known_are_not_weighed_against_others(silent: str) -> None:
+    state = CFLState(tree_of("0.0", "0.1"))
+    update = Weights(np.ones(DIM), np.zeros(0))
+    replies = [Reply(c, update, DIM**0.5, 1.0, general=ROOT) for c in "abcde"]
+    replies += [Reply(c, update, DIM**0.5, 1.0) for c in "abcde" if c not in silent]
+    joins = MERGING.run_round(state, replies, server_round=20).joins
+    assert list(joins) == ([] if silent else [ROOT])
+    for join in joins.values():
+        assert join.common.model.trained == pytest.approx(np.full(DIM, 1 + 2 / 5))
 
 
 def test_the_only_two_leaves_are_their_parent_again_and_no_name_is_used_twice() -> None:

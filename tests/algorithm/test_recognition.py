@@ -74,6 +74,17 @@ def test_that_one_model_is_surer_of_everything_tells_nothing(seed, offsets):
         assert other.unsure(shifted(newcomer), leaf) == one.unsure(newcomer, leaf)
 
 
+def test_of_two_leaves_the_odds_are_those_of_the_preference():
+    rng = np.random.default_rng(0)
+    two = LEAVES[:2]
+    members = MembersEntropies.of(*federation(rng, 0.1, two))
+    newcomer = client(rng, "0.0", 0.02, two)
+    told = members.probabilities(newcomer, two)
+    assert 0.1 < told["0.0"] < 0.9
+    odds = np.exp(members.preference(newcomer, *two))
+    assert told["0.0"] / told["0.1"] == pytest.approx(odds)
+
+
 @laws
 @given(st.integers(0, 2**32 - 1), st.permutations(range(3)), st.floats(-0.5, 0.5))
 def test_names_and_their_order_do_not_matter(seed, order, gap):

@@ -3,23 +3,9 @@
 from pathlib import Path
 from textwrap import dedent
 
-PYPROJECT = """\
-[project]
-name = "{name}"
-version = "1.0.0"
+from flower_app import pyproject
 
-[tool.flwr.app]
-publisher = "someone"
-
-[tool.flwr.app.components]
-serverapp = "{serverapp}"
-clientapp = "{clientapp}"
-
-[tool.flwr.app.config]
-num-server-rounds = 2
-wanted.step = 1.0
-where = "here.txt"
-"""
+CONFIG = {"num-server-rounds": 2, "wanted.step": 1.0, "where": "here.txt"}
 SERVER = """\
 from pathlib import Path
 
@@ -91,10 +77,11 @@ def flower_app(
     (package / "server_app.py").write_text(dedent(server))
     (package / "client_app.py").write_text(CLIENT.format(before=before_training))
     (app / "pyproject.toml").write_text(
-        PYPROJECT.format(
-            name=name,
-            serverapp=serverapp or f"{name}.server_app:app",
-            clientapp=clientapp or f"{name}.client_app:app",
+        pyproject(
+            name,
+            serverapp or f"{name}.server_app:app",
+            clientapp or f"{name}.client_app:app",
+            CONFIG,
         )
     )
     return app

@@ -116,7 +116,8 @@ def test_a_run_in_which_nothing_was_aggregated_is_no_success():
     alone, some = answers(bad="a"), answers("a", bad="b")
     fruitless = record_of(*[alone] * 2)
     assert "No round brought a usable reply" in fruitless.must_not_end(simulated=False)
-    ended_badly = record_of(some, answers(bad="abcd"))
+    ended_badly = record_of(some, answers(bad="abcd"), some, answers(bad="abcd"))
+    assert ended_badly.rounds_with_replies == 2
     assert "last 1 round(s)" in ended_badly.must_not_end(simulated=True)
     assert ended_badly.must_not_end(simulated=False) == ""
     assert record_of(answers(bad="abcd"), some).must_not_end(simulated=True) == ""

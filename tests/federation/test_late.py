@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from logging import INFO
 
 import numpy as np
 import pytest
@@ -86,7 +87,8 @@ def test_a_late_reply_counts_from_the_model_it_was_computed_from():
     assert strategy.failures.problems == {}
 
 
-def test_rounds_tell_who_is_late_and_whose_late_reply_counts():
+def test_rounds_tell_who_is_late_and_whose_late_reply_counts(caplog):
+    caplog.set_level(INFO, "flwr")
     _, reports = run(Quadratics((0, 0, 0)), {(2, 1): 2}, 4, NeverSplit())
     lines = [round_line(report, report.decisions[0]) for report in reports]
     assert [line["late"] for line in lines] == [{}, {}, {"partition-2": 1}, {}]
@@ -94,6 +96,10 @@ def test_rounds_tell_who_is_late_and_whose_late_reply_counts():
     assert [line["outstanding"] for line in lines] == [owed, owed, {}, {}]
     assert ["partition-2" in line["heard"] for line in lines] == [False, False, True, True]
     assert [line["problems"] for line in lines] == [{}] * 4
+    told = [text for text in caplog.messages if "their replies may still come" in text]
+    without = "The round is closed without partition-2 (round 1): their replies may still come."
+    assert told == [without] * 2
+    assert "Client partition-2 answers round 1 late: its reply counts now." in caplog.messages
 
 
 def test_a_model_that_has_not_moved_makes_no_reply_stale():

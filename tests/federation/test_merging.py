@@ -35,6 +35,12 @@ def run(folder: Path, num_rounds=60, resume="", clients=None, **settings):
     return strategy, recorder
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that is not interrupted."""
+    return run(tmp_path_factory.mktemp("whole"))
+
+
 def told(recorder: Recorder) -> list[dict]:
     """The lines of ``rounds.jsonl`` about leaves that may be one."""
     lines = [json.loads(line) for line in (recorder.path / "rounds.jsonl").open()]
@@ -60,8 +66,8 @@ def test_groups_that_become_one_are_one_cluster_and_all_of_it_is_told(tmp_path, 
     assert sorted(name for part in trial["parts"] for name in part) == sorted(strategy.tree.clients)
 
 
-def test_the_joined_model_learns_on_and_may_be_split_again(tmp_path):
-    strategy, _ = run(tmp_path)
+def test_the_joined_model_learns_on_and_may_be_split_again(whole):
+    strategy, _ = whole
     assert strategy.tree.root.rounds > BEGIN + ROUNDS
     assert strategy.tree.next_child("0") not in {"0.0", "0.1"}
 
@@ -75,12 +81,11 @@ def test_nothing_is_joined_where_groups_stay_apart_or_all_stay(tmp_path, setting
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_run_resumed_around_a_joining_is_the_uninterrupted_one(tmp_path, before):
-    _, whole = run(tmp_path / "whole")
-    last = told(whole)[-1]["round"] - before
+def test_a_run_resumed_around_a_joining_is_the_uninterrupted_one(tmp_path, whole, before):
+    last = told(whole[1])[-1]["round"] - before
     _, first = run(tmp_path, num_rounds=last)
     _, again = run(tmp_path, resume=first.path.name)
     for name in ("tree.json", "models/0.safetensors"):
-        assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
-    splits = [recorder.summary["splits"] for recorder in (whole, again)]
+        assert (whole[1].path / name).read_bytes() == (again.path / name).read_bytes()
+    splits = [recorder.summary["splits"] for recorder in (whole[1], again)]
     assert splits[0] == splits[1]

@@ -1,6 +1,7 @@
 """`ClusteredFL` on whole runs in one process, with ClientApps in NumPy."""
 
 import time
+from logging import INFO
 
 import numpy as np
 import pytest
@@ -76,12 +77,22 @@ def test_every_client_always_gets_the_model_of_its_own_cluster(fraction):
     assert len(reports[-1].state.tree.leaves) >= 3
 
 
-def test_half_of_the_clients_a_round_find_the_groups_too():
+def test_half_of_the_clients_a_round_find_the_groups_too(caplog):
+    caplog.set_level(INFO, "flwr")
     clients = Quadratics((0, 1) * 5)
-    strategy, _, reports = run(clients, num_rounds=40, fraction_train=0.5, seed=1)
+    strategy, _, reports = run(clients, num_rounds=40, fraction_train=0.5, seed=3)
     trained = [len(report.trained_on) for report in reports]
     assert max(trained) < 10
     assert found(strategy) == clients.planted
+    walked = {client for report in reports for client in report.state.tree.unassigned}
+    told = {r.args[0] for r in caplog.records if r.msg.startswith("Client %s walks down")}
+    assert told == walked != set()
+
+
+def test_who_asks_for_an_unknown_client_is_told_some_that_there_are():
+    strategy, _, _ = run(Quadratics(GROUPS), num_rounds=1)
+    with pytest.raises(FederationError, match=r"it has partition-0, .*, partition-4\)"):
+        strategy.cluster_of("partition-9")
 
 
 def test_an_app_that_knows_nothing_of_the_roll_call_goes_by_its_node_id():

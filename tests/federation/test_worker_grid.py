@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from threadpoolctl import threadpool_info
 
 from cflower.errors import FederationError
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -79,3 +80,21 @@ def test_a_worker_that_is_killed_ends_the_run_in_words() -> None:
         pytest.raises(FederationError, match="fewer workers"),
     ):
         list(replies(grid))
+
+
+def undisturbed(message: Message, context: Context) -> Message:
+    os.kill(os.getpid(), signal.SIGINT)
+    threads = [pool["num_threads"] for pool in threadpool_info()]
+    told = MetricRecord({"threads": threads})
+    return Message(RecordDict({"metrics": told}), reply_to=message)
+
+
+def load_undisturbed() -> Any:
+    """A client that somebody wants to stop with Ctrl-C."""
+    return undisturbed
+
+
+def test_a_worker_goes_on_after_ctrl_c_and_computes_in_one_thread() -> None:
+    with closing(WorkerGrid(undisturbed, 1, {}, load=load_undisturbed, workers=1)) as grid:
+        reply, _ = [r for r in replies(grid) if not r.has_error()]
+    assert set(reply.content.metric_records["metrics"]["threads"]) == {1}

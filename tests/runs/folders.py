@@ -111,7 +111,7 @@ def made_up_rounds(
     sides = {"0.0": names[:half], "0.1": names[half:]}
     split = max(refused + 1, round(SPLIT_AT * rounds))
     for server_round in range(1, rounds + 1):
-        trained_on = {name: tree.leaf_of(name).name for name in names}
+        trained = tree
         decisions = tuple(
             decided(leaf.name, server_round, names, split, refused, rng) for leaf in tree.leaves
         )
@@ -138,9 +138,10 @@ def made_up_rounds(
         yield RoundReport(
             server_round,
             rounds,
+            trained,
             CFLState(tree, moves=now),
             decisions,
-            {n: trained_on[n] for n in heard},
+            {n: trained.leaf_of(n).name for n in heard},
             measured,
             {names[0]: "did not come within 60 s"} if silent else {},
             0.1,

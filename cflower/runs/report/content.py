@@ -275,8 +275,6 @@ def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[list[Any]]] 
     for server_round, together in groupby(decided(run), key=itemgetter("round")):
         at_once = list(together)
         place = {name: line["cluster"] for line in at_once for name in line["members"]}
-        # Who moves in a round belongs elsewhere from the next one on.
-        place |= {move["client"]: move["origin"] for line in at_once for move in line["moves"]}
         for name, cluster in place.items():
             stay = found[position[name]]
             if not stay or stay[-1][1] != cluster:
