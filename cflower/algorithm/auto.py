@@ -130,7 +130,7 @@ class AutoCriterion:
         moved = memory["unit"] * np.linalg.norm(mean)
         uneven = (mean - weighted_sum(even, averages)).astype(np.float32)
         cosines: Similarities = (
-            Points.cosines(averages, single, uneven)
+            Points.of(averages, single, uneven).cosines()
             if len(single) > LARGE
             else Gram(cosine_similarity(averages[single] + uneven))
         )
