@@ -125,7 +125,7 @@ class AutoCriterion:
         even = np.full(len(averages), 1 / len(averages))
         uneven = weighted_sum(weights / (weights.sum() or 1.0) - even, averages).astype(np.float32)
         cosines: Similarities = (
-            Points.cosines(averages, single, uneven)
+            Points.of(averages, single, uneven).cosines()
             if len(single) > LARGE
             else Gram(cosine_similarity(averages[single] + uneven))
         )
