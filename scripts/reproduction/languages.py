@@ -231,7 +231,7 @@ def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
     told = {}
     for language in [*sorted(set(groups.values())), "all"]:
         theirs = [clients[c] for c, group in groups.items() if language in (group, "all")]
-        weights = [client["num_examples"] for client in theirs]
+        weights = [client["held_out"] for client in theirs]
         loss = np.average([client["loss"] for client in theirs], weights=weights)
         told[language] = round(math.exp(loss), 3)
     return told
