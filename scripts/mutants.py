@@ -51,7 +51,10 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 SUITE = (
     *(f"{place}/{folder}" for place in ("cflower", "tests") for folder in FOLDERS),
+    "tests/runs/test_checkpoint.py",
+    "tests/test_foreign_app.py",
     "tests/test_hostile.py",
+    "tests/test_privacy.py",
 )
 OPTIONS = ("-q", "-x", "-m", "not slow", "-p", "no:cacheprovider")
 LATE = (
@@ -219,7 +222,11 @@ def in_fork(arguments: list[str], seconds: int, *plugins: Clock) -> int:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        os._exit(pytest.main([*OPTIONS, *arguments], plugins))
+        code = 1
+        try:
+            code = pytest.main([*OPTIONS, *arguments], plugins)
+        finally:
+            os._exit(code)  # whatever happened: the rest is for the first process
     return os.waitpid(child, 0)[1]
 
 
