@@ -167,8 +167,9 @@ def answers(
     for i in np.flatnonzero(here):
         name = f"client-{i}"
         models = {"": state.tree.training_cluster(name).model}
-        probed = cfl.probes(state, name, server_round)
-        if general := cfl.also_trains(state.tree, name, server_round):
+        probed = cfl.probes(state, name)
+        general = None if probed else cfl.also_trains(state.tree, name, server_round)
+        if general:
             models[general.name] = general.grown.model
         for cluster, model in models.items():
             inner = cluster and not state.tree.clusters[cluster].on_trial

@@ -1,9 +1,10 @@
 """`AutoCriterion`: when to split, without thresholds on norms.
 
-Not in the paper. Its quantities are: the mean update against the single ones (eq. 32 against
-33), and similarities across a cut against those within (eqs. 17, 21). But every one of them is
-a ratio or a cosine, so multiplying all updates by a constant changes nothing, and each is taken
-of averages over rounds, in which a client's own sampling noise cancels.
+Not in the paper. Its quantities are the lengths of updates (eq. 33) and similarities across a cut
+against those within (eqs. 17, 21). But every one of them is a ratio or a cosine, so multiplying
+all updates by a constant changes nothing, and each is taken of averages over rounds, in which a
+client's own sampling noise cancels. It does not wait until the mean update is nearly zero (eq.
+32): what all members still have in common makes their cosines alike, so that parts keep apart less.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,6 @@ class AutoCriterion:
     parts at once, when all of these hold:
 
     - the longest is longer than ``min_norm_ratio`` times the longest this branch of the tree saw;
-    - the mean of the averages is shorter than ``max_mean_ratio`` times their mean length;
     - at least ``min_grouped_share`` of the members have company in their part;
     - every member is nearer to its own part than to the next one, in mean cosine, by more than
       ``min_margin / m²``: among few members chance alone leaves wide gaps;
@@ -72,8 +72,6 @@ class AutoCriterion:
 
     Parameters
     ----------
-    max_mean_ratio : float in (0, 1]
-        Largest ratio of the mean update's length to the mean length of the updates.
     min_norm_ratio : float in [0, 1)
         Smallest ratio of the longest update to the longest that this branch of the tree saw.
     min_grouped_share : float in [0, 1]
@@ -99,7 +97,6 @@ class AutoCriterion:
     moving: ClassVar[bool] = True
     inner_interval: ClassVar[int] = 10
 
-    max_mean_ratio: float = 0.6
     min_norm_ratio: float = 0.3
     min_grouped_share: float = 0.5
     min_margin: float = 12.0
@@ -126,11 +123,9 @@ class AutoCriterion:
         # As if all weighed the same: or beside a client of much weight, where the model rests, the
         # others would all want to go the same way.
         even = np.full(len(averages), 1 / len(averages))
-        mean = weighted_sum(weights / (weights.sum() or 1.0), averages)
-        moved = memory["unit"] * np.linalg.norm(mean)
-        uneven = (mean - weighted_sum(even, averages)).astype(np.float32)
+        uneven = weighted_sum(weights / (weights.sum() or 1.0) - even, averages).astype(np.float32)
         cosines: Similarities = (
-            Points.cosines(averages, single, uneven)
+            Points.of(averages, single, uneven).cosines()
             if len(single) > LARGE
             else Gram(cosine_similarity(averages[single] + uneven))
         )
@@ -143,7 +138,6 @@ class AutoCriterion:
         memory["cut"] = everyone
         figures = {
             "norm_ratio": float(lengths.max() / (memory["peak"] or 1.0)),
-            "mean_ratio": float(moved * weights.sum() / (weights @ lengths or 1.0)),
             "grouped_share": cut.grouped_share,
             "margin": cut.margin,
             "margin_needed": self.min_margin / len(single) ** 2,
@@ -220,12 +214,6 @@ class AutoCriterion:
                 f"updates have shrunk to {f['norm_ratio']:.2f} of the longest seen: all but done"
             )
             return Outcome.CONTENT, reason
-        if f["mean_ratio"] >= self.max_mean_ratio:
-            reason = (
-                f"the members still move together: their mean is {f['mean_ratio']:.2f} of their "
-                f"length, {self.max_mean_ratio:g} or more"
-            )
-            return Outcome.MOVING, reason
         if f["grouped_share"] < self.min_grouped_share:
             reason = (
                 f"no groups: only {f['grouped_share']:.0%} of the members have company in a part"
@@ -244,7 +232,7 @@ class AutoCriterion:
             needed = f"{f['stable_rounds_needed']:.3g} needed"
             reason = f"the same parts for {f['stable_rounds']:.0f} rounds, {needed}"
             return Outcome.UNSTEADY, reason
-        return Outcome.SPLIT, f"settled, and the parts keep apart: {apart}"
+        return Outcome.SPLIT, f"the parts keep apart: {apart}"
 
 
 def in_touch(memory: Memory) -> NDArray[np.bool_]:

@@ -102,15 +102,18 @@ class CFL:
         """
         return also_trained(tree, client, server_round, self.inner_interval)
 
-    def probes(self, state: CFLState, client: str, server_round: int) -> Cluster | None:
-        """The split cluster whose θ*_v a client that stands out trains beside its own model."""
-        habit = state.habits.get(client)
-        if not habit or not habit.probing or client in state.tree.unassigned:
+    def probes(self, state: CFLState, client: str) -> Cluster | None:
+        """The split cluster whose θ*_v a client that stands out trains beside its own model.
+
+        It comes before an inner model that is to learn on, but not before one on trial.
+        """
+        habit, tree = state.habits.get(client), state.tree
+        if not habit or not habit.probing or client in tree.unassigned:
             return None
-        if habit.leaf != state.tree.leaf_of(client).name:
+        path = tree.path(tree.leaf_of(client).name)
+        if habit.leaf != path[-1].name or any(cluster.on_trial for cluster in path[:-1]):
             return None
-        busy = self.also_trains(state.tree, client, server_round)
-        return None if busy else state.tree.clusters.get(habit.probing)
+        return tree.clusters.get(habit.probing)
 
     def run_round(
         self,

@@ -55,10 +55,10 @@ class Cloud:
         if size > LARGE:
             belongs = np.zeros(len(points))
             belongs[members] = 1 / size
-            shift, ones = -weighted_sum(belongs, points), np.ones(size)
-            unit = float(Points(points, members, shift, ones).diagonal.mean()) or 1.0
-            gram = Points(points, members, shift, ones / np.sqrt(unit))
-            return cls(gram, Points.cosines(points, members, shift), noise / unit)
+            about = Points.of(points, members, -weighted_sum(belongs, points))
+            unit = float(about.diagonal.mean()) or 1.0
+            gram = about.scaled(np.full(size, 1 / np.sqrt(unit)))
+            return cls(gram, about.cosines(), noise / unit)
         centred = points[members] - points[members].mean(axis=0, dtype=np.float64)
         products = centred @ centred.T
         unit = float(np.trace(products)) / size or 1.0

@@ -85,7 +85,7 @@ class Evidence:
     def points(self) -> Points:
         """The updates as vectors whose inner products are the cosines, for a large cluster."""
         rows = np.stack(self.vectors)
-        return Points.cosines(rows, np.arange(len(rows)), np.zeros(rows.shape[1]))
+        return Points.of(rows, np.arange(len(rows)), np.zeros(rows.shape[1])).cosines()
 
 
 @dataclass(frozen=True)

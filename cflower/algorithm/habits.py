@@ -14,7 +14,8 @@ NOTHING = -1e300
 PATIENCE = 8
 """Rounds after which longer updates are a member's habit, when nothing has come of it."""
 LEAST = 3
-"""Rounds after which a member's habits are known."""
+"""Rounds after which a member's habits are known; twice as many in a root without splits, where
+nothing tells whether a suspicion is right."""
 
 
 class Habit(NamedTuple):
@@ -36,7 +37,7 @@ class Habit(NamedTuple):
     where most of them stood out at once."""
     probing: str = ""
     """The split cluster whose model it is to train beside its own, as that was when it was split:
-    until it has, as it may be absent or busy with an inner model."""
+    until it has, as it may be absent."""
 
     @property
     def suspicion(self) -> str:
@@ -77,7 +78,8 @@ def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) ->
     }
     freedom = sum(max(0, habit.heard - 1) for habit in before.values())
     scatter = np.sqrt(sum(habit.squares for habit in before.values()) / max(1, freedom))
-    longer = {c for c, h in before.items() if h.heard >= LEAST and lengths[c] > h.longest}
+    least = 2 * LEAST if leaf == ROOT else LEAST
+    longer = {c for c, h in before.items() if h.heard >= least and lengths[c] > h.longest}
     most = 2 * len(longer) > len(lengths)
     after, stand_out = {}, False
     for client, habit in before.items():

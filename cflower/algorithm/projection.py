@@ -158,17 +158,17 @@ class Projection:
         squares = np.zeros(len(together), np.float32)
         turned = np.zeros((len(together), 2 * self.length), np.float32)
         presumed = Presumed(np.zeros(self.num_trained, np.float32), tuple(weights))
-        buffer = np.empty(self._width, np.float32)
+        buffer = np.empty((len(together), self._width), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, self.num_trained, self._width):
                 total = presumed.total[start : start + self._width]
-                block, signs = buffer[: len(total)], self._signs_from(start)[: len(total)]
-                for i, update in enumerate(together):
+                blocks, signs = buffer[:, : len(total)], self._signs_from(start)[: len(total)]
+                for i, (update, block) in enumerate(zip(together, blocks, strict=True)):
                     update.put(start, block)
                     squares[i] += block.dot(block)
                     saxpy(block, total, a=weights[i])  # in place
                     block *= signs
-                    self._turn(start, block, turned[i])
+                self._turn(start, blocks, turned)
             norms, kept = np.sqrt(squares), turned[:, : self.length] + turned[:, self.length :]
         for update in together:
             update.presumed = presumed
@@ -192,11 +192,12 @@ class Projection:
         return turned[: self.length] + turned[self.length :]
 
     def _turn(self, start: int, signed: Vector, turned: Vector) -> None:
-        """Add stretches to their places."""
-        for first in range(0, len(signed), self.length):
-            stretch, number = signed[first : first + self.length], (start + first) // self.length
+        """Add stretches to their places, of one vector or of several."""
+        for first in range(0, signed.shape[-1], self.length):
+            stretch = signed[..., first : first + self.length]
+            number = (start + first) // self.length
             shift = self._shifts[number]
-            place = turned[shift : shift + len(stretch)]
+            place = turned[..., shift : shift + stretch.shape[-1]]
             (np.add if self._turns[number] > 0 else np.subtract)(place, stretch, out=place)
 
 

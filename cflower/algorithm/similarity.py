@@ -5,8 +5,7 @@ parts, and those are inner products with the parts' sums of vectors, see `Points
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -146,20 +145,32 @@ class Points:
     rows: NDArray[Any]
     members: NDArray[np.integer]
     """Which rows, shape (m,)."""
-    shift: NDArray[Any]
+    shift: NDArray[np.float32]
     """Shape (k,)."""
-    scale: NDArray[Any]
+    scale: NDArray[np.float32]
     """Shape (m,)."""
+    diagonal: NDArray[Any]
+    """See `Similarities`."""
 
     @classmethod
-    def cosines(
-        cls, rows: NDArray[Any], members: NDArray[np.integer], shift: NDArray[Any]
-    ) -> "Points":
-        """Those whose inner products are cosines; a zero vector's are 0."""
-        lengths = np.sqrt(cls(rows, members, shift, np.ones(len(members))).diagonal)
-        return cls(rows, members, shift, np.divide(1, lengths, where=lengths > 0, out=lengths))
+    def of(cls, rows: NDArray[Any], members: NDArray[np.integer], shift: NDArray[Any]) -> "Points":
+        """Those of scale 1."""
+        ones = np.ones(len(members), np.float32)
+        points = cls(rows, members, shift.astype(np.float32), ones, ones)
+        squares = [np.einsum("ij,ij->i", vectors, vectors) for _, vectors in points.blocks()]
+        return replace(points, diagonal=np.concatenate(squares).astype(float))
 
-    def blocks(self, entries: int = PASSED) -> Blocks:
+    def scaled(self, scale: NDArray[Any]) -> "Points":
+        """Those of another scale."""
+        together = self.scale * scale.astype(np.float32)
+        return replace(self, scale=together, diagonal=self.diagonal * scale**2)
+
+    def cosines(self) -> "Points":
+        """Those whose inner products are cosines; a zero vector's are 0."""
+        lengths = np.sqrt(self.diagonal)
+        return self.scaled(np.divide(1, lengths, where=lengths > 0, out=lengths))
+
+    def blocks(self, entries: int = CACHED) -> Blocks:
         """The vectors themselves, shape (b, k)."""
         for part in blocks(len(self.members), self.rows.shape[1], entries):
             yield part, self._vectors(part)
@@ -167,23 +178,17 @@ class Points:
     def _vectors(self, which: slice | NDArray[np.integer]) -> NDArray[np.float32]:
         rows = widened(self.rows[self.members[which]])
         vectors: NDArray[np.float32] = rows.astype(np.float32, copy=False)
-        vectors += self.shift.astype(np.float32)
-        vectors *= self.scale[which, None].astype(np.float32)
+        vectors += self.shift
+        vectors *= self.scale[which, None]
         return vectors
-
-    @cached_property
-    def diagonal(self) -> NDArray[Any]:
-        """See `Similarities`."""
-        return np.concatenate(
-            [np.einsum("ij,ij->i", u, u, dtype=np.float64) for _, u in self.blocks()]
-        )
 
     def sums(self, labels: NDArray[np.integer]) -> tuple[NDArray[Any], Callable[[], Blocks]]:
         """See `Similarities`: s_ip is u_i times the sum of the vectors of p."""
-        parts = np.arange(labels.max() + 1)[:, None]
+        parts, placed = np.arange(labels.max() + 1)[:, None], np.flatnonzero(labels >= 0)
         of_parts = np.zeros((len(parts), self.rows.shape[1]))
-        for part, vectors in self.blocks():
-            of_parts += (labels[part] == parts).astype(np.float32) @ vectors
+        for part in blocks(len(placed), self.rows.shape[1], CACHED):
+            some = placed[part]
+            of_parts += (labels[some] == parts).astype(np.float32) @ self._vectors(some)
         single = of_parts.T.astype(np.float32)
         return of_parts @ of_parts.T, lambda: ((part, u @ single) for part, u in self.blocks())
 

@@ -177,7 +177,7 @@ class Rounds(StrategySettings):
         also = {client: cluster.grown for client, cluster in general.items() if cluster}
         self._probed = {}
         for client in drawn if self._own_start else ():
-            if above := self._cfl.probes(self.state, client, server_round):
+            if above := self._cfl.probes(self.state, client):
                 also[client], self._probed[client] = above, above.name
         return [
             message

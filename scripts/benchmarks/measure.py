@@ -97,7 +97,7 @@ def peak_mb() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
-def in_a_process(*arguments: str) -> dict[str, float]:
+def in_a_process(*arguments: str, **environment: str) -> dict[str, float]:
     """The JSON on the last line that ``bench.py`` prints with these arguments, in a new process.
 
     A peak of memory is of a process's whole life, so each is taken in one of its own.
@@ -107,8 +107,7 @@ def in_a_process(*arguments: str) -> dict[str, float]:
         capture_output=True,
         text=True,
         check=True,
-        # A fixed threshold makes the allocator give freed arrays back at once.
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)},
+        env=os.environ | environment,
     )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

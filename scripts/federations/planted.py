@@ -125,8 +125,9 @@ SLOWER = {"cifar10": 0.1}
 BASELINES: dict[str, Keys] = {
     # With the criterion `Oracle` below. Everyone trains in every round, or the groups known from
     # the start would be those of half of the clients, and the others left to Algorithm 4.
-    "oracle": {"method": "federated", "fraction-train": 1.0},
-    "federated": {"method": "federated"},
+    # Neither has the guard against clients that count for much, which plain FedAvg has not.
+    "oracle": {"method": "federated", "fraction-train": 1.0, "max-influence": 0.0},
+    "federated": {"method": "federated", "max-influence": 0.0},
 }
 CRITERIA: dict[str, Keys] = {
     **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
@@ -268,6 +269,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "clusters": len(summary["clusters"]),
         "splits": len(splits),
         "undone": len(summary["splits"]) - len(splits),
+        "moves": len(tree.get("moves", ())),
         "false_splits": sum(separates(split, truth, judged) for split in sides),
         "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),

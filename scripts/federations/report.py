@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 COLUMNS = (
     "data", "family", "criterion", "seed", "rounds", "groups", "clusters", "exact", "splits",
-    "false_splits", "adjusted_rand_index", "last_split", "accuracy", "seconds",
+    "undone", "moves", "false_splits", "adjusted_rand_index", "last_split", "accuracy", "seconds",
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def sentence(record: Record) -> str:
     """One run in a few words."""
     right = "exact" if record["exact"] else f"ARI {record['adjusted_rand_index']:.2f}"
     wrong = f", {record['false_splits']} false" if record["false_splits"] else ""
+    wrong += f", {record['moves']} moves" if record["moves"] else ""
     return (
         f"{right}, {record['clusters']} clusters in {record['splits']} splits{wrong}, "
         f"accuracy {record['accuracy']:.4f}, {record['seconds']:.0f} s"

@@ -12,7 +12,6 @@ from tests.algorithm.test_auto import evidence
 
 SPLITS = {
     "norm_ratio": 0.9,
-    "mean_ratio": 0.1,
     "grouped_share": 1.0,
     "joint_rounds": 1.0,
     "margin": 1.0,
@@ -96,16 +95,6 @@ def test_the_peak_is_that_of_the_longest_average_ever():
     assert decision.figures["norm_ratio"] == pytest.approx(1 / 3 + 2 / 24, rel=1e-5)
 
 
-def test_the_mean_ratio_is_that_of_the_weighted_mean():
-    updates = np.array([[3.0, 0], [0, 4.0], [0, -4.0]])
-    weights = np.array([0.5, 0.25, 0.25])
-    memory = {}
-    for server_round in (1, 2):
-        now = replace(evidence(updates, server_round), weights=weights)
-        decision, memory = AutoCriterion().decide(now, memory)
-    assert decision.figures["mean_ratio"] == pytest.approx(1.5 / 3.5, rel=1e-5)
-
-
 def test_a_split_takes_four_rounds_at_the_least():
     rng, memory, outcomes = generator(0, "soon"), {}, []
     centers = np.repeat([[5.0, 0, 0, 0], [-5.0, 0, 0, 0]], 5, axis=0)
@@ -131,8 +120,6 @@ def test_a_cut_must_have_come_out_for_a_quarter_of_all_rounds():
     [
         ("norm_ratio", 0.3, Outcome.CONTENT),
         ("norm_ratio", 0.3001, Outcome.SPLIT),
-        ("mean_ratio", 0.6, Outcome.MOVING),
-        ("mean_ratio", 0.5999, Outcome.SPLIT),
         ("grouped_share", 0.4999, Outcome.NOT_APART),
         ("grouped_share", 0.5, Outcome.SPLIT),
         ("joint_rounds", MIN_JOINT_ROUNDS - 1e-4, Outcome.NOT_APART),

@@ -95,7 +95,7 @@ def test_sums_of_points_are_those_of_their_matrix(seed: int, scale: float) -> No
     rng = generator(seed, "points")
     rows = (scale * rng.normal(size=(30, 8))).astype(np.float32)
     members, shift = np.flatnonzero(rng.random(30) < 0.7), scale * rng.normal(size=8)
-    points = Points.cosines(rows, members, shift)
+    points = Points.of(rows, members, shift).cosines()
     gram = Gram(cosine_similarity(rows[members] + shift))
     labels = rng.integers(3, size=len(members))
     labels[:3] = range(3)
@@ -120,7 +120,7 @@ def test_a_certified_bipartition_is_the_optimum_or_says_how_far_it_may_be(
         patch.setattr(bipartition, "LARGE", 20)
         patch.setattr(similarity, "BLOCK_ENTRIES", 50)
         patch.setattr(bipartition, "MOST_PAIRS", int(rng.choice([0, 10**4])))
-        points = Points.cosines(updates.astype(np.float32), np.arange(clients), np.zeros(6))
+        points = Points.of(updates.astype(np.float32), np.arange(clients), np.zeros(6)).cosines()
         found = bipartition.certified_bipartition(points)
     matrix = cosine_similarity(updates)
     least = bipartition.bipartition(matrix).alpha_cross

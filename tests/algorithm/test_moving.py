@@ -21,7 +21,7 @@ def answers(cfl: CFL, federation: Federation, state: CFLState, now: int) -> Iter
     """Everyone's reply, and those of clients that also train a model above their own."""
     for client in federation.clients:
         yield federation.reply(state, client, now)
-        if above := cfl.probes(state, client, now):
+        if above := cfl.probes(state, client):
             there = replace(state, tree=state.tree.called_back(client, above.name))
             yield federation.reply(there, client, now)._replace(general=above.name, probe=True)
 
@@ -188,3 +188,15 @@ def test_lengths_that_always_vary_are_no_change_where_nothing_can_be_asked() -> 
         for norms in rounds:
             habits = watch(habits, leaf, {str(i): n for i, n in enumerate(norms)})
         assert [client for client, habit in habits.items() if habit.held] == held
+
+
+def test_who_stands_out_before_inner_models_learn_is_looked_at_all_the_same() -> None:
+    learning = replace(MOVING, inner_interval=10)
+    state = trained((FEDERATION, 18), (changed(FEDERATION, c0=1), 1), cfl=learning)
+    client = "client-0"
+    assert learning.also_trains(state.tree, client, 20) is not None
+    above = learning.probes(state, client)
+    assert above is not None
+    assert above.name == "0"
+    state = trained((changed(FEDERATION, c0=1), 1), cfl=learning, state=state, done=19)
+    assert [move.server_round for move in state.moves] == [20]

@@ -26,13 +26,6 @@ CONDITIONS: dict[str, Condition] = {
         ">",
         AutoCriterion.min_norm_ratio,
     ),
-    "mean_ratio": (
-        "settled",
-        "the length of the mean update, as a share of the members' mean length: small when the "
-        "members pull in different directions",
-        "<",
-        AutoCriterion.max_mean_ratio,
-    ),
     "grouped_share": (
         "company",
         "the share of members that are not alone in their part",
