@@ -107,6 +107,12 @@ def test_sums_of_points_are_those_of_their_matrix(seed: int, scale: float) -> No
     np.testing.assert_allclose(*blocks, atol=1e-5)
 
 
+def test_squares_of_few_long_vectors_are_summed_block_by_block(large: None) -> None:
+    rows = generator(0, "long").normal(size=(20, 60)).astype(np.float32)
+    points = Points.of(rows, np.arange(20), np.zeros(60)).cosines()
+    assert points.squares() == pytest.approx(Gram(cosine_similarity(rows)).squares(), rel=1e-4)
+
+
 @laws
 @given(st.integers(0, 10**6), st.integers(42, 80))
 def test_a_certified_bipartition_is_the_optimum_or_says_how_far_it_may_be(
