@@ -25,6 +25,7 @@ from tests.federation.quadratics import (
     initial_arrays,
 )
 from tests.federation.scripted_grid import ScriptedGrid, echo
+from tests.federation.test_trials import Halves
 
 
 class Clock(Reports):
@@ -137,6 +138,39 @@ def test_a_reply_to_a_cluster_that_was_split_meanwhile_is_set_aside_with_a_reaso
     )
     assert "partition-5" not in reports[split + 2].trained_on
     assert "partition-5" in reports[split + 3].trained_on
+
+
+@pytest.mark.parametrize(
+    ("asked", "cluster", "ended"),
+    [(3, "0", "was split and joined again"), (4, "0.1", "was joined again")],
+)
+def test_a_reply_to_a_cluster_that_was_joined_meanwhile_is_set_aside(asked, cluster, ended):
+    settings = {"criterion": Halves(), "trial_rounds": 3, "metric": "loss"}
+    _, reports = run(Quadratics((0,) * 6), {(5, asked): 7 - asked}, 8, **settings)
+    told = f"to round {asked} is too late: cluster {cluster}, whose model it trained, {ended}"
+    assert reports[6].problems == {"partition-5": told}
+    assert "partition-5" in reports[7].trained_on
+
+
+def test_a_late_reply_that_cannot_be_used_is_set_aside():
+    _, reports = run(Quadratics((0, 0, 0)), {(2, 1): 1}, 3, faults={(2, 1): "norm overflows"})
+    assert "too long for its norm" in reports[1].problems["partition-2"]
+    assert "partition-2" in reports[2].measured
+
+
+def test_who_owed_a_reply_is_asked_the_same_again_by_a_resumed_run():
+    before, reports = run(Quadratics((0, 0, 0)), {(2, 1): 9}, 2, NeverSplit())
+    (owed,) = reports[-1].outstanding
+    gone = owed._replace(client="partition-7")
+    clients, told = Quadratics((0, 0, 0)), Reports()
+    strategy = ClusteredFL(NeverSplit(), observers=[told])
+    strategy.resume(before.state, 2, outstanding=[owed, gone])
+    strategy.start(clients.grid(), initial_arrays(), 4)
+    assert [report.late for report in told] == [{"partition-2": 1}, {}]
+    assert told[0].problems == {}
+    again = [seen for seen in clients.seen if seen.client == 2 and seen.kind == "train"]
+    assert [(seen.server_round, seen.cluster) for seen in again] == [(1, "0"), (4, "0")]
+    np.testing.assert_array_equal(again[0].vector, np.zeros(16))
 
 
 def test_a_late_error_is_an_error_as_any_other():
