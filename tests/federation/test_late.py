@@ -152,6 +152,21 @@ def test_a_reply_to_a_cluster_that_was_joined_meanwhile_is_set_aside(asked, clus
     assert "partition-5" in reports[7].trained_on
 
 
+def test_a_reply_to_a_model_far_from_the_one_that_was_split_tells_no_way():
+    groups = (2, 1, 2, 2, 2, 1)
+    split, clients = split_of(groups), Quadratics(groups)
+    strategy, reports = run(clients, {(0, 1): split}, split + 3)
+    told = "to round 1 is too late: cluster 0, whose model it trained, had moved on before it"
+    assert reports[split].problems == {"partition-0": f"{told} was split"}
+    assert [dict(r.state.tree.unassigned) for r in reports[split - 1 :]] == [
+        {"partition-0": "0"},
+        {"partition-0": "0"},
+        {},
+        {},
+    ]
+    assert found(strategy) == clients.planted
+
+
 def test_a_late_reply_that_cannot_be_used_is_set_aside():
     _, reports = run(Quadratics((0, 0, 0)), {(2, 1): 1}, 3, faults={(2, 1): "norm overflows"})
     assert "too long for its norm" in reports[1].problems["partition-2"]
