@@ -15,7 +15,7 @@ from cflower.federation.exchange import Closing, Exchange
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.runs.serialization import round_line
 from cflower.seeding import generator
-from tests.federation.chaos import ChaosGrid, Plan
+from tests.federation.chaos import ChaosGrid, Machines, Plan
 from tests.federation.quadratics import (
     CENTERS,
     CRITERION,
@@ -39,9 +39,9 @@ class Clock(Reports):
         self.grid.now = report.server_round + 1
 
 
-def run(clients, late, num_rounds, criterion=CRITERION, faults=None, **settings):
+def run(clients, late, num_rounds, criterion=CRITERION, faults=None, away=None, **settings):
     """Strategy and reports of a run in which some replies come so many rounds later."""
-    grid = ChaosGrid(clients, Plan(late=late, faults=faults or {}), 1, lambda: None)
+    grid = ChaosGrid(clients, Plan(faults or {}, away or {}, late), 1, lambda: None)
     reports = Clock(grid)
     settings = {"round_share": 0.5, **settings}
     strategy = ClusteredFL(criterion, observers=[reports], **settings)
@@ -205,6 +205,27 @@ def test_who_owes_a_reply_neither_evaluates_nor_judges():
     assert rounds_asked(clients, 8, "evaluate").count(split + 2) == 3
     asked = [*range(1, split + 1), *[split + 4] * 2]  # with its leaf's model, and the root's
     assert rounds_asked(clients, 9, "evaluate") == asked
+
+
+# ------------------------------------------------------------------------ nodes come and go
+
+
+def test_who_goes_is_not_asked_and_who_comes_back_goes_on_at_another_node(caplog):
+    caplog.set_level(INFO, "flwr")
+    clients = Machines((0, 0, 0))
+    _, reports = run(clients, {}, 7, NeverSplit(), away={2: range(3, 6)})
+    assert rounds_asked(clients, 2) == [1, 2, 6, 7]
+    assert {len(report.state.tree.clients) for report in reports} == {3}
+    assert sum("Client partition-2 is back, at node" in text for text in caplog.messages) == 1
+
+
+def test_who_comes_later_is_a_client_from_then_on(caplog):
+    caplog.set_level(INFO, "flwr")
+    clients = Machines((0, 0, 0))
+    _, reports = run(clients, {}, 4, NeverSplit(), away={2: range(1, 3)})
+    assert rounds_asked(clients, 2) == [3, 4]
+    assert [len(report.state.tree.clients) for report in reports] == [2, 2, 3, 3]
+    assert caplog.messages.count("New client(s): partition-2") == 1
 
 
 # ------------------------------------------------------------------------------ by the clock
