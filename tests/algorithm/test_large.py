@@ -135,6 +135,18 @@ def test_a_certified_bipartition_is_the_optimum_or_says_how_far_it_may_be(
     assert least - 1e-5 <= found.alpha_cross <= least + found.loss + 1e-5
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_of_clear_groups_a_certified_bipartition_is_the_optimum(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates, _ = grouped(seed, 50, 40, 40, noise=0.3)
+    monkeypatch.setattr(bipartition, "LARGE", 20)  # so most are in no sample
+    points = Points.of(updates, np.arange(130), np.zeros(30)).cosines()
+    found = bipartition.certified_bipartition(points)
+    optimum = bipartition.bipartition(cosine_similarity(updates))
+    assert {frozenset(side) for side in found[:2]} == {frozenset(side) for side in optimum[:2]}
+
+
 def test_norms_split_a_large_cluster_as_on_all_pairs(request: pytest.FixtureRequest) -> None:
     updates, _ = grouped(3, 50, 50, noise=0.1)
     norms, names = np.linalg.norm(updates, axis=1), tuple(map(str, range(100)))

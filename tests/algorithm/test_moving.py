@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from scipy.special import stdtrit
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, Reply
@@ -266,6 +268,29 @@ def test_a_suspicion_ends_where_the_client_is_in_another_leaf() -> None:
         habits = {"a": Habit(leaf, heard=9, held=1, probing=ROOT)}
         found = MOVING.probes(replace(state, habits=habits), "a")
         assert (found.name if found else None) == above
+
+
+def test_a_suspicion_leads_to_no_question_where_none_can_be_asked() -> None:
+    root = ParameterTree.initial(Weights(np.zeros(DIM), np.zeros(0)), "abc")
+    below, trial = walking("f").tree, walking("f", _0=Trial(8, 12, ())).tree
+    for tree, leaf, asked in ((root, "0", ""), (trial, "0.0", ""), (below, "0.0", ROOT)):
+        moves = Moves(tree, {"a": Habit(leaf, heard=9, held=1)}, [], 11)
+        moves.suspect(tree.clusters[leaf])
+        assert moves.habits["a"].probing == asked
+
+
+@pytest.mark.parametrize("beyond", [0.99, 1.01])
+def test_who_stands_out_does_so_by_more_than_chance_makes_anybody(beyond: float) -> None:
+    clients, heard, squares = "abcde", 9, 0.32
+    freedom = len(clients) * (heard - 1)
+    errors = stdtrit(freedom, 1 - 0.01 / (len(clients) * heard))
+    length = beyond * errors * np.sqrt(len(clients) * squares / freedom) * np.sqrt(1 + 1 / heard)
+    # Longer than ever, but not twice as long.
+    habits = {c: Habit("0.0", heard, squares=squares, longest=length - 0.1) for c in clients}
+    norms = dict.fromkeys(clients, 1.0) | {"a": np.exp(length)}
+    after = watch(habits, "0.0", norms)
+    assert [c for c in clients if after[c].held] == (["a"] if beyond > 1 else [])
+    assert after["a"].factor == pytest.approx(norms["a"] if beyond > 1 else 0)
 
 
 def test_of_one_update_or_none_nobody_can_tell_who_is_longer() -> None:
