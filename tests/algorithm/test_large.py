@@ -141,6 +141,7 @@ def test_of_clear_groups_a_certified_bipartition_is_the_optimum(
 ) -> None:
     updates, _ = grouped(seed, 50, 40, 40, noise=0.3)
     monkeypatch.setattr(bipartition, "LARGE", 20)  # so most are in no sample
+    monkeypatch.setattr(bipartition, "MOST_PAIRS", 10**4)
     points = Points.of(updates, np.arange(130), np.zeros(30)).cosines()
     found = bipartition.certified_bipartition(points)
     optimum = bipartition.bipartition(cosine_similarity(updates))
