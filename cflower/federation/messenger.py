@@ -115,7 +115,10 @@ class ClientMessenger:
         config: ConfigRecord,
         server_round: int,
     ) -> list[Message]:
-        """As `messages`, with any number of models for a client: the last is its cluster's."""
+        """As `messages`, with any number of models for a client: the last is its cluster's.
+
+        Of one name there is one model.
+        """
         clusters = {c.name: c for named in models.values() for c in named.values()}
         arrays = {name: layout.record(cluster.model) for name, cluster in clusters.items()}
         messages = []

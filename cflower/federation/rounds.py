@@ -171,17 +171,17 @@ class Rounds(StrategySettings):
         self._admit(grid, server_round)
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(drawn), len(self._present))
+        cfl = self._cfl
+        assert cfl is not None
         assigned = {client: self.tree.training_cluster(client) for client in drawn}
-        assert self._cfl is not None
-        general = {c: self._cfl.also_trains(self.tree, c, server_round) for c in drawn}
-        also = {client: cluster.grown for client, cluster in general.items() if cluster}
-        self._probed = {}
-        for client in drawn if self._own_start else ():
-            if above := self._cfl.probes(self.state, client):
-                also[client], self._probed[client] = above, above.name
+        looked_at = drawn if self._own_start else ()
+        probes = {c: above for c in looked_at if (above := cfl.probes(self.state, c))}
+        inner = {c: cfl.also_trains(self.tree, c, server_round) for c in drawn if c not in probes}
+        grown = {client: cluster.grown for client, cluster in inner.items() if cluster}
+        self._probed = {client: above.name for client, above in probes.items()}
         return [
             message
-            for models in (assigned, also)
+            for models in (assigned, grown, probes)  # of one cluster two models may be sent
             for message in self._messenger.messages(
                 models, self.layout, MessageType.TRAIN, config, server_round
             )

@@ -231,7 +231,7 @@ def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
     told = {}
     for language in [*sorted(set(groups.values())), "all"]:
         theirs = [clients[c] for c, group in groups.items() if language in (group, "all")]
-        weights = [client["num_examples"] for client in theirs]
+        weights = [client["held_out"] for client in theirs]
         loss = np.average([client["loss"] for client in theirs], weights=weights)
         told[language] = round(math.exp(loss), 3)
     return told
@@ -442,6 +442,7 @@ NORMS = {
     "linkage": "complete",
     "min-cluster-size": 3,
 }
+MANY: Mapping[str, Any] = {"num-server-rounds": 60, "fraction-train": 0.1}
 SOURCE = "natural groups"
 
 EXPERIMENTS = (
@@ -450,6 +451,13 @@ EXPERIMENTS = (
         SOURCE,
         "14 languages x 10 clients: which character comes next",
         partial(run, name="languages", per_language=10, more=ROUNDS),
+        draw,
+    ),
+    Experiment(
+        "languages-many",
+        SOURCE,
+        "14 languages x 70 clients, a tenth of them a round",
+        partial(run, name="languages-many", per_language=70, more=MANY),
         draw,
     ),
     Experiment(

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cflower import Recorder
@@ -90,6 +91,22 @@ def test_only_who_stands_out_trains_a_model_above_its_own_and_only_then(tmp_path
         if seen.kind == "train" and seen.cluster == "0" and seen.server_round in later
     ]
     assert above == [(0, CHANGE + 1)]
+
+
+def test_who_is_looked_at_while_inner_models_learn_is_sent_the_model_as_it_was_split(tmp_path):
+    learning = (CHANGE + 1) // 3
+    strategy, clients, _ = run(tmp_path, num_rounds=CHANGE + 1, inner_interval=learning)
+    sent = {
+        seen.client: seen.vector
+        for seen in clients.seen
+        if seen.cluster == "0" and seen.server_round == CHANGE + 1 and seen.kind == "train"
+    }
+    assert sorted(sent) == list(range(10))
+    frozen = sent.pop(0)
+    np.testing.assert_array_equal(frozen, strategy.tree.root.model.trained)
+    for grown in sent.values():
+        assert not np.array_equal(grown, frozen)
+    assert [move.server_round for move in strategy.state.moves] == [CHANGE + 1]
 
 
 def test_without_moving_everyone_stays(tmp_path):
