@@ -368,7 +368,7 @@ class CFL:
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
         weights = np.array([self._weight(known) for known in updates.values()])
-        return weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""
