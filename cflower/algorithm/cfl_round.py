@@ -360,8 +360,6 @@ class CFL:
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """Σ w_i Δ_i over these clients, of what is kept of their updates."""
-        if not updates:
-            return np.zeros(0)
         total = np.zeros(len(next(iter(updates.values())).vector))
         for weight, known in zip(self._weights(updates), updates.values(), strict=True):
             total += weight * known.vector
@@ -370,7 +368,7 @@ class CFL:
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
         weights = np.array([self._weight(known) for known in updates.values()])
-        return weights / weights.sum() if len(weights) else weights
+        return np.asarray(weights / weights.sum())
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""

@@ -89,7 +89,7 @@ class Cloud:
         some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
         gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
-        for _ in range(min(200, max(40, 10_000 // size))):
+        for _ in range(min(200, 10_000 // size)):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             cut = best_clustering(cloud.cosines)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.auto import AutoCriterion, in_touch, remember
-from cflower.algorithm.cloud import Cloud, distinct, joint_rounds, separation
+from cflower.algorithm.cloud import LARGEST, Cloud, distinct, joint_rounds, separation
 from cflower.algorithm.criteria import Evidence, Outcome
-from cflower.algorithm.similarity import Gram
+from cflower.algorithm.similarity import Gram, cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -127,6 +127,33 @@ def test_separation_has_no_scale(seed: int, scale: float) -> None:
         for f in (1, scale)
     )
     assert scaled == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(("noise", "apart"), [(0.01, True), (1.0, False)])
+def test_by_angle_it_does_not_matter_how_long_updates_are(noise: float, apart: bool) -> None:
+    rng = generator(0, "angles")
+    labels = np.repeat(np.arange(2, dtype=np.int32), 5)
+    points = np.eye(8)[labels] + 0.1 * rng.normal(size=(10, 8))
+    found = []
+    for lengths in (np.ones(10), rng.uniform(0.1, 0.9, size=10), rng.uniform(1, 9, size=10)):
+        longer = points * lengths[:, None]
+        cosines = Gram(cosine_similarity(longer))
+        unsure = noise * (longer**2).sum(axis=1)
+        found.append(Cloud(Gram(longer @ longer.T), cosines, unsure).separation(labels)[1])
+    assert found == pytest.approx([found[0]] * 3)
+    assert (found[0] > 0) == apart
+
+
+@pytest.mark.parametrize(("size", "draws"), [(20, 200), (100, 100), (260, 50)])
+def test_chance_is_what_so_many_clouds_without_groups_show(size: int, draws: int) -> None:
+    points = generator(0, "points").normal(size=(size, size - 1))
+    rng, same = generator(1, "clouds"), generator(1, "clouds")
+    Cloud.of(points, np.zeros(size)).by_chance(np.full(2, np.inf), 0.0, rng)
+    drawn = min(size, LARGEST)
+    if drawn < size:
+        same.choice(size, drawn, replace=False)
+    same.normal(size=(draws, drawn, drawn - 1))
+    assert rng.normal() == same.normal()
 
 
 def test_noise_alone_is_no_distance() -> None:

@@ -107,6 +107,12 @@ def test_sums_of_points_are_those_of_their_matrix(seed: int, scale: float) -> No
     np.testing.assert_allclose(*blocks, atol=1e-5)
 
 
+def test_squares_of_few_long_vectors_are_summed_block_by_block(large: None) -> None:
+    rows = generator(0, "long").normal(size=(20, 60)).astype(np.float32)
+    points = Points.of(rows, np.arange(20), np.zeros(60)).cosines()
+    assert points.squares() == pytest.approx(Gram(cosine_similarity(rows)).squares(), rel=1e-4)
+
+
 @laws
 @given(st.integers(0, 10**6), st.integers(42, 80))
 def test_a_certified_bipartition_is_the_optimum_or_says_how_far_it_may_be(
@@ -127,6 +133,19 @@ def test_a_certified_bipartition_is_the_optimum_or_says_how_far_it_may_be(
     assert sorted(found.first + found.second) == list(range(clients))
     assert found.alpha_cross == pytest.approx(matrix[np.ix_(*found[:2])].max(), abs=1e-5)
     assert least - 1e-5 <= found.alpha_cross <= least + found.loss + 1e-5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_clear_groups_a_certified_bipartition_is_the_optimum(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates, _ = grouped(seed, 50, 40, 40, noise=0.3)
+    monkeypatch.setattr(bipartition, "LARGE", 20)  # so most are in no sample
+    monkeypatch.setattr(bipartition, "MOST_PAIRS", 10**4)
+    points = Points.of(updates, np.arange(130), np.zeros(30)).cosines()
+    found = bipartition.certified_bipartition(points)
+    optimum = bipartition.bipartition(cosine_similarity(updates))
+    assert {frozenset(side) for side in found[:2]} == {frozenset(side) for side in optimum[:2]}
 
 
 def test_norms_split_a_large_cluster_as_on_all_pairs(request: pytest.FixtureRequest) -> None:

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from scipy.special import stdtrit
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, Reply
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.habits import watch
-from cflower.algorithm.moving import Moves
+from cflower.algorithm.habits import Habit, watch
+from cflower.algorithm.moving import Move, Moves, outgrown
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights
-from tests.algorithm.planted import Federation, cfl_of
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
+from cflower.algorithm.trial import Trial
+from tests.algorithm.planted import DIM, Federation, cfl_of
 
 MOVING = cfl_of(AutoCriterion(), moving=True)
 FEDERATION = Federation.dealt(5, 5, noise=0.05)
@@ -224,3 +227,97 @@ def test_who_stands_out_before_inner_models_learn_is_looked_at_all_the_same() ->
     assert above.name == "0"
     state = trained((changed(FEDERATION, c0=1), 1), cfl=learning, state=state, done=19)
     assert [move.server_round for move in state.moves] == [20]
+
+
+X, Y, Z = np.eye(DIM)[:3]
+DEEP = {"0": "", "0.0": "ab", "0.1": "cdef", "0.1.0": "cd", "0.1.1": "ef"}
+UPDATES = dict(zip("abcdef", (X, 2 * X, Y + Z, 2 * (Y + Z), Y - Z, 2 * (Y - Z)), strict=True))
+
+
+def walking(client: str, **trials: Trial) -> CFLState:
+    """A tree of two levels in which a client has left its leaf and walks down from the root."""
+    clusters = {}
+    for name, members in DEEP.items():
+        children = tuple(n for n in DEEP if n.rpartition(".")[0] == name)
+        clusters[name] = Cluster(
+            name,
+            tuple(members or "abcdef"),
+            Weights(np.zeros(DIM), np.zeros(0)),
+            children=children,
+            split_round=4 if children else None,
+            edge={member: UPDATES[member] for member in members},
+            trial=trials.get(f"_{name}".replace(".", "_")),
+        )
+    left = Move(9, client, "0.0", "0", "it changed")
+    return CFLState(ParameterTree(clusters).called_back(client, ROOT), moves=(left,))
+
+
+def walked(state: CFLState, client: str, *updates: np.ndarray) -> CFLState:
+    """After its updates of the models above."""
+    for now, update in enumerate(updates, start=10):
+        reply = Reply(client, Weights(update, np.zeros(0)), float(np.linalg.norm(update)), 1.0)
+        state = MOVING.run_round(state, [reply], server_round=now).state
+    return state
+
+
+def test_who_left_walks_down_one_level_a_round() -> None:
+    state = walked(walking("a"), "a", Y - 0.4 * Z)
+    assert state.tree.unassigned == {"a": "0.1"}
+    state = walked(state, "a", Y - 0.4 * Z)
+    assert state.tree.unassigned == {}
+    assert state.tree.leaf_of("a").name == "0.1.1"
+    assert [move.target for move in state.moves] == ["0", "0.1", "0.1.1"]
+    assert "a" not in state.known
+
+
+def test_nobody_goes_further_down_than_a_split_on_trial() -> None:
+    waiting = walked(walking("a", _0_1=Trial(8, 12, ())), "a", Y - 0.4 * Z, Y - 0.4 * Z)
+    assert waiting.tree.unassigned == {"a": "0.1"}
+
+
+def test_an_update_as_before_but_longer_is_no_change_of_mind() -> None:
+    tree = ParameterTree.initial(Weights(np.zeros(DIM), np.zeros(0)), "abc")
+    new = Habit(ROOT, heard=9, held=1, factor=8.0)
+    for before, factor in ((X + 0.1 * Y, 0.0), (X - 2 * Y, 8.0)):
+        moves = Moves(tree, {"a": new, "b": Habit(ROOT, heard=9)}, [], 20)
+        moves.part(tree.root, {"a": before}, {"a": X, "b": Y, "c": Z}, [])
+        assert moves.habits["a"].factor == factor
+        assert moves.tree is tree
+
+
+def test_a_suspicion_ends_where_the_client_is_in_another_leaf() -> None:
+    state = walking("b")
+    for leaf, above in (("0.0", "0"), ("0.1.0", None)):
+        habits = {"a": Habit(leaf, heard=9, held=1, probing=ROOT)}
+        found = MOVING.probes(replace(state, habits=habits), "a")
+        assert (found.name if found else None) == above
+
+
+def test_a_suspicion_leads_to_no_question_where_none_can_be_asked() -> None:
+    root = ParameterTree.initial(Weights(np.zeros(DIM), np.zeros(0)), "abc")
+    below, trial = walking("f").tree, walking("f", _0=Trial(8, 12, ())).tree
+    for tree, leaf, asked in ((root, "0", ""), (trial, "0.0", ""), (below, "0.0", ROOT)):
+        moves = Moves(tree, {"a": Habit(leaf, heard=9, held=1)}, [], 11)
+        moves.suspect(tree.clusters[leaf])
+        assert moves.habits["a"].probing == asked
+
+
+@pytest.mark.parametrize("beyond", [0.99, 1.01])
+def test_who_stands_out_does_so_by_more_than_chance_makes_anybody(beyond: float) -> None:
+    clients, heard, squares = "abcde", 9, 0.32
+    freedom = len(clients) * (heard - 1)
+    errors = stdtrit(freedom, 1 - 0.01 / (len(clients) * heard))
+    length = beyond * errors * np.sqrt(len(clients) * squares / freedom) * np.sqrt(1 + 1 / heard)
+    # Longer than ever, but not twice as long.
+    habits = {c: Habit("0.0", heard, squares=squares, longest=length - 0.1) for c in clients}
+    norms = dict.fromkeys(clients, 1.0) | {"a": np.exp(length)}
+    after = watch(habits, "0.0", norms)
+    assert [c for c in clients if after[c].held] == (["a"] if beyond > 1 else [])
+    assert after["a"].factor == pytest.approx(norms["a"] if beyond > 1 else 0)
+
+
+def test_of_one_update_or_none_nobody_can_tell_who_is_longer() -> None:
+    assert not outgrown({"a": X}, 100 * Y)
+    assert not outgrown({"a": X, "b": np.zeros(DIM)}, 100 * Y)
+    assert not outgrown({"a": X, "b": 1.01 * X}, np.zeros(DIM))
+    assert outgrown({"a": X, "b": 1.01 * X}, 100 * Y)

@@ -15,7 +15,7 @@ from cflower.federation.exchange import Closing, Exchange
 from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.runs.serialization import round_line
 from cflower.seeding import generator
-from tests.federation.chaos import ChaosGrid, Plan
+from tests.federation.chaos import ChaosGrid, Machines, Plan
 from tests.federation.quadratics import (
     CENTERS,
     CRITERION,
@@ -25,6 +25,7 @@ from tests.federation.quadratics import (
     initial_arrays,
 )
 from tests.federation.scripted_grid import ScriptedGrid, echo
+from tests.federation.test_trials import Halves
 
 
 class Clock(Reports):
@@ -38,9 +39,9 @@ class Clock(Reports):
         self.grid.now = report.server_round + 1
 
 
-def run(clients, late, num_rounds, criterion=CRITERION, faults=None, **settings):
+def run(clients, late, num_rounds, criterion=CRITERION, faults=None, away=None, **settings):
     """Strategy and reports of a run in which some replies come so many rounds later."""
-    grid = ChaosGrid(clients, Plan(late=late, faults=faults or {}), 1, lambda: None)
+    grid = ChaosGrid(clients, Plan(faults or {}, away or {}, late), 1, lambda: None)
     reports = Clock(grid)
     settings = {"round_share": 0.5, **settings}
     strategy = ClusteredFL(criterion, observers=[reports], **settings)
@@ -139,6 +140,54 @@ def test_a_reply_to_a_cluster_that_was_split_meanwhile_is_set_aside_with_a_reaso
     assert "partition-5" in reports[split + 3].trained_on
 
 
+@pytest.mark.parametrize(
+    ("asked", "cluster", "ended"),
+    [(3, "0", "was split and joined again"), (4, "0.1", "was joined again")],
+)
+def test_a_reply_to_a_cluster_that_was_joined_meanwhile_is_set_aside(asked, cluster, ended):
+    settings = {"criterion": Halves(), "trial_rounds": 3, "metric": "loss"}
+    _, reports = run(Quadratics((0,) * 6), {(5, asked): 7 - asked}, 8, **settings)
+    told = f"to round {asked} is too late: cluster {cluster}, whose model it trained, {ended}"
+    assert reports[6].problems == {"partition-5": told}
+    assert "partition-5" in reports[7].trained_on
+
+
+def test_a_reply_to_a_model_far_from_the_one_that_was_split_tells_no_way():
+    groups = (2, 1, 2, 2, 2, 1)
+    split, clients = split_of(groups), Quadratics(groups)
+    strategy, reports = run(clients, {(0, 1): split}, split + 3)
+    told = "to round 1 is too late: cluster 0, whose model it trained, had moved on before it"
+    assert reports[split].problems == {"partition-0": f"{told} was split"}
+    assert [dict(r.state.tree.unassigned) for r in reports[split - 1 :]] == [
+        {"partition-0": "0"},
+        {"partition-0": "0"},
+        {},
+        {},
+    ]
+    assert found(strategy) == clients.planted
+
+
+def test_a_late_reply_that_cannot_be_used_is_set_aside():
+    _, reports = run(Quadratics((0, 0, 0)), {(2, 1): 1}, 3, faults={(2, 1): "norm overflows"})
+    assert "too long for its norm" in reports[1].problems["partition-2"]
+    assert "partition-2" in reports[2].measured
+
+
+def test_who_owed_a_reply_is_asked_the_same_again_by_a_resumed_run():
+    before, reports = run(Quadratics((0, 0, 0)), {(2, 1): 9}, 2, NeverSplit())
+    (owed,) = reports[-1].outstanding
+    gone = owed._replace(client="partition-7")
+    clients, told = Quadratics((0, 0, 0)), Reports()
+    strategy = ClusteredFL(NeverSplit(), observers=[told])
+    strategy.resume(before.state, 2, outstanding=[owed, gone])
+    strategy.start(clients.grid(), initial_arrays(), 4)
+    assert [report.late for report in told] == [{"partition-2": 1}, {}]
+    assert told[0].problems == {}
+    again = [seen for seen in clients.seen if seen.client == 2 and seen.kind == "train"]
+    assert [(seen.server_round, seen.cluster) for seen in again] == [(1, "0"), (4, "0")]
+    np.testing.assert_array_equal(again[0].vector, np.zeros(16))
+
+
 def test_a_late_error_is_an_error_as_any_other():
     strategy, reports = run(Quadratics((0, 0, 0)), {(2, 1): 1}, 3, faults={(2, 1): "error"})
     assert "partition-2" in reports[1].problems
@@ -156,6 +205,27 @@ def test_who_owes_a_reply_neither_evaluates_nor_judges():
     assert rounds_asked(clients, 8, "evaluate").count(split + 2) == 3
     asked = [*range(1, split + 1), *[split + 4] * 2]  # with its leaf's model, and the root's
     assert rounds_asked(clients, 9, "evaluate") == asked
+
+
+# ------------------------------------------------------------------------ nodes come and go
+
+
+def test_who_goes_is_not_asked_and_who_comes_back_goes_on_at_another_node(caplog):
+    caplog.set_level(INFO, "flwr")
+    clients = Machines((0, 0, 0))
+    _, reports = run(clients, {}, 7, NeverSplit(), away={2: range(3, 6)})
+    assert rounds_asked(clients, 2) == [1, 2, 6, 7]
+    assert {len(report.state.tree.clients) for report in reports} == {3}
+    assert sum("Client partition-2 is back, at node" in text for text in caplog.messages) == 1
+
+
+def test_who_comes_later_is_a_client_from_then_on(caplog):
+    caplog.set_level(INFO, "flwr")
+    clients = Machines((0, 0, 0))
+    _, reports = run(clients, {}, 4, NeverSplit(), away={2: range(1, 3)})
+    assert rounds_asked(clients, 2) == [3, 4]
+    assert [len(report.state.tree.clients) for report in reports] == [2, 2, 3, 3]
+    assert caplog.messages.count("New client(s): partition-2") == 1
 
 
 # ------------------------------------------------------------------------------ by the clock

@@ -62,12 +62,24 @@ def test_the_weight_may_have_another_name_and_the_record_too():
         (metrics(num_examples=math.inf), "says num-examples=inf, not a finite number above 0"),
         (metrics(num_examples=2e12), "says num-examples=2000000000000.0, more than 1e+12"),
         (metrics(num_examples=[1, 2]), "says num-examples=[1, 2], not a finite number above 0"),
+        (metrics(num_examples=1, **{"a\n": 1.0}), "has a metric called 'a\\n', which is no name"),
+        (metrics(num_examples=1, x=[0.5] * 1001), "has 1001 numbers as x, more than 1000"),
+        (
+            metrics(num_examples=1, **{f"m{i}": 0.5 for i in range(1000)}),
+            "has 1001 metrics, more than 1000",
+        ),
     ],
 )
 def test_a_reply_that_must_not_be_used_says_why(content, problem):
     with pytest.raises(BadReplyError) as caught:
         read_metrics(reply_of(content), "num-examples")
     assert str(caught.value) == problem
+
+
+def test_a_reply_may_be_as_large_as_the_limits():
+    many = {f"m{i}": 0.5 for i in range(998)} | {"x": [0.5] * 1000}
+    reply = reply_of(metrics(num_examples=1e12, **many))
+    assert read_metrics(reply, "num-examples") == (many, 1e12)
 
 
 def test_of_a_traceback_the_last_line_is_told():

@@ -2,12 +2,12 @@ import time
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
 from cflower.errors import FederationError
 from cflower.federation.client_names import answer
 from cflower.federation.data_spec import most_common
-from cflower.federation.inline_grid import CLIENT_FAILED
 from cflower.federation.roll_call import RollCall
 from tests.federation.scripted_grid import ScriptedGrid
 
@@ -36,7 +36,9 @@ def test_clients_are_known_by_the_name_they_tell():
 
 
 def test_an_app_that_does_not_know_the_question_goes_by_its_node_id():
-    unknown = Error(CLIENT_FAILED, "ValueError: No query function registered")
+    unknown = Error(
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ValueError: No query function registered"
+    )
     roll_call = RollCall()
     assert roll_call.gather(grid_of({12: unknown, 4: unknown}), 2) == ("4", "12")
 
