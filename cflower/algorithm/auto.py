@@ -129,11 +129,13 @@ class AutoCriterion:
         mean = weighted_sum(weights / (weights.sum() or 1.0), averages)
         moved = memory["unit"] * np.linalg.norm(mean)
         uneven = (mean - weighted_sum(even, averages)).astype(np.float32)
-        cosines: Similarities = (
-            Points.of(averages, single, uneven).cosines()
-            if len(single) > LARGE
-            else Gram(cosine_similarity(averages[single] + uneven))
-        )
+        cosines: Similarities
+        if len(single) > LARGE:
+            cosines = Points.of(averages, single, uneven).cosines()
+        else:
+            rows = averages[single].astype(np.float32, copy=False)
+            rows += uneven
+            cosines = Gram(cosine_similarity(rows))
         cut = best_clustering(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)
