@@ -51,7 +51,6 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 SUITE = (
     *(f"{place}/{folder}" for place in ("cflower", "tests") for folder in FOLDERS),
-    "tests/cli/test_simulate_any_app.py",
     "tests/runs/test_checkpoint.py",
     "tests/test_foreign_app.py",
     "tests/test_hostile.py",
