@@ -7,7 +7,7 @@ kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of 
 run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
 must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
 against the model of conventional federated learning of as many rounds. Splits are judged by 12
-held-out examples a client.
+held-out examples a client, and a run lasts until none is on trial.
 """
 
 import os
@@ -90,7 +90,7 @@ def audit(
 def audited(name: str, seed: int, trial_rounds: int) -> Run:
     """One run of a family, and where it split another without splits beside it."""
     federation = FAMILIES[name][1](generator(seed, "audit", name))
-    state, undone, joined = final(federation, AutoCriterion(), seed, trial_rounds)
+    state, undone, joined, rounds = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # Who was not heard from since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -100,7 +100,7 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain = None
     if last_split is not None:
-        common, _, _ = final(federation, NeverSplit(), seed, 0)
+        common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed, 0)
         gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
             np.mean([loss(federation, state, i) for i in judged])
         )
@@ -111,8 +111,8 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
 
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
-) -> tuple[CFLState, int, int]:
-    """The state after the last round, the splits that were taken back and the leaves joined."""
+) -> tuple[CFLState, int, int, int]:
+    """The state at the end, the splits that were taken back, the leaves joined and the rounds."""
     projection, moving = Projection(federation.dim, 0), getattr(criterion, "moving", False)
     inner_interval = getattr(criterion, "inner_interval", 0)
     cfl = CFL(
@@ -125,8 +125,9 @@ def final(
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    undone = joined = 0
-    for server_round in range(1, federation.rounds + 1):
+    undone = joined = server_round = 0
+    while server_round < federation.rounds or on_trial(state):
+        server_round += 1
         rng = generator(seed, "round", server_round)
         replies = list(answers(federation, cfl, state, server_round, rng))
         result = cfl.run_round(state, replies, server_round=server_round)
@@ -142,7 +143,12 @@ def final(
             apart = state
             state, _ = judged_joins(apart, (), {name: join}, compared, loss_alone, server_round)
             joined += state is not apart
-    return state, undone, joined
+    return state, undone, joined, server_round
+
+
+def on_trial(state: CFLState) -> bool:
+    """Whether any split still is."""
+    return any(cluster.on_trial for cluster in state.tree.clusters.values())
 
 
 def comparisons(federation: Federation, state: CFLState, cluster: Cluster) -> list[Comparison]:

@@ -124,11 +124,13 @@ class AutoCriterion:
         # others would all want to go the same way.
         even = np.full(len(averages), 1 / len(averages))
         uneven = weighted_sum(weights / (weights.sum() or 1.0) - even, averages).astype(np.float32)
-        cosines: Similarities = (
-            Points.of(averages, single, uneven).cosines()
-            if len(single) > LARGE
-            else Gram(cosine_similarity(averages[single] + uneven))
-        )
+        cosines: Similarities
+        if len(single) > LARGE:
+            cosines = Points.of(averages, single, uneven).cosines()
+        else:
+            rows = averages[single].astype(np.float32, copy=False)
+            rows += uneven
+            cosines = Gram(cosine_similarity(rows))
         cut = best_clustering(cosines)
         labels = cut.labels[which]
         everyone = np.full(len(averages), -1)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from cflower.algorithm.clustering import Labels, Parts, best_clustering, in_appearance
+from cflower.algorithm.clustering import Labels, Parts, best_parts, in_appearance
 from cflower.algorithm.similarity import (
     LARGE,
     ROUNDING,
@@ -92,9 +92,9 @@ class Cloud:
         for _ in range(min(200, 10_000 // size)):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
-            cut = best_clustering(cloud.cosines)
-            if cut.grouped_share >= grouped_share:
-                most = np.maximum(most, cloud.separation(cut.labels))
+            parts = best_parts(cloud.cosines)
+            if parts.company.mean() >= grouped_share:
+                most = np.maximum(most, cloud.separation(parts.labels))
             if np.all(most >= enough):
                 break
         return most

@@ -62,6 +62,11 @@ class Parts:
     sums: Callable[[], Blocks]
     """Of the members' similarities to those of each part, (b, parts) a block."""
 
+    @property
+    def company(self) -> NDArray[np.bool_]:
+        """Which members are not alone in their part, shape (m,)."""
+        return np.asarray(self.sizes[self.labels] > 1)
+
     @classmethod
     def of(cls, similarity: Similarities, labels: Labels) -> "Parts":
         """Of members with these labels."""
@@ -86,11 +91,9 @@ class Parts:
         for block, sums in self.sums():
             placed = np.flatnonzero(self.labels[block] >= 0)
             own = placed, self.labels[block][placed]
-            others = np.tile(self.sizes, (len(sums), 1))
-            others[own] -= 1
-            means = sums.astype(np.float64)
-            means[own] -= self.diagonal[block][placed]
-            means /= np.maximum(others, 1)
+            means = sums / self.sizes
+            others = np.maximum(self.sizes[own[1]] - 1, 1)
+            means[own] = (sums[own] - self.diagonal[block][placed]) / others
             yield block, means - np.where(single, home[block, None], within) / 2
 
 
@@ -115,21 +118,29 @@ def best_clustering(similarity: Similarities, most_parts: int | None = None) -> 
     >>> best_clustering(Gram(matrix)).labels
     array([0, 0, 1], dtype=int32)
     """
+    return score(similarity, best_parts(similarity, most_parts))
+
+
+def best_parts(similarity: Similarities, most_parts: int | None = None) -> Parts:
+    """The parts of `best_clustering`, not yet measured."""
     size, passes = len(similarity.diagonal), MAX_REASSIGNMENTS
     if size > LARGE:
         passes = MAX_ROUNDS_OF_ALL
         sample = np.sort(generator(0, "sample", size).choice(size, LARGE, replace=False))
         labels = np.full(size, -1, np.int32)
-        labels[sample] = best_clustering(Gram(similarity.among(sample)), MOST_PARTS).labels
+        labels[sample] = best_parts(Gram(similarity.among(sample)), MOST_PARTS).labels
     else:
         labels = ward_parts(similarity.among(np.arange(size)), most_parts)
-    parts = Parts.of(similarity, labels)
-    for _ in range(passes):
+    before, parts = None, Parts.of(similarity, labels)
+    for left in reversed(range(passes)):
         labels = nearest_parts(parts)
         if np.array_equal(labels, parts.labels):
             break
-        parts = Parts.of(similarity, labels)
-    return score(similarity, parts)
+        if before and np.array_equal(labels, before.labels):
+            # Some would swap to the end: who moves back in this pass, moves again in the next.
+            return parts if left % 2 else before
+        before, parts = parts, Parts.of(similarity, labels)
+    return parts
 
 
 def ward_parts(similarity: Matrix, most: int | None = None) -> Labels:
@@ -156,7 +167,7 @@ def nearest_parts(parts: Parts) -> Labels:
 def score(similarity: Similarities, parts: Parts) -> Clustering:
     """How far and how surely the parts are apart."""
     labels, sizes, pairs = parts.labels, parts.sizes, parts.pairs
-    company = sizes[labels] > 1
+    company = parts.company
     grouped_share = float(company.mean())
     if len(sizes) < 2 or not company.any():
         return Clustering(labels, grouped_share, 0.0, 0.0, 0)

@@ -213,32 +213,37 @@ class Moves:
         self.tree = self.tree.called_back(client, where.name)
         self.step(client, vector, habit.suspicion)
 
-    def compared(self, where: Cluster, vector: Vector) -> tuple[Fork, float, str]:
+    def compared(
+        self, where: Cluster, vector: Vector, leaving: bool = False
+    ) -> tuple[Fork, float, str]:
         """How like each branch an update of a split cluster's model is, and from when on it is.
 
         Also the branch of clients at rest, if there is one, see `at_rest`.
 
         Where clients were at rest when others left them, their updates point anywhere. What is
-        about as short is like them, what is about as long as those of the others is not.
+        about as short is like them, what is about as long as those of the others is not; nor is,
+        of a client that is ``leaving`` its leaf, what is like one of the others.
         """
         fork = self.tree.fork(where.name, vector)
         edges = {child: self.tree.clusters[child].edge for child in fork.similarities}
         resting = at_rest(edges)
         if not resting:
             return fork, resemblance(edges), ""
-        short, long = lengths(edges.pop(resting)), [lengths(edge) for edge in edges.values()]
-        middle = (np.median(short) + np.median(np.concatenate(long))) / 2
-        alike = 1.0 if (lengths({"": vector}) < middle).all() else -1.0
-        similarities = fork.similarities | {resting: alike}
+        own, long = lengths(edges.pop(resting)), [lengths(edge) for edge in edges.values()]
+        middle = (np.median(own) + np.median(np.concatenate(long))) / 2
+        bar = resemblance(edges) or ASTRAY
+        short = (lengths({"": vector}) < middle).all()
+        elsewhere = leaving and max(fork.similarities[name] for name in edges) > bar
+        similarities = fork.similarities | {resting: 1.0 if short and not elsewhere else -1.0}
         best = max(similarities, key=similarities.__getitem__)
-        return Fork(best, similarities), resemblance(edges) or ASTRAY, resting
+        return Fork(best, similarities), bar, resting
 
     def step(self, client: str, vector: Vector, since: str = "") -> None:
         """One step down for a client that left its leaf, or a leaf of its own (Algorithm 4)."""
         where, left = self.tree.clusters[self.tree.unassigned[client]], self.tree.leaf_of(client)
         if where.on_trial:
             return
-        fork, bar, resting = self.compared(where, vector)
+        fork, bar, resting = self.compared(where, vector, leaving=True)
         alike, several = fork.similarities[fork.child], len(fork.similarities) > 1
         told = f"its update of {where.name} is most like those of {fork.child}: cosine {alike:.2f}"
         if alike > bar and several:

@@ -42,7 +42,8 @@ def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """
     record = {}
     for key, values in arrays.items():
-        data = header_of(values.shape, values.dtype) + values.tobytes()
+        flat = np.ravel(values).view(np.uint8)
+        data = b"".join((header_of(values.shape, values.dtype), flat))  # type: ignore[arg-type]
         record[key] = Array(str(values.dtype), values.shape, "numpy.ndarray", data)
     return ArrayRecord(record)
 

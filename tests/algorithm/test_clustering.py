@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from cflower.algorithm.clustering import Parts, best_clustering, in_appearance, score
+from cflower.algorithm import clustering
+from cflower.algorithm.clustering import (
+    Parts,
+    best_clustering,
+    best_parts,
+    in_appearance,
+    nearest_parts,
+    score,
+    ward_parts,
+)
 from cflower.algorithm.similarity import Gram, cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
@@ -108,3 +117,17 @@ def test_equal_updates_have_one_part_or_none_to_be_sure_of() -> None:
     cut = best_clustering(Gram(np.ones((5, 5))))
     assert cut.margin == 0.0
     assert np.isfinite(cut.margin_errors)
+
+
+@pytest.mark.parametrize("passes", [19, 20])
+@pytest.mark.parametrize("seed", [5, 10, 32])
+def test_members_who_swap_for_ever_end_where_all_passes_would_leave_them(
+    seed: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    similarity = cosine_similarity(generator(seed, "swap").normal(size=(60, 60)))
+    ends = [ward_parts(similarity)]
+    for _ in range(passes):
+        ends.append(nearest_parts(Parts.of(Gram(similarity), ends[-1])))
+    assert not np.array_equal(ends[-1], ends[-2])
+    monkeypatch.setattr(clustering, "MAX_REASSIGNMENTS", passes)
+    np.testing.assert_array_equal(best_parts(Gram(similarity)).labels, ends[-1])

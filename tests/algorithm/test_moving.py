@@ -173,6 +173,29 @@ def test_who_changes_is_found_in_a_leaf_of_two_whose_model_follows_it() -> None:
     assert home(state, 2).members == ("client-2",)
 
 
+def test_who_leaves_is_like_those_at_rest_only_if_it_is_short_and_like_nobody_else() -> None:
+    rng, along = np.random.default_rng(0), np.eye(50)[0]
+    far = {f"far-{i}": 10 * along + 0.5 * rng.normal(size=50) for i in range(3)}
+    near = {f"near-{i}": 0.1 * rng.normal(size=50) for i in range(4)}
+    model = Weights(np.zeros(50), np.zeros(0))
+    leaves = [
+        Cluster("0.0", tuple(near), model, edge=near),
+        Cluster("0.1", tuple(far), model, edge=far),
+    ]
+    root = Cluster("0", (*near, *far), model, children=("0.0", "0.1"), split_round=4)
+    moves = Moves(ParameterTree({c.name: c for c in (root, *leaves)}), {}, [], 10)
+    anywhere = 0.1 * rng.normal(size=50)
+    for vector, leaving, child in (
+        (anywhere, True, "0.0"),
+        (0.5 * along, False, "0.0"),
+        (0.5 * along, True, "0.1"),
+        (10 * along, False, "0.1"),
+    ):
+        fork, bar, resting = moves.compared(root, vector, leaving)
+        assert (fork.child, resting) == (child, "0.0")
+        assert fork.similarities[child] > bar
+
+
 def test_a_suspicion_lasts_until_the_client_has_been_looked_at() -> None:
     now = changed(FEDERATION, c0=1)
     state = trained((FEDERATION, 20), (now, 1))
