@@ -46,6 +46,19 @@ def test_planted_groups_are_found_exactly_without_any_number(sizes: tuple[int, .
     assert found(final(federation, AUTO, 40)) == federation.planted
 
 
+def test_the_largest_cosine_across_the_cut_is_told() -> None:
+    federation = Federation.dealt(4, 3, noise=0.05)
+    split = next(
+        decision
+        for _, result in run(federation, AUTO, 40)
+        for decision in result.decisions
+        if decision.outcome is Outcome.SPLIT
+    )
+    first, second = (np.isin(split.clients, side) for side in split.sides)
+    assert split.similarity is not None
+    assert split.alpha_cross == split.similarity[np.ix_(first, second)].max()
+
+
 def test_a_single_odd_client_is_separated() -> None:
     federation = Federation.dealt(9, 1, noise=0.05)
     assert frozenset(["client-1"]) in found(final(federation, AUTO, 30))

@@ -36,15 +36,17 @@ def grouped(seed: int, *sizes: int, noise: float = 1.0) -> tuple[np.ndarray, np.
     return updates.astype(np.float32), truth
 
 
-def decisions(updates: np.ndarray, criterion: AutoCriterion, rounds: int = 6) -> list[tuple]:
+def decisions(
+    updates: np.ndarray, criterion: AutoCriterion, rounds: int = 6, unit: float = 1.0
+) -> list[tuple]:
     """Outcome and sides of every round up to the first split."""
     m, memory, found = len(updates), {}, []
     names = tuple(f"client-{i}" for i in range(m))
     for r in range(1, rounds + 1):
         noise = generator(r, "round").normal(size=updates.shape)
-        vectors = tuple((updates + 0.1 * noise).astype(np.float32))
+        vectors = tuple((updates + 0.1 * unit * noise).astype(np.float32))
         norms = np.linalg.norm(vectors, axis=1)
-        evidence = Evidence("0", r, m, names, vectors, norms, np.full(m, 1 / m), 0.1)
+        evidence = Evidence("0", r, m, names, vectors, norms, np.full(m, 1 / m), 0.1 * unit)
         decision, memory = criterion.decide(evidence, memory)
         found.append((decision.outcome, decision.sides))
         if decision.sides:
@@ -64,6 +66,14 @@ def test_auto_decides_as_on_all_pairs(
     request.getfixturevalue("large")
     assert decisions(updates, AutoCriterion()) == exact
     assert (exact[-1][0] is Outcome.SPLIT) == (noise < 1)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_half_precision_has_no_unit(unit: float, large: None) -> None:
+    updates, _ = grouped(0, 60, 60, noise=0.3)
+    usual = decisions(updates, AutoCriterion())
+    assert usual[-1][0] is Outcome.SPLIT
+    assert decisions(np.float32(unit) * updates, AutoCriterion(), unit=unit) == usual
 
 
 @pytest.mark.parametrize("seed", range(3))

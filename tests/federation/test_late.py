@@ -152,6 +152,16 @@ def test_a_reply_to_a_cluster_that_was_joined_meanwhile_is_set_aside(asked, clus
     assert "partition-5" in reports[7].trained_on
 
 
+def test_who_came_while_a_cluster_was_split_answers_it_too_late_once_it_is_joined():
+    settings = {"criterion": Halves(), "trial_rounds": 3, "metric": "loss"}
+    clients, away = Machines((0,) * 7), {6: range(1, 6)}
+    _, reports = run(clients, {(6, 6): 1}, 8, away=away, **settings)
+    assert len(reports[5].state.tree.leaves) == 1
+    told = "to round 6 is too late: cluster 0, whose model it trained, was split and joined again"
+    assert reports[6].problems == {"partition-6": told}
+    assert "partition-6" in reports[7].trained_on
+
+
 def test_a_reply_to_a_model_far_from_the_one_that_was_split_tells_no_way():
     groups = (2, 1, 2, 2, 2, 1)
     split, clients = split_of(groups), Quadratics(groups)

@@ -90,6 +90,11 @@ def test_a_client_that_writes_into_what_it_got_writes_for_itself_alone() -> None
     np.testing.assert_array_equal(FIRST["w"].numpy(), np.zeros(2))
 
 
+def test_without_a_number_there_are_as_many_rounds_as_in_flower() -> None:
+    result = cflower.simulate(app_of(), 2, strategy=FedAvg(), arrays=FIRST)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+
+
 def test_a_server_app_runs_and_a_function_in_its_place_returns_something() -> None:
     app, told = ServerApp(), []
 

@@ -17,6 +17,7 @@ from cflower.federation.inline_grid import FIRST_NODE_ID
 from cflower.federation.roll_call import RollCall
 from tests.federation.quadratics import (
     CENTERS,
+    CRITERION,
     Quadratics,
     Reports,
     found,
@@ -87,6 +88,16 @@ def test_half_of_the_clients_a_round_find_the_groups_too(caplog):
     walked = {client for report in reports for client in report.state.tree.unassigned}
     told = {r.args[0] for r in caplog.records if r.msg.startswith("Client %s walks down")}
     assert told == walked != set()
+
+
+def test_the_log_begins_with_the_settings(caplog):
+    caplog.set_level(INFO, "flwr")
+    run(Quadratics(GROUPS), num_rounds=1, weighting="uniform", fraction_evaluate=0.5)
+    told = [text.strip("\t├└─> ") for text in caplog.messages]
+    begin = told.index(f"Clusters split by: {CRITERION}")
+    assert told[begin + 1].startswith("Within a cluster: ServerOptimizer(rule='fedavg'")
+    assert told[begin + 1].endswith("weighted by uniform")
+    assert told[begin + 2] == "Sampled per cluster: train (1.00) | evaluate (0.50)"
 
 
 def test_who_asks_for_an_unknown_client_is_told_some_that_there_are():
