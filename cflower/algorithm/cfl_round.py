@@ -110,8 +110,8 @@ class CFL:
         habit, tree = state.habits.get(client), state.tree
         if not habit or not habit.probing or client in tree.unassigned:
             return None
-        path = tree.path(tree.leaf_of(client).name)
-        if habit.leaf != path[-1].name or any(cluster.on_trial for cluster in path[:-1]):
+        leaf = tree.leaf_of(client).name
+        if habit.leaf != leaf or tree.awaits_trial(leaf):
             return None
         return tree.clusters.get(habit.probing)
 

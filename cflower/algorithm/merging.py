@@ -56,7 +56,7 @@ def alike_leaves(
     """
     found = {}
     for name, by_client in updates.items():
-        if any(cluster.on_trial for cluster in tree.path(name)):
+        if tree.awaits_trial(name):
             continue
         heard = {}
         for child in tree.clusters[name].children:

@@ -190,8 +190,7 @@ class Moves:
 
         Not while a split above them is on trial.
         """
-        above = self.tree.path(leaf.name)[:-1]
-        ready = bool(above) and not any(cluster.on_trial for cluster in above)
+        ready = leaf.name != ROOT and not self.tree.awaits_trial(leaf.name)
         for client in leaf.members:
             habit = self.habits.get(client)
             if ready and habit and habit.held and habit.leaf == leaf.name and not habit.probing:

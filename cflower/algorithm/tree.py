@@ -176,6 +176,10 @@ class ParameterTree:
         steps = name.split(".")
         return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
 
+    def awaits_trial(self, name: str) -> bool:
+        """Whether a split on the way to a cluster, or its own, still has to prove itself."""
+        return any(cluster.on_trial for cluster in self.path(name))
+
     def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters whose models a client can be given: from the most general to its leaf.
 

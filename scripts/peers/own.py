@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from federations.planted import Oracle, truth_of
+from federations.planted import BASELINES, Oracle, truth_of
 from flwr.app import Context, Message, MessageType
 
 from cflower import simulate
@@ -17,15 +17,13 @@ from cflower.federation.arrays import values_of
 from cflower.server_app import run as run_server
 from peers.federation import Cost
 
-PLAIN = {"method": "federated", "max-influence": 0.0}
 METHODS: dict[str, dict[str, Any]] = {
     "cflower": {"method": "clustered", "split-criterion": "auto"},
-    "federated": PLAIN,
+    "federated": BASELINES["federated"],
     "isolated": {"method": "isolated"},
-    "oracle": PLAIN | {"fraction-train": 1.0},
+    "oracle": BASELINES["oracle"],
 }
-"""The run config of each; the baselines without cflower's guard against clients that count for
-more than three: that is FedAvg no longer."""
+"""The run config of each."""
 
 
 def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
