@@ -155,7 +155,9 @@ class AutoCriterion:
             found = cloud.separation(cut.labels)
             # The same clouds in every round: or one would in time be found that has fewer.
             rng = generator(0, "clouds", evidence.cluster)
-            chance = cloud.by_chance(found, self.min_grouped_share, rng)
+            chance = cloud.by_chance(
+                found, self.min_grouped_share, self.confidence_level, rng
+            )
             names = "separation", "separation_by_angle"
             figures |= zip(names, found.tolist(), strict=True)
             figures |= {f"{n}_by_chance": float(c) for n, c in zip(names, chance, strict=True)}
