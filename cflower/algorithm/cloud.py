@@ -90,7 +90,7 @@ class Cloud:
         number = len(self.noise)
         size = min(number, LARGEST)
         clouds = min(200, 10_000 // size)
-        above = np.zeros((1 + int(clouds * (1 - level) + 1e-9), 2))
+        highest = np.zeros((1 + int(clouds * (1 - level) + 1e-9), 2))
         some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
         gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
@@ -99,10 +99,10 @@ class Cloud:
             cloud = Cloud.of(points, np.zeros(size))
             parts = best_parts(cloud.cosines)
             if parts.company.mean() >= grouped_share:
-                above = np.sort([*above, cloud.separation(parts.labels)], axis=0)[1:]
-            if np.all(above[0] >= enough):
+                highest = np.sort([*highest, cloud.separation(parts.labels)], axis=0)[1:]
+            if np.all(highest[0] >= enough):
                 break
-        return above[0]
+        return np.asarray(highest[0])
 
 
 def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
