@@ -21,7 +21,7 @@ SEEDS = 5
 
 
 def run_lab(name: str, setting: Setting) -> Results:
-    """``scripts/experiments/NAME.toml``: the first seed's run told in full, of all what came out."""
+    """``scripts/experiments/NAME.toml``: the first seed told in full, of all what came out."""
     keys = read_config(name)
     keys |= QUICK if setting.quick else {"dataset": setting.source("mnist")}
     seeds = range(setting.seed, setting.seed + (1 if setting.quick else SEEDS))
