@@ -242,8 +242,8 @@ def run_language(setting: Setting) -> Results:
         keys |= {"min-available-nodes": 4, "num-server-rounds": 2}
     else:
         folder = AG_NEWS if setting.data is None else setting.source("20newsgroups")
-        keys |= {"dataset": f"text:{folder}", "dataset-size": 40_000}
-        keys |= {"min-available-nodes": 20, "num-server-rounds": 30}
+        keys |= {"dataset": f"text:{folder}", "dataset-size": 60_000}
+        keys |= {"min-available-nodes": 20, "num-server-rounds": 20}
     return stages(setting, "paper-fig9", keys, "perplexity")
 
 
