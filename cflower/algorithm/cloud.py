@@ -131,6 +131,7 @@ def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -
     chance = np.bincount(labels, noise) / sizes**2
     squares = within[:, None] + within - 2 * means
     np.fill_diagonal(squares, np.inf)
+    # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
     if np.any(squares <= chdtri(freedom, 1 - SURE) / freedom * (chance[:, None] + chance)):
         return 0.0
