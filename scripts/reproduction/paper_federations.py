@@ -40,7 +40,7 @@ def run_norms(setting: Setting) -> Results:
         print(f"{name}: {rounds} rounds")
         keys = {
             "dataset": "digits" if setting.quick else setting.source("mnist"),
-            "dataset-size": 200 if setting.quick else 2_000,
+            "dataset-size": 200 if setting.quick else 1_000,
             "num-groups": 2,
             "model": "cnn" if setting.quick else "lab-convnet",
             "min-available-nodes": 2,

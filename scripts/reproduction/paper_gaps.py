@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
 PROBLEMS = {
     "mnist": Problem((10, 20, 50, 100, 200), by_round=100),
-    "cifar10": Problem((100, 300, 500, 1500, 2400), by_round=1500),
+    "cifar10": Problem((100, 300, 500, 1500), by_round=1500),
 }
 QUICK = {"digits": Problem((10, 20), by_round=20, rounds=2)}
 GRADIENTS_AT = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40, 45)
