@@ -212,6 +212,7 @@ def draw_gaps(axes: "Axes", results: Results) -> None:
         axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
     axes.axhline(0, color="black", ls="--", lw=1)
     axes.set(xlabel="round", ylabel="separation gap g(α)")
+    axes.locator_params("x", integer=True)
 
 
 def by_cluster(results: Results) -> list[tuple[str, str, list[dict[str, Any]]]]:
