@@ -29,7 +29,7 @@ class Tokens(NamedTuple):
     """Tokens of a window."""
 
 
-TOKENS = {"words": Tokens(str.split, 500, 20), "characters": Tokens(list, 200, 64)}
+TOKENS = {"words": Tokens(str.split, 2000, 20), "characters": Tokens(list, 200, 64)}
 UNKNOWN = "<unk>"
 
 
