@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from cflower.algorithm.clustering import Labels, Parts, best_parts, in_appearance
 from cflower.algorithm.similarity import (
@@ -25,8 +26,8 @@ from cflower.algorithm.similarity import (
     weighted_sum,
 )
 
-SURE = 9.0
-"""Squared: two parts must be three standard errors of their distance apart to have one."""
+SURE = 0.9973
+"""Two parts have a distance only if noise alone makes a shorter one with this probability."""
 
 LARGEST = 200
 """Points of a cloud without groups: finding its parts takes the square of their number."""
@@ -76,28 +77,32 @@ class Cloud:
         return np.array([separation(self.gram, labels, self.noise), by_angle])
 
     def by_chance(
-        self, enough: NDArray[np.float64], grouped_share: float, rng: Generator
+        self, enough: NDArray[np.float64], grouped_share: float, level: float, rng: Generator
     ) -> NDArray[np.float64]:
-        """The most scatters in clouds without groups; no more are drawn once there is ``enough``.
+        """What a share ``level`` of clouds without groups stays below, in scatters, shape (2,).
+
+        No more are drawn once that is ``enough``.
 
         Their points are Gaussian, with the variances of this cloud along its principal axes;
         200 of them, fewer of more than 50 members, where one is much like another; of a sample of
         `LARGEST` members where there are more, in which chance parts them further.
         """
-        number, most = len(self.noise), np.zeros(2)
+        number = len(self.noise)
         size = min(number, LARGEST)
+        clouds = min(200, 10_000 // size)
+        highest = np.zeros((1 + int(clouds * (1 - level) + 1e-9), 2))
         some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
         gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
-        for _ in range(min(200, 10_000 // size)):
+        for _ in range(clouds):
             points = rng.normal(size=(size, size - 1)) * deviations
             cloud = Cloud.of(points, np.zeros(size))
             parts = best_parts(cloud.cosines)
             if parts.company.mean() >= grouped_share:
-                most = np.maximum(most, cloud.separation(parts.labels))
-            if np.all(most >= enough):
+                highest = np.sort([*highest, cloud.separation(parts.labels)], axis=0)[1:]
+            if np.all(highest[0] >= enough):
                 break
-        return most
+        return np.asarray(highest[0])
 
 
 def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
@@ -126,7 +131,8 @@ def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -
     chance = np.bincount(labels, noise) / sizes**2
     squares = within[:, None] + within - 2 * means
     np.fill_diagonal(squares, np.inf)
-    if np.any(squares <= SURE * (chance[:, None] + chance)):
+    freedom = dimensions(gram)
+    if np.any(squares <= chdtri(freedom, 1 - SURE) / freedom * (chance[:, None] + chance)):
         return 0.0
     # Where each member lies on the line from every other part to its own, and how far from the
     # mean of its companions there, which follows from the means of pairs.
@@ -140,6 +146,17 @@ def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -
         total += float((aside**2 / squares[mine]).sum())
     scatter = total / ((sizes - 1).sum() * (count - 1))
     return float(np.sqrt(squares.min() / max(scatter, ROUNDING**2 * squares.min())))
+
+
+def dimensions(gram: Similarities) -> float:
+    """In how many directions the members spread: (Σ λ)² / Σ λ² of their Gram matrix's eigenvalues.
+
+    >>> dimensions(Gram(np.eye(4)))
+    4.0
+    """
+    size = len(gram.diagonal)
+    some = gram.among(np.linspace(0, size - 1, min(size, LARGEST)).astype(int))
+    return float(np.trace(some) ** 2 / ((some**2).sum() or 1.0)) or 1.0
 
 
 def distinct(points: NDArray[Any], members: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labels]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.auto import AutoCriterion, in_touch, remember
-from cflower.algorithm.cloud import LARGEST, Cloud, distinct, joint_rounds, separation
+from cflower.algorithm.cloud import LARGEST, Cloud, dimensions, distinct, joint_rounds, separation
 from cflower.algorithm.criteria import Evidence, Outcome
 from cflower.algorithm.similarity import Gram, cosine_similarity
 from cflower.seeding import generator
@@ -148,12 +148,43 @@ def test_by_angle_it_does_not_matter_how_long_updates_are(noise: float, apart: b
 def test_chance_is_what_so_many_clouds_without_groups_show(size: int, draws: int) -> None:
     points = generator(0, "points").normal(size=(size, size - 1))
     rng, same = generator(1, "clouds"), generator(1, "clouds")
-    Cloud.of(points, np.zeros(size)).by_chance(np.full(2, np.inf), 0.0, rng)
+    Cloud.of(points, np.zeros(size)).by_chance(np.full(2, np.inf), 0.0, 0.99, rng)
     drawn = min(size, LARGEST)
     if drawn < size:
         same.choice(size, drawn, replace=False)
     same.normal(size=(draws, drawn, drawn - 1))
     assert rng.normal() == same.normal()
+
+
+def test_of_200_clouds_two_may_be_as_far_apart() -> None:
+    points = generator(0, "points").normal(size=(10, 4))
+    cloud = Cloud.of(points, np.zeros(10))
+    chance = cloud.by_chance(np.full(2, np.inf), 0.5, 0.99, generator(1, "clouds"))
+    most = cloud.by_chance(np.full(2, np.inf), 0.5, 1.0, generator(1, "clouds"))
+    assert np.all(chance < most)
+    looser, stricter = (
+        cloud.by_chance(np.full(2, np.inf), 0.5, level, generator(1, "clouds"))
+        for level in (0.985, 0.995)
+    )
+    assert np.all(looser <= chance) and np.all(chance <= stricter)
+    # Once three are as far apart, no more are drawn.
+    rng, same = generator(1, "clouds"), generator(1, "clouds")
+    cloud.by_chance(np.full(2, 0.1), 0.0, 0.99, rng)
+    same.normal(size=(3, 10, 9))
+    assert rng.normal() == same.normal()
+
+
+def test_noise_in_many_directions_parts_less_than_along_a_line() -> None:
+    assert dimensions(Gram(np.eye(7))) == pytest.approx(7)
+    assert dimensions(Gram(np.ones((7, 7)))) == pytest.approx(1)
+    assert dimensions(Gram(np.eye(3000, dtype=np.float32))) == pytest.approx(LARGEST)
+    labels = np.repeat([0, 1], 5).astype(np.int32)
+    apart = np.where(labels, 1.0, -1.0)[:, None]
+    # Five standard errors squared: on a line nothing, with eight more directions enough.
+    noise = np.full(10, 4 * 5 / 2 / 5)
+    line, many = apart, np.hstack([apart, generator(0, "many").normal(size=(10, 8))])
+    assert separation(Gram(line @ line.T), labels, noise) == 0
+    assert separation(Gram(many @ many.T), labels, noise) > 0
 
 
 def test_noise_alone_is_no_distance() -> None:
