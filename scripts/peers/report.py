@@ -15,6 +15,8 @@ from peers.contest import BROKEN, NAMES, Record
 METHODS = (*NAMES, *BROKEN)
 LEFT_OUT = ("isolated", "ifca-restarts", "ifca-minus-1", "ifca-plus-1", "ifca-times-2")
 """Not in the table by family, which has too many columns to be read with them."""
+ROUNDING = 1e-9
+"""Accuracies that differ by less are the same."""
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
     "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "told",
@@ -67,7 +69,7 @@ def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
                 if (r["family"], r["seed"]) in ours
             }
             beside = method != "cflower" and len(gains) == len(runs)
-            wins = [sum(sign * gain > 0 for gain in gains.values()) for sign in (1, -1)]
+            wins = [sum(sign * gain > ROUNDING for gain in gains.values()) for sign in (1, -1)]
             found.append(
                 {
                     "data": data,
@@ -186,7 +188,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
         image = axis.imshow(gaps, cmap="RdYlGn", vmin=-20, vmax=20, aspect="auto")
         axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axis.set_yticks(range(len(families)), families)
-        axis.set_title(f"{data}: accuracy against the oracle, in points; a dot: groups exact in every run")
+        axis.set_title(
+            f"{data}: accuracy against the oracle, in points; a dot: groups exact in every run"
+        )
         figure.colorbar(image, ax=axis, shrink=0.5)
     figure.savefig(path, dpi=110)
 
