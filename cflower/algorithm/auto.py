@@ -58,9 +58,9 @@ class AutoCriterion:
     - members of different parts were heard in the same rounds, at least half as often as any two
       members, or it may be the rounds that differ;
     - the same cut came out for ``min_stable_rounds``, and for a quarter of all rounds;
-    - as the averages lie or by angle, the parts are further apart, measured in the scatter of
-      their members, than in ``confidence_level`` of up to 200 clouds without groups that spread
-      as the averages do about their unweighted centre, see `Cloud`.
+    - the parts are further apart, measured in the scatter of their members, than those of any of
+      up to 200 clouds without groups that spread as the averages do about their unweighted centre,
+      as they lie or by angle; or both as they lie and by angle than those of 97.5 %, see `Cloud`.
 
     Who was hardly or has long not been heard from, see `in_touch`, holds nobody up: it is on no
     side, and walks (Algorithm 4) when it is next heard from. Few well-known members of a large
@@ -79,7 +79,7 @@ class AutoCriterion:
     min_margin : float >= 0
         In mean cosine times m²: the margin that a cluster of m members needs.
     confidence_level : float in (0, 1)
-        Probability that chance alone does not produce the margin, Student's t, nor such parts.
+        Probability that chance alone does not produce the margin, Student's t.
     min_stable_rounds : int >= 1
         Rounds for which the same cut must have come out.
     heard_share : float in (0, 1]
@@ -155,13 +155,13 @@ class AutoCriterion:
             found = cloud.separation(cut.labels)
             # The same clouds in every round: or one would in time be found that has fewer.
             rng = generator(0, "clouds", evidence.cluster)
-            chance = cloud.by_chance(found, self.min_grouped_share, self.confidence_level, rng)
+            chance = cloud.by_chance(found, self.min_grouped_share, rng)
             names = "separation", "separation_by_angle"
             figures |= zip(names, found.tolist(), strict=True)
             figures |= {f"{n}_by_chance": float(c) for n, c in zip(names, chance, strict=True)}
             how = (
-                f"{found[0]:.1f} scatters apart and {found[1]:.1f} by angle, of clouds without "
-                f"groups {self.confidence_level:.0%} up to {chance[0]:.1f} and {chance[1]:.1f}"
+                f"{found[0]:.1f} scatters apart and {found[1]:.1f} by angle, clouds without "
+                f"groups up to {chance[0]:.1f} and {chance[1]:.1f}"
             )
             if np.all(found <= chance):
                 outcome, reason = Outcome.NOT_APART, f"chance makes such parts: {how}"

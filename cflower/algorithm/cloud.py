@@ -29,6 +29,9 @@ from cflower.algorithm.similarity import (
 SURE = 0.9973
 """Two parts have a distance only if noise alone makes a shorter one with this probability."""
 
+RARE = 0.025
+"""Share of clouds without groups that may be as far apart as they lie, and as many by angle."""
+
 LARGEST = 200
 """Points of a cloud without groups: finding its parts takes the square of their number."""
 
@@ -77,11 +80,12 @@ class Cloud:
         return np.array([separation(self.gram, labels, self.noise), by_angle])
 
     def by_chance(
-        self, enough: NDArray[np.float64], grouped_share: float, level: float, rng: Generator
+        self, found: NDArray[np.float64], grouped_share: float, rng: Generator
     ) -> NDArray[np.float64]:
-        """What a share ``level`` of clouds without groups stays below, in scatters, shape (2,).
+        """What parts ``found`` so far apart must exceed in one of the two, in scatters, shape (2,).
 
-        No more are drawn once that is ``enough``.
+        The most in clouds without groups; or, where more is found in both than in all but `RARE`
+        of them, this. No more are drawn once ``found`` cannot exceed it.
 
         Their points are Gaussian, with the variances of this cloud along its principal axes;
         200 of them, fewer of more than 50 members, where one is much like another; of a sample of
@@ -90,7 +94,7 @@ class Cloud:
         number = len(self.noise)
         size = min(number, LARGEST)
         clouds = min(200, 10_000 // size)
-        highest = np.zeros((1 + int(clouds * (1 - level) + 1e-9), 2))
+        highest = np.zeros((1 + int(RARE * clouds), 2))
         some = rng.choice(number, size, replace=False) if size < number else np.arange(number)
         gram = self.gram.among(some)
         deviations = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[1:], 0.0) / (size - 1))
@@ -100,9 +104,9 @@ class Cloud:
             parts = best_parts(cloud.cosines)
             if parts.company.mean() >= grouped_share:
                 highest = np.sort([*highest, cloud.separation(parts.labels)], axis=0)[1:]
-            if np.all(highest[0] >= enough):
+            if np.all(highest[-1] >= found) and np.any(highest[0] >= found):
                 break
-        return np.asarray(highest[0])
+        return np.asarray(highest[0 if np.all(highest[0] < found) else -1])
 
 
 def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -> float:
@@ -131,6 +135,7 @@ def separation(gram: Similarities, labels: Labels, noise: NDArray[np.float64]) -
     chance = np.bincount(labels, noise) / sizes**2
     squares = within[:, None] + within - 2 * means
     np.fill_diagonal(squares, np.inf)
+    # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
     if np.any(squares <= chdtri(freedom, 1 - SURE) / freedom * (chance[:, None] + chance)):
         return 0.0

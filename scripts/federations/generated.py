@@ -303,6 +303,13 @@ for k in (1, 2, 3, 5):
     FAMILIES[f"linreg {k} features"] = "nothing to gain", lambda g, k=k: regression(g, 10, k)
 FAMILIES["linreg 2 features, SGD"] = "nothing to gain", lambda g: regression(g, 10, 2, batch=10)
 FAMILIES["linreg 2 features, 5 clients"] = "nothing to gain", lambda g: regression(g, 5, 2)
+for m in (3, 4):
+    FAMILIES[f"linreg 5 features, {m} clients"] = (
+        "nothing to gain",
+        lambda g, m=m: regression(g, m, 5),
+    )
+    FAMILIES[f"own optima, {m} clients"] = "nothing to gain", lambda g, m=m: own_optima(g, m, 20)
+    FAMILIES[f"own noise, {m} clients"] = "nothing to gain", lambda g, m=m: own_noise(g, m, 50)
 for k in (2, 5, 10):
     FAMILIES[f"logistic {k} features"] = (
         "nothing to gain",
