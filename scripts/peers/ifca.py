@@ -12,6 +12,9 @@ Differences from the authors' code (jichan3751/ifca, commit 61e44b8, ``train_clu
   on its held-out examples under the model that its training examples chose.
 - There a client's choice is made after the last aggregation and used in the next round; here at
   the beginning of that round, which is the same model and the same choice.
+
+The models begin at random, as there. Often one of them then begins better than the others for
+every client and all take that one for ever; the paper's remedy is to start several times.
 """
 
 import numpy as np
@@ -19,20 +22,32 @@ import numpy as np
 from peers.federation import Federation, Outcome, Vector
 
 
-def run(federation: Federation, k: int) -> Outcome:
-    """Alternate between choosing and training.
+def run(federation: Federation, k: int, starts: int = 1) -> Outcome:
+    """The best of several starts: that with the least training loss, as the mean over clients.
 
     Parameters
     ----------
     federation : Federation
     k : int
         The number of models: what IFCA must be told.
+    starts : int
+        Whole runs, each from other first models; the first from the run's.
     """
-    seed = federation.config.seed
-    models = [federation.fresh_model(seed + 1_000 * j) for j in range(k)]  # the first: the run's
+    begun = [begin(federation, k, start) for start in range(starts)]
+    best = min(begun, key=lambda models: total_loss(federation, models)) if starts > 1 else begun[0]
+    # Who was not drawn in the last round chooses too: part of the final evaluation.
+    groups = {client: choice(federation, client, best) for client in federation.clients}
+    return Outcome({client: best[j] for client, j in groups.items()}, groups)
+
+
+def begin(federation: Federation, k: int, start: int) -> list[Vector]:
+    """Alternate between choosing and training; the models after the last round."""
+    seed = federation.config.seed + 100_000 * start
+    models = [federation.fresh_model(seed + 1_000 * j) for j in range(k)]
     for server_round in range(1, federation.rounds + 1):
         trained: list[dict[str, Vector]] = [{} for _ in models]
         for client in federation.participants(server_round):
+            federation.send(len(models) * len(models[0]))
             chosen = choice(federation, client, models)
             trained[chosen][client] = federation.train(client, models[chosen], server_round)
             federation.receive(len(models[chosen]) + 1)  # the model, and which it is
@@ -40,15 +55,21 @@ def run(federation: Federation, k: int) -> Outcome:
             federation.mean(theirs, weighted=False) if theirs else model
             for model, theirs in zip(models, trained, strict=True)
         ]
-    # Who was not drawn in the last round chooses too: part of the final evaluation.
-    groups = {
-        client: choice(federation, client, models, last=True) for client in federation.clients
-    }
-    return Outcome({client: models[j] for client, j in groups.items()}, groups)
+    return models
 
 
-def choice(federation: Federation, client: str, models: list[Vector], *, last: bool = False) -> int:
+def total_loss(federation: Federation, models: list[Vector]) -> float:
+    """Every client's least loss under these models, which it is sent for that, in sum."""
+    federation.send(len(federation.clients) * len(models) * len(models[0]))
+    federation.receive(len(federation.clients))
+    return sum(min(losses(federation, client, models)) for client in federation.clients)
+
+
+def choice(federation: Federation, client: str, models: list[Vector]) -> int:
     """The model with the least loss on a client's training examples."""
-    if not last:
-        federation.send(len(models) * len(models[0]))
-    return int(np.argmin([federation.measure(client, model)["loss"] for model in models]))
+    return int(np.argmin(losses(federation, client, models)))
+
+
+def losses(federation: Federation, client: str, models: list[Vector]) -> list[float]:
+    """Of each model on a client's training examples."""
+    return [federation.measure(client, model)["loss"] for model in models]

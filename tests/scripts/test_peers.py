@@ -17,6 +17,7 @@ from federations.planted import Job, run_config
 from peers import ditto, feddrift, flux, ifca, pacfl
 from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
 from peers.federation import Federation, Outcome
+from peers.report import summary_lines
 
 from cflower.data.examples import Examples
 from cflower.seeding import generator
@@ -95,6 +96,16 @@ def test_ifca_sends_every_model_to_everyone() -> None:
     _, four = in_process(lambda here: ifca.run(here, k=4), config())
     assert four.down == 4 * one.down
     assert four.up == one.up
+
+
+def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best() -> None:
+    here = federation()
+    fits = [ifca.total_loss(here, ifca.begin(here, 2, start)) for start in range(3)]
+    assert len(set(fits)) == 3
+    kept = ifca.run(here, 2, starts=3).models
+    assert sum(here.measure(c, kept[c])["loss"] for c in kept) == pytest.approx(min(fits))
+    told = {name: entry(name, "digits", 4).told for name in IFCA}
+    assert told["ifca-restarts"] == "k = 4; best of 5 starts"
 
 
 def test_there_is_no_ifca_with_no_model() -> None:
@@ -257,6 +268,28 @@ def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(
 
 
 # ------------------------------------------------------------------ the contest
+
+
+def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds() -> None:
+    common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "told": ""}
+    common |= {"server_seconds": 0.0, "client_seconds": 0.0}
+    figures = {
+        "cflower": {("rotation-2", 0): 0.9, ("rotation-2", 1): 0.8, ("rotation-4", 1): 0.3},
+        "ifca": {("rotation-2", 0): 0.91, ("rotation-2", 1): 0.77, ("rotation-4", 1): 0.1 * 3},
+        "pacfl": {("rotation-2", 2): 0.9},
+    }
+    records = [
+        {**common, "method": method, "family": family, "seed": seed, "accuracy": accuracy}
+        for method, runs in figures.items()
+        for (family, seed), accuracy in runs.items()
+    ]
+    found = {line["method"]: line for line in summary_lines(records)}
+    assert found["ifca"]["accuracy"] == "66.0 ± 26.5"
+    assert found["ifca"]["less cflower's"] == "-0.7 ± 1.8"
+    assert found["ifca"]["better, worse"] == "1, 1"
+    assert found["pacfl"]["accuracy"] == "90.0"
+    assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
+    assert found["cflower"]["less cflower's"] == "-"
 
 
 def test_who_makes_no_groups_has_none_to_be_exact_about() -> None:
