@@ -46,7 +46,7 @@ def run_norms(setting: Setting) -> Results:
             "min-available-nodes": 2,
             "num-server-rounds": rounds,
             "batch-size": 100,
-            "learning-rate": 0.03,
+            "learning-rate": 0.05,
             "learning-rate-decay": 1.0,
             "momentum": 0.0,
             "projection-dim": 1,  # no similarity is asked for
