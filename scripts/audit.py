@@ -136,7 +136,7 @@ def final(
         asked += [join.common for join in result.joins.values()]
         compared = {cluster.name: comparisons(federation, before, cluster) for cluster in asked}
         loss_alone = [Measure("loss", higher_is_better=False)]
-        tree, decisions = judged(before.tree, result.decisions, compared, loss_alone)
+        tree, decisions = judged(before.tree, result.decisions, compared, loss_alone, trial_rounds)
         undone += sum(decision.outcome is Outcome.UNDONE for decision in decisions)
         state = replace(before, tree=tree)
         for name, join in result.joins.items():

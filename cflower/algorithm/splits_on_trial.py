@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.algorithm.trial import Comparison, Measure, Standing, judge, not_again
+from cflower.algorithm.trial import LOOKS, Comparison, Measure, Standing, judge, not_again
 
 
 def also_trained(
@@ -63,8 +63,12 @@ def judged(
     decisions: Iterable[Decision],
     compared: Mapping[str, Sequence[Comparison]],
     measures: Sequence[Measure],
+    trial_rounds: int,
 ) -> tuple[ParameterTree, tuple[Decision, ...]]:
     """Tree and decisions of a round after its clients have judged: splits confirmed or undone.
+
+    Where they found neither gain nor loss, the trial goes on for as long again, up to `LOOKS`
+    times: what a few clients learn alone may take longer to tell.
 
     Parameters
     ----------
@@ -76,21 +80,30 @@ def judged(
         What the clients of each split cluster found.
     measures : sequence of Measure
         The metrics to go by, the leading one first.
+    trial_rounds : int
+        Rounds from one judgement to the next.
     """
     told = []
     for decision in decisions:
         cluster = tree.clusters.get(decision.cluster)
         if decision.cluster in compared and cluster is not None and cluster.trial is not None:
             finding = judge(compared[cluster.name], measures)
+            now, longer = decision.server_round, decision.server_round + trial_rounds
+            if finding.confirmed is None and longer <= cluster.trial.began + LOOKS * trial_rounds:
+                trial = cluster.trial._replace(until=longer)
+                tree = tree.update(replace(cluster, trial=trial))
+                reason = f"{finding.reason}; the clients judge again in round {longer}"
+                told.append(replace(decision, reason=reason, figures=finding.figures))
+                continue
             trial = cluster.trial._replace(
-                until=decision.server_round,
+                until=now,
                 standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,
                 reason=finding.reason,
             )
             tree = (
                 tree.update(replace(cluster, trial=trial, memory={}))
                 if finding.confirmed
-                else tree.rejoined(cluster.name, decision.server_round, trial)
+                else tree.rejoined(cluster.name, now, trial)
             )
             decision = replace(
                 decision,

@@ -19,6 +19,8 @@ ENOUGH = 30
 """Held-out examples, of all clients together, below which the test is not asked."""
 FEW = 1 / 3
 """Share of the clients up to which those of one child may be such as spoil the model of all."""
+LOOKS = 3
+"""How often the clients judge at most, as long as neither gain nor loss is likely enough."""
 WAIT = 4
 """A cluster whose split was taken back waits so many times as long as the trial took."""
 
@@ -105,7 +107,8 @@ class PairedTest(NamedTuple):
 class Finding(NamedTuple):
     """What the clients' judgement comes to."""
 
-    confirmed: bool
+    confirmed: bool | None
+    """None: neither a gain nor a loss that chance does not make."""
     reason: str
     """One sentence with the figures behind it."""
     figures: Mapping[str, float]
@@ -175,6 +178,7 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     figures = {key: value for test in tests for key, value in test.figures.items()}
     told = "; ".join(map(str, tests))
     chances = [test.chance for test in tests if test.chance is not None]
+    confirmed: bool | None
     if not chances:
         count = f"{tests[0].num_examples:.0f} held-out examples of {tests[0].num_clients} client(s)"
         confirmed = tests[0].gain > 0
@@ -184,8 +188,9 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     elif min(chances) < CHANCE:
         confirmed, why = True, "the clients are served better"
     else:
-        confirmed = min(chances) < LIKELY and max(chances) <= 1 - LIKELY
-        why = "a gain is likely, not sure" if confirmed else "no gain that chance does not make"
+        likely = min(chances) < LIKELY and max(chances) <= 1 - LIKELY
+        confirmed = True if likely else None
+        why = "a gain is likely, not sure" if likely else "no gain that chance does not make"
     return Finding(confirmed, f"{why}: {told}", figures)
 
 

@@ -261,7 +261,9 @@ class ClusteredFL(Rounds):
         self.failures = replace(self.failures, problems=self.failures.noted(problems))
         self._round.note(problems)
         measures = measures_of(compared, self.metric)
-        tree, decisions = judged(self.tree, self._round.decisions, compared, measures)
+        tree, decisions = judged(
+            self.tree, self._round.decisions, compared, measures, self.trial_rounds
+        )
         self.state = replace(self.state, tree=tree)
         self.state, decisions = judged_joins(
             self.state, decisions, joins, compared, measures, server_round

@@ -122,7 +122,7 @@ def test_chance_confirms_no_more_often_than_it_says():
         own, common = rng.normal(0.8, 0.05, (2, 10))
         found = judge(many(own, common), [ACCURACY])
         sure += "the clients are served better" in found.reason
-        stand += found.confirmed
+        stand += bool(found.confirmed)
     for count, share in ((sure, CHANCE), (stand, LIKELY)):
         assert abs(count / runs - share) < 4 * np.sqrt(share * (1 - share) / runs)
 
@@ -186,14 +186,16 @@ def history(federation, cfl, num_rounds, *, better=True, partial=False):
         result = cfl.run_round(state, answers, server_round=server_round)
         due = result.state.tree.trials_due(server_round)
         compared = {name: opinions(result.state.tree, name, better) for name in due}
-        tree, decisions = judged(result.state.tree, result.decisions, compared, [ACCURACY])
+        tree, decisions = judged(
+            result.state.tree, result.decisions, compared, [ACCURACY], cfl.trial_rounds
+        )
         result = result._replace(state=replace(result.state, tree=tree), decisions=decisions)
         yield state, result
         state = result.state
 
 
 def opinions(tree, name, better):
-    verdicts = {True: (0.9, 0.5), False: (0.5, 0.9)}
+    verdicts = {True: (0.9, 0.5), False: (0.5, 0.9), None: (0.7, 0.7)}
     if callable(better):
         better = better(name)
     members = [c for c in tree.clusters[name].members if c not in tree.unassigned]
@@ -244,6 +246,24 @@ def test_a_split_that_is_taken_back_leaves_the_common_model_and_new_names():
     assert outcomes.count(Outcome.UNDONE) == 2
     assert waited > 0
     assert names == {"0", "0.0", "0.1", "0.2", "0.3"}
+
+
+@pytest.mark.parametrize("decided_in", [2, 3, None])
+def test_clients_that_find_neither_gain_nor_loss_judge_again(decided_in):
+    cfl = cfl_of(trial_rounds=3)
+    answers = iter([None] * (decided_in - 1) + [True] if decided_in else [None] * 3)
+    lines = []
+    for _, result in history(two, cfl, 30, better=lambda _: next(answers)):
+        lines += [d for d in result.decisions if d.cluster == "0"]
+        if lines[-1].outcome in (Outcome.CONFIRMED, Outcome.UNDONE):
+            break
+    began = next(line.server_round for line in lines if line.outcome is Outcome.SPLIT)
+    again = [line for line in lines if "the clients judge again in round" in line.reason]
+    looks = decided_in or 3
+    assert [line.server_round - began for line in again] == [3, 6][: looks - 1]
+    assert all(line.outcome is Outcome.ON_TRIAL for line in again)
+    assert lines[-1].server_round == began + 3 * looks
+    assert lines[-1].outcome is (Outcome.CONFIRMED if decided_in else Outcome.UNDONE)
 
 
 def test_children_do_not_split_while_the_split_that_made_them_is_on_trial():
