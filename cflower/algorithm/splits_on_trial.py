@@ -88,28 +88,20 @@ def judged(
         cluster = tree.clusters.get(decision.cluster)
         if decision.cluster in compared and cluster is not None and cluster.trial is not None:
             finding = judge(compared[cluster.name], measures)
+            trial, reason = cluster.trial, finding.reason
             now, longer = decision.server_round, decision.server_round + trial_rounds
-            if finding.confirmed is None and longer <= cluster.trial.began + LOOKS * trial_rounds:
-                trial = cluster.trial._replace(until=longer)
-                tree = tree.update(replace(cluster, trial=trial))
-                reason = f"{finding.reason}; the clients judge again in round {longer}"
-                told.append(replace(decision, reason=reason, figures=finding.figures))
-                continue
-            trial = cluster.trial._replace(
-                until=now,
-                standing=Standing.CONFIRMED if finding.confirmed else Standing.UNDONE,
-                reason=finding.reason,
-            )
-            tree = (
-                tree.update(replace(cluster, trial=trial, memory={}))
-                if finding.confirmed
-                else tree.rejoined(cluster.name, now, trial)
-            )
-            decision = replace(
-                decision,
-                outcome=Outcome.CONFIRMED if finding.confirmed else Outcome.UNDONE,
-                reason=finding.reason,
-                figures=finding.figures,
-            )
+            if finding.confirmed:
+                outcome = Outcome.CONFIRMED
+                trial = trial._replace(until=now, standing=Standing.CONFIRMED, reason=reason)
+                tree = tree.update(replace(cluster, trial=trial, memory={}))
+            elif finding.confirmed is None and longer <= trial.began + LOOKS * trial_rounds:
+                outcome = Outcome.ON_TRIAL
+                tree = tree.update(replace(cluster, trial=trial._replace(until=longer)))
+                reason = f"{reason}; the clients judge again in round {longer}"
+            else:
+                outcome = Outcome.UNDONE
+                trial = trial._replace(until=now, standing=Standing.UNDONE, reason=reason)
+                tree = tree.rejoined(cluster.name, now, trial)
+            decision = replace(decision, outcome=outcome, reason=reason, figures=finding.figures)
         told.append(decision)
     return tree, tuple(told)

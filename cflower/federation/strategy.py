@@ -84,8 +84,9 @@ class ClusteredFL(Rounds):
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
         Rounds after a split in which it is on trial: the common model goes on learning beside its
-        parts, then the clients judge, see `cflower.algorithm.trial`. 0: splits are final. If not
-        given, the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
+        parts, then the clients judge, see `cflower.algorithm.trial`; if they find neither gain nor
+        loss, after as many rounds again, three times at most. 0: splits are final. If not given,
+        the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
     moving : bool, optional
         Whether a client whose data change goes to the cluster that it resembles now, see
         `cflower.algorithm.moving`. If not given, the criterion's own: yes for `AutoCriterion`, no
