@@ -75,7 +75,7 @@ def story(run: RunRecord, cluster: str, used: NormCriterion) -> Iterator[str]:
         same = list(run_of)
         yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
     for line in run.trials.get(cluster, ()):
-        if line["decision"] != Outcome.ON_TRIAL:
+        if line["decision"] != Outcome.ON_TRIAL or line.get("figures"):
             yield f"  {span(line['round'], line['round'])}, {line['decision']}: {line['reason']}"
     if run.criterion["name"] != "norms":
         return  # there were no thresholds, or they moved from round to round

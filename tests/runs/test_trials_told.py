@@ -51,6 +51,14 @@ def test_explain_tells_of_it_and_of_the_parts_that_were_joined(undone: RunRecord
     assert "Cluster 0.0 (3 clients, rounds 4 to 6): was joined with its other parts again." in text
 
 
+def test_every_time_that_the_clients_judged_is_told(tmp_path: Path) -> None:
+    run = recorded(tmp_path, (0,) * 16, 14)
+    told = [(trial["round"], trial["standing"]) for trial in page_content(run)["trials"]]
+    assert told == [(6, "open"), (9, "open"), (12, "undone")]
+    assert "round 6, on trial: no gain that chance does not make" in explanation(run)
+    assert "the clients judge again in round 12" in explanation(run)
+
+
 @pytest.mark.parametrize(
     ("rounds", "standing", "told"), [(9, "confirmed", "confirmed"), (5, "open", "still on trial")]
 )

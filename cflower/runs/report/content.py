@@ -230,7 +230,7 @@ def decided(run: RunRecord) -> list[Line]:
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """What became of each split on trial, in a sentence; of an open one the last that is known.
+    """What the clients judged of each split on trial; of an open one the last that is known.
 
     ``began``: the round of the split. ``sure``: whether chance hardly makes such a gain.
     """
@@ -241,7 +241,8 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         known = [trial for trial in (cluster.get("trial"), *cluster.get("undone", ())) if trial]
         began = {trial["until"]: trial["began"] for trial in known}
         for line, after in zip(lines, [*lines[1:], None], strict=True):
-            if line["decision"] == Outcome.ON_TRIAL and after is not None:
+            judged = line["decision"] != Outcome.ON_TRIAL or line.get("figures")
+            if not judged and after is not None:
                 continue
             at = line["round"]
             chances = [
