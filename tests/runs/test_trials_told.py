@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Message, MetricRecord, RecordDict
 
 from cflower import Recorder
 from cflower.runs.explain import explanation
@@ -15,18 +16,18 @@ from tests.federation.quadratics import Quadratics, initial_arrays, strategy_of
 from tests.federation.test_trials import Halves
 
 
-def recorded(path: Path, groups: tuple[int, ...], rounds: int) -> RunRecord:
+def recorded(path: Path, clients: Quadratics, rounds: int) -> RunRecord:
     """A run that is split in the middle in round 3, on trial for three rounds."""
     recorder = Recorder(path)
     settings = {"metric": "loss", "trial_rounds": 3, "fraction_evaluate": 0.0}
     strategy = strategy_of(criterion=Halves(), observers=[recorder], **settings)
-    strategy.start(Quadratics(groups).grid(), initial_arrays(), num_rounds=rounds)
+    strategy.start(clients.grid(), initial_arrays(), num_rounds=rounds)
     return RunRecord.read(recorder.path)
 
 
 @pytest.fixture
 def undone(tmp_path: Path) -> RunRecord:
-    return recorded(tmp_path, (0,) * 6, 9)
+    return recorded(tmp_path, Quadratics((0,) * 6), 9)
 
 
 def test_of_an_undone_split_the_page_has_the_sentence_and_no_parts(undone: RunRecord) -> None:
@@ -52,7 +53,12 @@ def test_explain_tells_of_it_and_of_the_parts_that_were_joined(undone: RunRecord
 
 
 def test_every_time_that_the_clients_judged_is_told(tmp_path: Path) -> None:
-    run = recorded(tmp_path, (0,) * 16, 14)
+    def always_one(message: Message, content: RecordDict, _: int) -> Message:
+        content["metrics"] = MetricRecord({"loss": 1.0, "num-examples": 30})
+        return Message(content, reply_to=message)
+
+    clients = Quadratics((0,) * 6, spoil_evaluate=dict.fromkeys(range(6), always_one))
+    run = recorded(tmp_path, clients, 14)
     told = [(trial["round"], trial["standing"]) for trial in page_content(run)["trials"]]
     assert told == [(6, "open"), (9, "open"), (12, "undone")]
     assert "round 6, on trial: no gain that chance does not make" in explanation(run)
@@ -65,7 +71,7 @@ def test_every_time_that_the_clients_judged_is_told(tmp_path: Path) -> None:
 def test_a_lasting_split_is_told_with_its_standing(
     rounds: int, standing: str, told: str, tmp_path: Path
 ) -> None:
-    run = recorded(tmp_path, (0, 0, 0, 1, 1, 1), rounds)
+    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), rounds)
     page = page_content(run)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
     assert run.summary["splits"][0]["trial"] == standing
