@@ -19,6 +19,7 @@ Run = Callable[[Federation], Outcome]
 
 TUNED: dict[str, dict[str, float]] = {
     "digits": {"alpha": 12.0, "delta": 0.2, "strength": 0.1, "epochs": 10},
+    "mnist": {"alpha": 20.0, "delta": 0.4, "strength": 0.1, "epochs": 10},
 }
 """For each data set the values that `tune_peers.py` found, on seeds that are not reported."""
 IFCA = {
