@@ -27,6 +27,9 @@ from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree
 
 ASTRAY = 0.5
 """Cosine of 60 degrees: an update that is turned by more points elsewhere than the one before."""
+LONG = 2.0
+"""So many times as long as usual, beside the others', is the update of who leaves a root without
+splits: where no other model tells whether a suspicion is right, being sure is not enough."""
 
 
 class Move(NamedTuple):
@@ -278,7 +281,7 @@ class Moves:
     ) -> None:
         """Where the root is the only leaf: those that stand out for the third round leave it.
 
-        The others must be at rest.
+        If they were `LONG` times as long as usual in the first, and then turned elsewhere.
 
         Parameters
         ----------
@@ -298,7 +301,7 @@ class Moves:
                 if cosine_similarity(np.stack([last[client], now[client]]))[0, 1] > ASTRAY:
                     # the same way, only further
                     self.habits[client] = habit._replace(factor=0.0)
-            elif habit.held > 2 and habit.factor:
+            elif habit.held > 2 and habit.factor >= LONG:
                 changed[client] = now[client]
         stay = {c: v for c, v in now.items() if c not in self.habits or not self.habits[c].held}
         if not changed or not stay:

@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 
 from cflower.algorithm.auto import AutoCriterion
 from cflower.algorithm.cfl_round import CFL, Reply
-from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.habits import Habit, watch
 from cflower.algorithm.moving import Move, Moves, outgrown
 from cflower.algorithm.state import CFLState
@@ -283,6 +283,19 @@ def test_an_update_as_before_but_longer_is_no_change_of_mind() -> None:
         moves.part(tree.root, {"a": before}, {"a": X, "b": Y, "c": Z}, [])
         assert moves.habits["a"].factor == factor
         assert moves.tree is tree
+
+
+@pytest.mark.parametrize(("factor", "parted"), [(0.0, False), (1.6, False), (2.4, True)])
+def test_who_leaves_a_root_without_splits_is_much_longer_than_usual(
+    factor: float, parted: bool
+) -> None:
+    tree = ParameterTree.initial(Weights(np.zeros(DIM), np.zeros(0)), "abc")
+    habits = {"a": Habit(ROOT, heard=9, held=3, factor=factor), "b": Habit(ROOT, heard=9)}
+    moves = Moves(tree, habits, [], 20)
+    decisions = [Decision(ROOT, 20, Outcome.MOVING, "", 0.0, 0.0)]
+    moves.part(tree.root, {}, {"a": X, "b": Y, "c": Z}, decisions)
+    assert (moves.tree is not tree) == parted
+    assert (decisions[0].outcome is Outcome.SPLIT) == parted
 
 
 def test_a_suspicion_ends_where_the_client_is_in_another_leaf() -> None:
