@@ -158,9 +158,10 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Findin
     A split is confirmed if by one of the metrics chance alone makes such a gain with a probability
     below `CHANCE` only, and by none of them such a loss. It also stands if the gain is only likely
     (`LIKELY`) by one of them and a loss by none: the criterion found the groups before, and what
-    they learn alone may take longer than the trial. Where there are fewer than `ENOUGH`
-    held-out examples, or no child has two clients that answered, the better mean of the first
-    metric decides, and the sentence says so. Where nobody can say anything, the split stands.
+    they learn alone may take longer than the trial. With neither, nor a loss, they are asked again,
+    see `judged`. Where there are fewer than `ENOUGH` held-out examples, or no child has two clients
+    that answered, the better mean of the first metric decides, and the sentence says so. Where
+    nobody can say anything, the split stands.
 
     Children with few clients that are served worse have no say, see `with_a_say`.
 
