@@ -7,7 +7,7 @@ from typing import Any
 from cflower.algorithm.criteria import NormCriterion, Outcome
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
-from cflower.runs.record import Line, RunRecord, counted, finding
+from cflower.runs.record import Line, RunRecord, counted, finding, is_judgement
 from cflower.runs.whatif import first_splits, margins, matrix_for, rejudged, rule_of, split_bounds
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
@@ -75,7 +75,7 @@ def story(run: RunRecord, cluster: str, used: NormCriterion) -> Iterator[str]:
         same = list(run_of)
         yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
     for line in run.trials.get(cluster, ()):
-        if line["decision"] != Outcome.ON_TRIAL or line.get("figures"):
+        if is_judgement(line):
             yield f"  {span(line['round'], line['round'])}, {line['decision']}: {line['reason']}"
     if run.criterion["name"] != "norms":
         return  # there were no thresholds, or they moved from round to round

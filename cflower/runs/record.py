@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
 from cflower.federation.reports import Metric
@@ -160,6 +161,11 @@ def by_cluster(lines: Iterable[Line]) -> dict[str, list[Line]]:
     for line in lines:
         found.setdefault(line["cluster"], []).append(line)
     return {name: found[name] for name in in_order(found)}
+
+
+def is_judgement(line: Line) -> bool:
+    """Whether clients judged: else a line about a trial only tells that it goes on."""
+    return line["decision"] != Outcome.ON_TRIAL or bool(line.get("figures"))
 
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

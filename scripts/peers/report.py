@@ -10,10 +10,10 @@ from federations.planted import FAMILIES
 from rich.console import Console
 from rich.table import Table
 
-from peers.contest import BROKEN, NAMES, Record
+from peers.contest import BROKEN, IFCA, NAMES, Record
 
 METHODS = (*NAMES, *BROKEN)
-LEFT_OUT = ("isolated", "ifca-restarts", "ifca-minus-1", "ifca-plus-1", "ifca-times-2")
+LEFT_OUT = {"isolated", *IFCA} - {"ifca"}
 """Not in the table by family, which has too many columns to be read with them."""
 ROUNDING = 1e-9
 """Accuracies that differ by less are the same."""
@@ -140,8 +140,8 @@ def markdown(records: Sequence[Record]) -> str:
     text += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
     for data in dict.fromkeys(r["data"] for r in records):
         of_data = [r for r in records if r["data"] == data]
-        names = [name for name in METHODS if any(r["method"] == name for r in of_data)]
-        names = [name for name in names if name not in LEFT_OUT]
+        shown = {r["method"] for r in of_data} - LEFT_OUT
+        names = [name for name in METHODS if name in shown]
         text += ["", f"| {data} | " + " | ".join(names) + " |"]
         text += ["| --- | " + " | ".join("---" for _ in names) + " |"]
         for family in (name for name in FAMILIES if any(r["family"] == name for r in of_data)):

@@ -7,11 +7,10 @@ from operator import itemgetter
 from typing import Any
 
 from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
-from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.trial import CHANCE
 from cflower.ordering import in_order
 from cflower.runs.baselines import BASELINES, against
-from cflower.runs.record import Line, RunRecord, common_in_words, counted, lasting
+from cflower.runs.record import Line, RunRecord, common_in_words, counted, is_judgement, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
@@ -241,8 +240,7 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         known = [trial for trial in (cluster.get("trial"), *cluster.get("undone", ())) if trial]
         began = {trial["until"]: trial["began"] for trial in known}
         for line, after in zip(lines, [*lines[1:], None], strict=True):
-            judged = line["decision"] != Outcome.ON_TRIAL or line.get("figures")
-            if not judged and after is not None:
+            if not is_judgement(line) and after is not None:
                 continue
             at = line["round"]
             chances = [
