@@ -8,36 +8,36 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cflower.algorithm.auto import AutoCriterion
+    from cflower.algorithm.auto.criterion import AutoCriterion
     from cflower.algorithm.criteria import NeverSplit, NormCriterion
     from cflower.algorithm.optimizers import ServerOptimizer
-    from cflower.federation.client_names import name_clients
-    from cflower.federation.observers import Observer
-    from cflower.federation.permutation_mod import PermutationMod
-    from cflower.federation.simulation import simulate
-    from cflower.federation.strategy import ClusteredFL
-    from cflower.runs.recorder import Recorder
-    from cflower.runs.trackers import Tracker
-    from cflower.saved.assign import assign
-    from cflower.saved.export import export
-    from cflower.saved.unlabelled import assign_unlabelled
+    from cflower.exporting.export import export
+    from cflower.messages.client_names import name_clients
+    from cflower.newcomers.assign import assign
+    from cflower.newcomers.unlabelled import assign_unlabelled
+    from cflower.privacy.permutation_mod import PermutationMod
+    from cflower.recording.recorder import Recorder
+    from cflower.recording.trackers import Tracker
+    from cflower.simulation.simulate import simulate
+    from cflower.strategy.clustered_fl import ClusteredFL
+    from cflower.strategy.observers import Observer
 
     __version__: str
 _HOMES = {
-    "AutoCriterion": "cflower.algorithm.auto",
-    "ClusteredFL": "cflower.federation.strategy",
+    "AutoCriterion": "cflower.algorithm.auto.criterion",
+    "ClusteredFL": "cflower.strategy.clustered_fl",
     "NeverSplit": "cflower.algorithm.criteria",
     "NormCriterion": "cflower.algorithm.criteria",
-    "Observer": "cflower.federation.observers",
-    "PermutationMod": "cflower.federation.permutation_mod",
-    "Recorder": "cflower.runs.recorder",
+    "Observer": "cflower.strategy.observers",
+    "PermutationMod": "cflower.privacy.permutation_mod",
+    "Recorder": "cflower.recording.recorder",
     "ServerOptimizer": "cflower.algorithm.optimizers",
-    "Tracker": "cflower.runs.trackers",
-    "assign": "cflower.saved.assign",
-    "assign_unlabelled": "cflower.saved.unlabelled",
-    "export": "cflower.saved.export",
-    "name_clients": "cflower.federation.client_names",
-    "simulate": "cflower.federation.simulation",
+    "Tracker": "cflower.recording.trackers",
+    "assign": "cflower.newcomers.assign",
+    "assign_unlabelled": "cflower.newcomers.unlabelled",
+    "export": "cflower.exporting.export",
+    "name_clients": "cflower.messages.client_names",
+    "simulate": "cflower.simulation.simulate",
 }
 __all__ = [
     "AutoCriterion",

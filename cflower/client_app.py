@@ -15,18 +15,18 @@ from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
-from cflower.federation.arrays import record_of, values_of
-from cflower.federation.client_names import FACTS, answer
-from cflower.federation.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE, ENTROPIES, OTHER
-from cflower.federation.permutation import derived_number, shuffled
-from cflower.federation.permutation_mod import PermutationMod, seed_of
-from cflower.federation.replies import as_record
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import judge_path, mean_entropy
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
+from cflower.messages.arrays import record_of, values_of
+from cflower.messages.client_names import FACTS, answer
+from cflower.messages.replies import as_record
 from cflower.ordering import in_order
+from cflower.privacy.permutation import derived_number, shuffled
+from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
+from cflower.strategy.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE, ENTROPIES, OTHER
 
 PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cflower.algorithm.bipartition import LINKAGES, Linkage
-from cflower.algorithm.cfl_round import WEIGHTINGS, Weighting
 from cflower.algorithm.criteria import NormCriterion
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError

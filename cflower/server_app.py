@@ -9,25 +9,25 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
-from cflower.federation.arrays import record_of
-from cflower.federation.data_spec import DataSpec, most_common
-from cflower.federation.inline_grid import InlineGrid
-from cflower.federation.layout import Layout
-from cflower.federation.observers import Observer
-from cflower.federation.permutation_mod import SeedAgreement, ask_first_model
-from cflower.federation.reports import FinalReport
-from cflower.federation.roll_call import RollCall
-from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import arrays_of, build_model
+from cflower.messages.arrays import record_of
+from cflower.messages.data_spec import DataSpec, most_common
+from cflower.messages.layout import Layout
+from cflower.messages.roll_call import RollCall
+from cflower.privacy.permutation_mod import SeedAgreement, ask_first_model
+from cflower.recording.progress import RoundProgress, Say
+from cflower.recording.recorder import Recorder
+from cflower.recording.trackers import Tracker
 from cflower.runs.baselines import BASELINES
-from cflower.runs.progress import RoundProgress, Say
-from cflower.runs.recorder import Recorder
-from cflower.runs.trackers import Tracker
+from cflower.simulation.inline_grid import InlineGrid
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.observers import Observer
+from cflower.strategy.reports import FinalReport
 
 app = ServerApp()
 

@@ -32,9 +32,9 @@ from rich.table import Table
 from cflower import server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.federation.arrays import record_of
-from cflower.federation.client_names import FACTS, ROLL_CALL
-from cflower.federation.layout import UNTRAINED, is_trained
+from cflower.messages.arrays import record_of
+from cflower.messages.client_names import FACTS, ROLL_CALL
+from cflower.messages.layout import UNTRAINED, is_trained
 from cflower.ordering import in_order
 
 Client = Callable[[Message, Context], Message]

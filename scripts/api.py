@@ -12,9 +12,9 @@ import cflower
 
 HANDED_OVER = (
     "cflower.algorithm.criteria",  # Evidence, Decision and Outcome, for a criterion of one's own
-    "cflower.federation.observers",
-    "cflower.federation.reports",  # what an observer is told
-    "cflower.federation.results",  # what ClusteredFL.start returns
+    "cflower.strategy.observers",
+    "cflower.strategy.reports",  # what an observer is told
+    "cflower.strategy.results",  # what ClusteredFL.start returns
     "cflower.errors",
 )
 

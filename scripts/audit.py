@@ -30,11 +30,11 @@ from federations.generated import FAMILIES, Federation
 from rich.console import Console
 from rich.table import Table
 
-from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, Reply
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.merging import judged_joins
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.round import CFL, Reply
 from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights

@@ -145,8 +145,8 @@ def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
-    from cflower.federation.inline_grid import InlineGrid
     from cflower.server_app import run
+    from cflower.simulation.inline_grid import InlineGrid
 
     began, folder = time.monotonic(), out / "runs" / job.name
     shutil.rmtree(folder, ignore_errors=True)

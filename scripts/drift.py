@@ -161,7 +161,7 @@ def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, A
 def told(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
     """As `cflower.server_app.run`, with the oracle."""
     from cflower import Recorder
-    from cflower.federation.roll_call import RollCall
+    from cflower.messages.roll_call import RollCall
     from cflower.server_app import agree, train
 
     config = RunConfig.read(context.run_config)

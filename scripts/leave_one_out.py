@@ -220,9 +220,9 @@ def trained_without(absent: Collection[int], config: dict[str, Any], folder: Pat
 
     from cflower import simulate
     from cflower.client_app import app
-    from cflower.federation.client_names import FACTS
-    from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+    from cflower.messages.client_names import FACTS
     from cflower.server_app import run
+    from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
     class WithoutThem(InlineGrid):
         """Deals the data out to all clients, but some of them are not there."""

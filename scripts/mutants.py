@@ -51,7 +51,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 SUITE = (
     *(f"{place}/{folder}" for place in ("cflower", "tests") for folder in FOLDERS),
-    "tests/runs/test_checkpoint.py",
+    "tests/recording/test_checkpoint.py",
     "tests/test_foreign_app.py",
     "tests/test_hostile.py",
     "tests/test_privacy.py",

@@ -70,7 +70,7 @@ def measured(absent: list[int], config: dict[str, Any], out: Path, name: str) ->
     from cflower.data.client_data import load_client_data
     from cflower.data.settings import DataSettings
     from cflower.learning.training import evaluate
-    from cflower.saved.run import SavedRun
+    from cflower.newcomers.pytorch_run import SavedRun
 
     path, folder = out / f"{name}.json", out / "runs" / name
     if not is_done(path, config):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.federation.failures import FailureRecord
+from cflower.messages.failures import FailureRecord
 from cflower.seeding import generator
-from tests.federation.chaos import BAD, HARMLESS, Plan, Scenario, picture
-from tests.federation.quadratics import CRITERION, found
+from tests.strategy.chaos import BAD, HARMLESS, Plan, Scenario, picture
+from tests.strategy.quadratics import CRITERION, found
 
 ROUNDS = 8
 

@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from cflower.client_app import app
 from cflower.config import RunConfig
 from cflower.data import own_data
-from cflower.federation.roll_call import FACTS, ROLL_CALL
+from cflower.messages.roll_call import FACTS, ROLL_CALL
 
 PROJECT = Path(__file__).parent.parent
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cflower import ClusteredFL, Recorder
-from tests.federation.quadratics import Quadratics, initial_arrays
+from tests.strategy.quadratics import Quadratics, initial_arrays
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests/golden/README.md"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from flwr.app import Context, RecordDict
 
-from cflower.federation.inline_grid import InlineGrid
+from cflower.simulation.inline_grid import InlineGrid
 from tests.test_flwr_run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -24,9 +24,9 @@ from safetensors.numpy import load_file
 import cflower as package
 from cflower import ClusteredFL, Observer, Recorder, assign
 from cflower.errors import CFlowerError, ConfigError, FederationError, RunFolderError
-from cflower.federation.inline_grid import InlineGrid
+from cflower.simulation.inline_grid import InlineGrid
 from tests.command import cflower
-from tests.federation.quadratics import (
+from tests.strategy.quadratics import (
     CENTERS,
     CRITERION,
     found,

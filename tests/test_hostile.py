@@ -9,12 +9,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
 from cflower.algorithm.criteria import NeverSplit
-from cflower.federation.client_names import FACTS
+from cflower.messages.client_names import FACTS
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, run_view
-from tests.federation.quadratics import CRITERION, Quadratics, found, initial_arrays
+from tests.strategy.quadratics import CRITERION, Quadratics, found, initial_arrays
 
 GROUPS = (0, 0, 0, 1, 1, 1)
 HOSTILE = "partition-5"

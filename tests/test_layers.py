@@ -1,4 +1,4 @@
-"""Imports point one way: algorithm ← federation ← apps; learning and data stand beside."""
+"""Imports point one way: a room imports only rooms below it, and no modules import each other."""
 
 import ast
 import subprocess
@@ -9,56 +9,38 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "cflower"
 
-FORBIDDEN = {
-    "algorithm": (
-        "flwr",
-        "torch",
-        "torchvision",
-        "datasets",
-        "flwr_datasets",
-        "cflower.federation",
-        "cflower.learning",
-        "cflower.data",
-        "cflower.runs",
-        "cflower.config",
-    ),
-    "federation": (
-        "torch",
-        "torchvision",
-        "datasets",
-        "flwr_datasets",
-        "cflower.learning",
-        "cflower.data",
-        "cflower.runs",
-        "cflower.config",
-    ),
-    "learning": ("flwr", "cflower.federation", "cflower.runs", "cflower.config"),
-    "data": ("flwr", "cflower.federation", "cflower.runs", "cflower.config"),
-    "deployment": (
-        "flwr",
-        "torch",
-        "cflower.federation",
-        "cflower.learning",
-        "cflower.data",
-        "cflower.runs",
-        "cflower.config",
-    ),
-    "runs": ("torch", "torchvision", "cflower.learning", "cflower.data"),
+BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
+CORE = BASE | {"algorithm", "messages", "strategy"}
+MAY_IMPORT = {
+    "algorithm": {"errors", "ordering", "seeding"},
+    "data": BASE,
+    "learning": BASE | {"data"},
+    "messages": BASE | {"algorithm"},
+    "privacy": BASE | {"messages"},
+    "simulation": BASE | {"messages"},
+    "strategy": CORE,
+    "runs": CORE | {"runs"},
+    "recording": CORE | {"runs"},
+    "deployment": BASE,
+    "config": BASE | {"algorithm", "data", "learning"},
+    "newcomers": CORE | {"runs", "data", "learning", "privacy", "config"},
+    "exporting": CORE | {"runs", "data", "learning", "privacy", "config", "newcomers"},
 }
-"""What a layer must not import, beside the apps above it."""
+"""The rooms that each room may import; client_app, server_app and cli stand above all of them."""
 
-APPS = (
-    "client_app",
-    "server_app",
-    "cli",
-    "saved",
-)
-ALLOWED_TO_ALGORITHM = (
-    "cflower.algorithm",
-    "cflower.errors",
-    "cflower.ordering",
-    "cflower.seeding",
-)
+OUTSIDE = {
+    "algorithm": {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"},
+    "messages": {"torch", "torchvision", "datasets", "flwr_datasets"},
+    "strategy": {"torch", "torchvision", "datasets", "flwr_datasets"},
+    "simulation": {"torch", "torchvision", "datasets", "flwr_datasets"},
+    "privacy": {"torch", "torchvision", "datasets", "flwr_datasets"},
+    "recording": {"torch", "torchvision"},
+    "runs": {"torch", "torchvision"},
+    "learning": {"flwr"},
+    "data": {"flwr"},
+    "deployment": {"flwr", "torch"},
+}
+"""The packages that each room must not import."""
 
 
 def imports_of(source: str) -> set[str]:
@@ -73,51 +55,57 @@ def imports_of(source: str) -> set[str]:
     return names
 
 
-def lies_in(name: str, packages: tuple[str, ...]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
+def rooms_in(names: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in names if name.startswith("cflower.")}
 
 
-def modules(layer: str) -> list[Path]:
-    found = sorted((PACKAGE / layer).rglob("*.py"))
-    assert found, f"no layer {layer}"
+def modules(room: str) -> list[Path]:
+    single = PACKAGE / f"{room}.py"
+    found = [single] if single.is_file() else sorted((PACKAGE / room).rglob("*.py"))
+    assert found, f"no room {room}"
     return found
 
 
-@pytest.mark.parametrize("layer", FORBIDDEN)
-def test_imports_only_point_downwards(layer):
-    forbidden = (*FORBIDDEN[layer], *(f"cflower.{app}" for app in APPS))
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
-        for path in modules(layer)
-        for name in sorted(imports_of(path.read_text()))
-        if lies_in(name, forbidden)
-    ]
-    assert wrong == []
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_only_point_downwards(room):
+    allowed, foreign = MAY_IMPORT[room] | {room}, OUTSIDE.get(room, set())
+    for path in modules(room):
+        names = imports_of(path.read_text())
+        outside = {name.split(".")[0] for name in names}
+        assert rooms_in(names) <= allowed, path.relative_to(PACKAGE)
+        assert not outside & foreign, path.relative_to(PACKAGE)
 
 
-def test_the_algorithm_knows_only_itself_errors_and_seeding():
-    wrong = [
-        f"{path.name} imports {name}"
-        for path in modules("algorithm")
-        for name in sorted(imports_of(path.read_text()))
-        if lies_in(name, ("cflower",)) and not lies_in(name, ALLOWED_TO_ALGORITHM)
-    ]
-    assert wrong == []
+def test_every_room_has_its_place():
+    above = {"__init__", "client_app", "server_app", "cli", "py"}
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+    assert there - above - {"__pycache__"} == set(MAY_IMPORT) | BASE
+
+
+def test_no_two_modules_import_each_other():
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    left = {n: imports_of(p.read_text()) & names.keys() - {n} for n, p in names.items()}
+    while ready := [name for name, imports in left.items() if not imports & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert not left, f"a circle among {sorted(left)}"
 
 
 def test_every_import_is_seen():
     source = "import a.b\nfrom c import d\ndef f():\n    from e.f import g"
     assert imports_of(source) == {"a.b", "c", "c.d", "e.f", "e.f.g"}
-    assert lies_in("flwr.app", ("flwr",))
-    assert not lies_in("flwr_datasets", ("flwr",))
+    assert rooms_in({"cflower.runs.record", "flwr.app"}) == {"runs"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("cflower, cflower.algorithm.cfl_round", {"flwr", "torch", "datasets"}),
-        ("cflower.federation.strategy, cflower.federation.inline_grid", {"torch", "datasets"}),
+        ("cflower, cflower.algorithm.round", {"flwr", "torch", "datasets"}),
+        ("cflower.strategy.clustered_fl, cflower.simulation.simulate", {"torch", "datasets"}),
     ],
 )
 def test_importing_a_layer_leaves_the_others_out(modules, absent):

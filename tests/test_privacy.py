@@ -16,8 +16,8 @@ from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
-from cflower.federation.permutation import permuted, turn_back
-from cflower.federation.permutation_mod import ask_first_model
+from cflower.privacy.permutation import permuted, turn_back
+from cflower.privacy.permutation_mod import ask_first_model
 from cflower.server_app import initial_model
 
 SEED = b"0123456789abcdef0123456789abcdef"

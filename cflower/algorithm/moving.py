@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Decision, Memory, Outcome
 from cflower.algorithm.difference import Vector
-from cflower.algorithm.habits import CHANCE, Habit, watch
+from cflower.algorithm.norm_history import CHANCE, Habit, watch
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cflower.algorithm.difference import Vector
-from cflower.algorithm.habits import Habit
 from cflower.algorithm.moving import Move
+from cflower.algorithm.norm_history import Habit
 from cflower.algorithm.projection import norm
 from cflower.algorithm.tree import ParameterTree
 

@@ -12,12 +12,12 @@ from rich.text import Text
 from cflower.cli.runs import DEFAULT_RUNS, RUN_HELP, AsJson, Run, RunsDir
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
-from cflower.federation.told import listed
+from cflower.messages.claims import listed
 from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:
-    from cflower.saved.assign import Assignment, Level
-    from cflower.saved.unlabelled import Recognition
+    from cflower.newcomers.assign import Assignment, Level
+    from cflower.newcomers.unlabelled import Recognition
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, of a run with privacy.")
@@ -58,14 +58,14 @@ def assign(
                 "Got --unlabelled without --data: of another app's run only newcomers with labels "
                 "can be assigned."
             )
-        from cflower.saved.unlabelled import assign_unlabelled  # loads PyTorch
+        from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
 
         with waiting.status("Starting") as status:
             told = assign_unlabelled(
                 folder, data.expanduser(), say=status.update, seed_file=seed_file
             )
         return print_recognition(console, folder.name, told, as_json)
-    from cflower.saved.assign import assign as place  # loads PyTorch
+    from cflower.newcomers.assign import assign as place  # loads PyTorch
 
     with waiting.status("Starting") as status:
         found = place(
@@ -119,7 +119,7 @@ def export(
     Nothing that is there is overwritten.
     """
     folder = find_run(runs.expanduser(), run)
-    from cflower.saved.export import export as write  # loads PyTorch
+    from cflower.exporting.export import export as write  # loads PyTorch
 
     console = Console(highlight=False)
     with console.status("Writing the model, reading it back"):

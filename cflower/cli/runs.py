@@ -15,7 +15,6 @@ from rich.text import Text
 
 from cflower.config import read_overrides
 from cflower.errors import ConfigError, RunFolderError
-from cflower.federation.reports import Metric
 from cflower.runs.compare import (
     comparison_table,
     differences,
@@ -32,6 +31,7 @@ from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, run_folders
 from cflower.runs.tables import run_view, shown
 from cflower.runs.watch import ReportServer
+from cflower.strategy.reports import Metric
 
 Run = Annotated[str, typer.Argument()]
 RUN_HELP = "RUN is a run folder or the beginning of its id; the newest run if not given."

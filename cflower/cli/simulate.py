@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
-    from cflower.federation.app_folder import AppFolder
-    from cflower.federation.inline_grid import ClientFunction, InlineGrid
+    from cflower.simulation.app_folder import AppFolder
+    from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
 MANY_CLIENTS = 50
 OWN = "cflower.server_app:app"
@@ -80,7 +80,7 @@ def simulate(
     given |= {"baselines": True} if baselines else {}
     if app is None:
         return simulate_own(given, clients, out, workers)
-    from cflower.federation.app_folder import AppFolder  # loads Flower
+    from cflower.simulation.app_folder import AppFolder  # loads Flower
 
     folder = AppFolder.read(app)
     if folder.components["serverapp"] == OWN:
@@ -153,8 +153,8 @@ def grid_for(
 
     A worker takes seconds to start and reads the data set anew, so few clients do without.
     """
-    from cflower.federation.inline_grid import InlineGrid
-    from cflower.federation.worker_grid import WorkerGrid
+    from cflower.simulation.inline_grid import InlineGrid
+    from cflower.simulation.worker_grid import WorkerGrid
 
     if workers is None:
         workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
@@ -235,7 +235,7 @@ def simulate_foreign(
 
 def telling_grid(app: Path) -> "type[InlineGrid]":
     """A grid that prints where clients failed in their app's code, once for each place."""
-    from cflower.federation.inline_grid import InlineGrid
+    from cflower.simulation.inline_grid import InlineGrid
 
     class TellingGrid(InlineGrid):
         told: ClassVar[set[tuple[str, int | None]]] = set()

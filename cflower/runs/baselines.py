@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.federation.reports import FinalReport, Metric
 from cflower.ordering import in_order
+from cflower.strategy.reports import FinalReport, Metric
 
 Baseline = Literal["federated", "isolated"]
 BASELINES: dict[Baseline, str] = {

@@ -14,12 +14,12 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.algorithm.trial import Standing
 from cflower.errors import ConfigError
-from cflower.federation.reports import Metric
 from cflower.runs.baselines import BASELINES, Baseline
 from cflower.runs.compare import by_seeds
 from cflower.runs.record import Line, RecordedMatrix, RunRecord, lasting
 from cflower.runs.report.content import trials
 from cflower.runs.report.matrices import sides_of
+from cflower.strategy.reports import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

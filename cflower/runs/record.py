@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
-from cflower.federation.reports import Metric
 from cflower.ordering import in_order
+from cflower.recording.serialization import ABOUT_TRIALS
 from cflower.runs.baselines import BASELINES, against
 from cflower.runs.run_files import read_json, read_lines
-from cflower.runs.serialization import ABOUT_TRIALS
+from cflower.strategy.reports import Metric
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 from cflower.algorithm.difference import Vector
 from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.errors import RunFolderError
-from cflower.federation.arrays import record_of
-from cflower.federation.data_spec import DataSpec
-from cflower.federation.layout import BadArraysError, Layout
+from cflower.messages.arrays import record_of
+from cflower.messages.data_spec import DataSpec
+from cflower.messages.layout import BadArraysError, Layout
 from cflower.runs.run_files import read_json
 
 

@@ -11,7 +11,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cflower.algorithm.tree import ROOT
-from cflower.federation.reports import Metric
 from cflower.ordering import in_order
 from cflower.runs.record import (
     Row,
@@ -24,6 +23,7 @@ from cflower.runs.record import (
     total,
     weighted,
 )
+from cflower.strategy.reports import Metric
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""

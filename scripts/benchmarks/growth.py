@@ -19,7 +19,7 @@ from benchmarks.measure import Figure, in_a_process
 from benchmarks.server import strategy_for
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.federation.inline_grid import FIRST_NODE_ID
+from cflower.simulation.inline_grid import FIRST_NODE_ID
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENTRIES = 1024

@@ -15,11 +15,11 @@ from scipy.spatial.distance import squareform
 
 from benchmarks.measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
-from cflower.algorithm.auto import AutoCriterion, remember
+from cflower.algorithm.auto.criterion import AutoCriterion, remember
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
 """A convolutional network for 28x28 images and 62 classes: 1,114,226 parameters."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from cflower.federation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SLOW = 10
 """The last one of so many clients is slow."""

@@ -13,7 +13,7 @@ from flwr.app import Context, Message, MessageType
 
 from cflower import simulate
 from cflower.client_app import app as client_app
-from cflower.federation.arrays import values_of
+from cflower.messages.arrays import values_of
 from cflower.server_app import run as run_server
 from peers.federation import Cost
 

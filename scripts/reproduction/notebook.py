@@ -27,8 +27,8 @@ def starting_apart(message: "Message", context: "Context") -> "Message":
 
     from cflower.client_app import app, client_name, data_of
     from cflower.config import RunConfig
-    from cflower.federation.arrays import record_of
     from cflower.learning.models import arrays_of, build_model
+    from cflower.messages.arrays import record_of
     from cflower.seeding import torch_seed
 
     if message.metadata.message_type == "train":

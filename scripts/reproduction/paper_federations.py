@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from cflower.algorithm.bipartition import separation_gap
 from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
-from cflower.federation.reports import RoundReport
-from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
 from cflower.ordering import in_order
 from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.reports import RoundReport
 from reproduction.experiment import Experiment, Results, Setting, simulate
 from reproduction.rounds import Watch, federate
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cflower.algorithm.bipartition import separation_gap
 from cflower.data.shifts import groups_of
-from cflower.federation.reports import RoundReport
-from cflower.federation.strategy import ClusteredFL
 from cflower.runs.plots import COLORS, new_figure, save
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.reports import RoundReport
 from reproduction.experiment import Experiment, Results, Setting
 from reproduction.rounds import Keys, federate
 

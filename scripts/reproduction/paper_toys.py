@@ -8,14 +8,14 @@ import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from cflower.algorithm.auto import AutoCriterion
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.tree import Weights
-from cflower.federation.layout import Layout
-from cflower.federation.reports import RoundReport
-from cflower.federation.strategy import ClusteredFL
 from cflower.learning.models import build_model
 from cflower.learning.training import evaluate
+from cflower.messages.layout import Layout
 from cflower.runs.plots import COLORS, new_figure, save
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.reports import RoundReport
 from reproduction.experiment import Experiment, Results, Setting
 from reproduction.rounds import Keys, client_data, federate
 

@@ -12,10 +12,10 @@ from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import ClientData, load_client_data
 from cflower.data.settings import DataSettings
-from cflower.federation.data_spec import DataSpec
-from cflower.federation.observers import Observer
-from cflower.federation.reports import FinalReport, RoundReport
-from cflower.federation.strategy import ClusteredFL
+from cflower.messages.data_spec import DataSpec
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.observers import Observer
+from cflower.strategy.reports import FinalReport, RoundReport
 
 Keys = Mapping[str, Any]
 """Run-config keys with their values; those not named have the config's defaults."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import settings
 
-from cflower.algorithm.cfl_round import CFL, Reply, RoundResult
 from cflower.algorithm.criteria import Criterion, NormCriterion
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.round import CFL, Reply, RoundResult
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.seeding import generator

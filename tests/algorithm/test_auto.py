@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.auto import AutoCriterion, remember
+from cflower.algorithm.auto.criterion import AutoCriterion, remember
 from cflower.algorithm.criteria import Evidence, Outcome
 from cflower.seeding import generator
 from tests.algorithm.planted import (

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion, in_touch, remember, same_parts
+from cflower.algorithm.auto.criterion import (
+    MIN_JOINT_ROUNDS,
+    AutoCriterion,
+    in_touch,
+    remember,
+    same_parts,
+)
 from cflower.algorithm.criteria import Evidence, Outcome
 from cflower.seeding import generator
 from tests.algorithm.test_auto import evidence

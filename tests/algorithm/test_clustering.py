@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from cflower.algorithm import clustering
-from cflower.algorithm.clustering import (
+from cflower.algorithm.auto import clustering
+from cflower.algorithm.auto.clustering import (
     Parts,
     best_clustering,
     best_parts,

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import Reply
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.merging import Join, alike_leaves, chance_apart, directions, judged_joins
+from cflower.algorithm.round import Reply
 from cflower.algorithm.state import CFLState, KnownUpdate
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import LIKELY, Comparison, Measure, Standing, Trial, not_again

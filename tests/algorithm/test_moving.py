@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, Reply
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.habits import Habit, watch
 from cflower.algorithm.moving import Move, Moves, outgrown
+from cflower.algorithm.norm_history import Habit, watch
+from cflower.algorithm.round import CFL, Reply
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
 from cflower.algorithm.trial import Trial

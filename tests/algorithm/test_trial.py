@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.cfl_round import Reply
 from cflower.algorithm.criteria import NeverSplit, Outcome
+from cflower.algorithm.round import Reply
 from cflower.algorithm.splits_on_trial import judged
 from cflower.algorithm.tree import Weights
 from cflower.algorithm.trial import (

@@ -21,12 +21,12 @@ from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
+from cflower.exporting.files import answers_of
 from cflower.learning import build_model
-from cflower.learning.files import answers_of
-from cflower.saved.assign import newcomers_update
-from cflower.saved.run import SavedRun
+from cflower.newcomers.assign import newcomers_update
+from cflower.newcomers.pytorch_run import SavedRun
 from tests.command import cflower
-from tests.learning.test_files import needs_onnx
+from tests.exporting.test_files import needs_onnx
 
 pytestmark = pytest.mark.slow
 
@@ -445,7 +445,7 @@ def test_nothing_is_overwritten_and_nothing_left_half(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cflower.saved.export.model_card", full)
+    monkeypatch.setattr("cflower.exporting.export.model_card", full)
     with pytest.raises(ExportError, match="No space left on device"):
         package.export(run, cluster="0", output=tmp_path / "new")
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "other.md"}

@@ -9,8 +9,8 @@ import pytest
 
 import cflower as package
 from cflower.config import RunConfig
-from cflower.federation.reports import RoundReport
-from cflower.runs.progress import RoundProgress
+from cflower.recording.progress import RoundProgress
+from cflower.strategy.reports import RoundReport
 from tests.command import cflower
 
 QUICK = (
@@ -167,7 +167,7 @@ def test_ctrl_c_before_the_run_folder_says_that_nothing_is_lost(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cflower.federation.inline_grid.InlineGrid.push_messages", interrupt)
+    monkeypatch.setattr("cflower.simulation.inline_grid.InlineGrid.push_messages", interrupt)
     stopped = cflower("simulate", "-c", QUICK, "--out", tmp_path)
     assert stopped.returncode == 130
     assert "Interrupted before there was anything to resume." in stopped.stderr

@@ -15,14 +15,14 @@ from cflower.algorithm.moving import Move
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
-from cflower.federation.failures import FailureRecord
-from cflower.federation.layout import Layout
-from cflower.federation.observers import RunStart
-from cflower.federation.replies import ClientMetrics
-from cflower.federation.reports import ClientResult, FinalReport, Metric, RoundReport
-from cflower.federation.roll_call import RollCall
+from cflower.messages.failures import FailureRecord
+from cflower.messages.layout import Layout
+from cflower.messages.replies import ClientMetrics
+from cflower.messages.roll_call import RollCall
 from cflower.runs.baselines import Baseline
 from cflower.server_app import strategy_of
+from cflower.strategy.observers import RunStart
+from cflower.strategy.reports import ClientResult, FinalReport, Metric, RoundReport
 
 HELD_OUT = 20
 SPLIT_AT = 0.3

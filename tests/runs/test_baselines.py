@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cflower.federation.reports import Metric
 from cflower.runs.baselines import Paired, against, paired
 from cflower.runs.record import RunRecord, baseline_lines, finding
 from cflower.runs.report.content import page_content
 from cflower.seeding import generator
+from cflower.strategy.reports import Metric
 from tests.runs.folders import made_up_run
 
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)

@@ -12,8 +12,8 @@ from cflower.runs.explain import explanation
 from cflower.runs.record import RunRecord, lasting
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, cluster_tree
-from tests.federation.quadratics import Quadratics, initial_arrays, strategy_of
-from tests.federation.test_trials import Halves
+from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
+from tests.strategy.test_trials import Halves
 
 
 def recorded(path: Path, clients: Quadratics, rounds: int) -> RunRecord:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from adversaries import ATTACKS, CLAIMED, accuracy, attacked, scaled, separated, without
 
-from cflower.federation.arrays import record_of
+from cflower.messages.arrays import record_of
 
 CLIENTS, ADVERSARIES = 10, 2
 KEYS: dict[str, Any] = {"model": "mlp", "num-server-rounds": 20}

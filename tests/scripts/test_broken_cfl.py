@@ -9,10 +9,10 @@ from peers import broken
 from peers.broken import RULES, Rule, lost
 from sklearn.cluster import AgglomerativeClustering
 
-from cflower.algorithm.auto import AutoCriterion
-from cflower.algorithm.cfl_round import CFL, Reply
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import NormCriterion
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.round import CFL, Reply
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Weights
 from cflower.seeding import generator

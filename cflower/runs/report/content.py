@@ -6,15 +6,15 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from cflower.algorithm.auto import MIN_JOINT_ROUNDS, AutoCriterion
+from cflower.algorithm.auto.criterion import MIN_JOINT_ROUNDS, AutoCriterion
 from cflower.algorithm.trial import CHANCE
 from cflower.ordering import in_order
+from cflower.recording.serialization import ABOUT_TRIALS
 from cflower.runs.baselines import BASELINES, against
 from cflower.runs.record import Line, RunRecord, common_in_words, counted, is_judgement, lasting
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.report.settings import settings
-from cflower.runs.serialization import ABOUT_TRIALS
 
 Columns = dict[str, list[Any]]
 Condition = tuple[str, str, str, float | None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from cflower.algorithm.auto.clustering import best_clustering
 from cflower.algorithm.bipartition import bipartition
-from cflower.algorithm.clustering import best_clustering
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.similarity import Gram
 from cflower.ordering import natural_order

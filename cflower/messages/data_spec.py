@@ -1,0 +1,43 @@
+"""What the clients' data must have in common, so that one model fits them all."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from cflower.messages.claims import listed
+
+
+class DataSpec(NamedTuple):
+    """What a client's examples look like, as it told in the roll call."""
+
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "DataSpec":
+        """The kind in a client's facts."""
+        return cls(tuple(facts.get("input-shape", ())), tuple(facts.get("class-names", ())))
+
+    def problem_with(self, facts: Mapping[str, Any]) -> str:
+        """Why a client with these facts cannot take part; empty if it can.
+
+        >>> DataSpec((1, 8, 8), ("cat", "dog")).problem_with({"input-shape": [1, 8, 8]})
+        'its classes are none, but those of the others are cat, dog; set class-names'
+        """
+        theirs = DataSpec.of(facts)
+        if theirs.class_names != self.class_names:
+            return (
+                f"its classes are {listed(theirs.class_names) or 'none'}, but those of the "
+                f"others are {listed(self.class_names)}; set class-names"
+            )
+        if theirs.input_shape != self.input_shape:
+            return (
+                f"its inputs have shape {theirs.input_shape}, but those of the others have "
+                f"{self.input_shape}; bring them to the same size and colours"
+            )
+        return ""
+
+
+def most_common(facts: Iterable[Mapping[str, Any]]) -> DataSpec:
+    """The kind that most clients have; among equals that of the first."""
+    return Counter(map(DataSpec.of, facts)).most_common(1)[0][0]

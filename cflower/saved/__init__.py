@@ -1,1 +1,0 @@
-"""What needs a finished run: newcomers are assigned, models are exported."""

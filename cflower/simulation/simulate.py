@@ -1,0 +1,140 @@
+"""Any ServerApp or Strategy with any ClientApp in this one process: no Ray, no SuperLink."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from secrets import randbelow
+from typing import Any, TypeVar, overload
+
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from cflower.errors import ConfigError
+from cflower.simulation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
+
+T = TypeVar("T")
+
+
+@overload
+def simulate(
+    client_app: ClientFunction,
+    num_clients: int,
+    *,
+    strategy: Strategy,
+    arrays: ArrayRecord,
+    num_rounds: int = 3,
+    run_config: Mapping[str, Any] | None = None,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
+    **start: Any,
+) -> Result: ...
+
+
+@overload
+def simulate(
+    client_app: ClientFunction,
+    num_clients: int,
+    *,
+    server_app: Callable[[Grid, Context], T],
+    run_config: Mapping[str, Any] | None = None,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
+) -> T: ...
+
+
+def simulate(
+    client_app: ClientFunction,
+    num_clients: int,
+    *,
+    server_app: Callable[[Grid, Context], Any] | None = None,
+    strategy: Strategy | None = None,
+    arrays: ArrayRecord | None = None,
+    num_rounds: int = 3,
+    run_config: Mapping[str, Any] | None = None,
+    grid_type: Callable[..., InlineGrid] = InlineGrid,
+    **start: Any,
+) -> Any:
+    """Run a Flower app in this process, its clients one after another.
+
+    The same objects that ``flwr run`` would load; a debugger stops in them, and a round costs
+    what its clients compute. What a client raises becomes an error reply, as everywhere in
+    Flower; what the server side raises is raised here.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        Or any function from a message and a context to the reply.
+    num_clients : int
+        Client i has the node config ``{"partition-id": i, "num-partitions": num_clients}``.
+    server_app : ServerApp, optional
+        Or any function of a grid and a context. Either this or `strategy`.
+    strategy : flwr.serverapp.strategy.Strategy, optional
+        `ClusteredFL`, Flower's ``FedAvg`` or any other. Flower's own draw clients from the global
+        ``random``: seed that for a run that can be repeated.
+    arrays : ArrayRecord, optional
+        With `strategy`: the first model.
+    num_rounds : int
+        With `strategy`.
+    run_config : mapping, optional
+        What ServerApp and ClientApp find in ``context.run_config``, each in a copy of its own.
+    grid_type : callable
+        A subclass of `InlineGrid`, for clients that are absent or slow, or replies that get lost.
+    **start
+        With `strategy`: further arguments of its ``start``, such as ``evaluate_fn``.
+
+    Returns
+    -------
+    flwr.serverapp.strategy.Result
+        Of the strategy; with `server_app` what that returns (a ServerApp: None).
+
+    Raises
+    ------
+    ConfigError
+        If there is no client, not exactly one of `server_app` and `strategy`, or no first model.
+
+    Examples
+    --------
+    One number is the model; client i wants it to be i, and goes all the way in one step.
+
+    >>> import numpy as np
+    >>> from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     wanted = np.array([float(context.node_config["partition-id"])])
+    ...     arrays = ArrayRecord({"w": Array(wanted)})
+    ...     metrics = MetricRecord({"num-examples": 1})
+    ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    >>> result = simulate(
+    ...     app, 5, strategy=FedAvg(fraction_evaluate=0.0), num_rounds=1,
+    ...     arrays=ArrayRecord({"w": Array(np.zeros(1))}),
+    ... )
+    >>> result.arrays["w"].numpy()
+    array([2.])
+    """
+    if num_clients < 1:
+        raise ConfigError(f"Got num_clients={num_clients}, but expected at least one client.")
+    if (server_app is None) is (strategy is None):
+        given = "neither" if strategy is None else "both"
+        raise ConfigError(
+            f"Got {given} of server_app and strategy, but expected exactly one: what runs the "
+            "server's side."
+        )
+    config, run_id = dict(run_config or {}), randbelow(10**6)
+    if strategy is None:
+        if arrays is not None or start:
+            named = ", ".join([*["arrays"] * (arrays is not None), *start])
+            raise ConfigError(f"Got {named} with server_app, but only a strategy is started here.")
+        assert server_app is not None
+        with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
+            return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
+    if arrays is None:
+        raise ConfigError("Got strategy without arrays: it needs the first model to start from.")
+    needed = getattr(strategy, "min_available_nodes", 0)
+    if needed > num_clients:
+        raise ConfigError(
+            f"Got num_clients={num_clients}, but the strategy waits for min_available_nodes="
+            f"{needed}: give it at most as many."
+        )
+    with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
+        return strategy.start(grid, arrays, num_rounds, **start)

@@ -1,0 +1,126 @@
+"""The in-process Grid with its clients in several processes: the same replies, on all cores."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, NamedTuple
+
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from threadpoolctl import threadpool_limits
+
+from cflower.errors import FederationError
+from cflower.simulation.inline_grid import (
+    FIRST_NODE_ID,
+    SERVER_NODE_ID,
+    ClientFunction,
+    InlineGrid,
+    answered,
+)
+
+AHEAD = 8
+"""Messages a worker may be given before their replies are pulled: bounds the replies in memory."""
+
+
+class Done(NamedTuple):
+    """What comes back from a worker."""
+
+    reply: Message
+    state: RecordDict
+    """The client's, for its next message."""
+    error: Exception | None
+
+
+class WorkerGrid(InlineGrid):
+    """Nodes spread over worker processes, each node always in the same one.
+
+    Replies are handed out in the order of their messages, so what a run finds does not depend on
+    the number of workers.
+
+    Parameters
+    ----------
+    client_app, num_nodes, run_config, run_id
+        As for `InlineGrid`.
+    load : callable
+        Called in each worker, once: the same ClientApp. Must be picklable, so a function of a
+        module, or a `functools.partial` of one.
+    workers : int
+        Processes, > 0.
+    preload : sequence of str
+        Modules that are imported once for all workers.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientFunction,
+        num_nodes: int,
+        run_config: Mapping[str, Any],
+        run_id: int = 1,
+        *,
+        load: Callable[[], ClientFunction],
+        workers: int,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__(client_app, num_nodes, run_config, run_id)
+        processes = multiprocessing.get_context("forkserver")
+        processes.set_forkserver_preload(list(preload))
+        self._workers = [
+            ProcessPoolExecutor(1, processes, _begin, (load, run_id)) for _ in range(workers)
+        ]
+        self._running: dict[str, Future[Done]] = {}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The reply to the first of these messages that is still open."""
+        for message_id in islice(self._pending, AHEAD * len(self._workers)):
+            if message_id not in self._running:
+                self._running[message_id] = self._submit(self._pending[message_id])
+        for message_id in self._pending:
+            if message_id in message_ids:
+                message = self._pending.pop(message_id)
+                running = self._running.pop(message_id, None) or self._submit(message)
+                try:
+                    return [self._finished(message, running.result())]
+                except BrokenProcessPool:
+                    raise FederationError(
+                        "A worker process of the simulation was ended from outside, as happens "
+                        "when memory runs out: resume the run with fewer workers."
+                    ) from None
+        return []
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.shutdown(cancel_futures=True)
+
+    def _submit(self, message: Message) -> "Future[Done]":
+        node = message.metadata.dst_node_id
+        worker = self._workers[node % len(self._workers)]
+        return worker.submit(_work, message, self._contexts[node])
+
+    def _finished(self, message: Message, done: Done) -> Message:
+        node = message.metadata.dst_node_id
+        self._contexts[node].state = done.state
+        if done.error is not None:
+            self.client_failed(node - FIRST_NODE_ID, done.error)
+        return done.reply
+
+
+_app: ClientFunction
+"""Of a worker: what answers."""
+
+
+def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
+    global _app
+    # Flower's Message constructor reads these.
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
+    _app = load()
+    threadpool_limits(1)  # the cores are taken: more threads would wait for each other
+
+
+def _work(message: Message, context: Context) -> Done:
+    reply, error = answered(_app, message, context)
+    return Done(reply, context.state, error)

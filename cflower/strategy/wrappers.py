@@ -1,0 +1,53 @@
+"""Flower's strategies that wrap another one: which can be put around `ClusteredFL`, and how.
+
+They bring a ``start`` of their own, know one model, and add noise to what ``aggregate_train``
+returns (central differential privacy).
+"""
+
+import inspect
+from dataclasses import replace
+
+from flwr.app import ArrayRecord
+
+from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.errors import ConfigError
+from cflower.messages.layout import Layout
+
+
+def with_noise_of(
+    noisy: ArrayRecord, given: ArrayRecord, tree: ParameterTree, layout: Layout
+) -> ParameterTree:
+    """What a wrapper added to the model that it was given, added to every leaf's model.
+
+    Noise that hides one client among n has to be n / |c| times as long among |c|. The leaves get
+    the same noise: clients of different leaves who put their models together can take it out.
+    """
+    after, before = layout.weights(noisy), layout.weights(given)
+    leaves = []
+    for leaf in tree.leaves:
+        factor = len(tree.clients) / len(leaf.members)
+        trained = leaf.model.trained + (after.trained - before.trained) * factor
+        carried = leaf.model.carried + (after.carried - before.carried)
+        model = Weights(trained.astype(leaf.model.trained.dtype), carried)
+        leaves.append(replace(leaf, model=layout.as_sent(model)))
+    return tree.update(*leaves)
+
+
+def refuse_clipping_on_the_server() -> None:
+    """Refuse to be driven by a wrapper that clips replies by the one model that it knows.
+
+    Raises
+    ------
+    ConfigError
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        wrapper = type(frame.f_locals.get("self")).__name__
+        if wrapper.startswith("DifferentialPrivacyServerSide"):
+            raise ConfigError(
+                f"{wrapper} cannot be put around ClusteredFL: it clips every update as if all "
+                "clients had trained one model, but clusters have models of their own. Use "
+                f"{wrapper.replace('Server', 'Client', 1)} with Flower's clipping mod in the "
+                "ClientApp."
+            )
+        frame = frame.f_back

@@ -1,0 +1,87 @@
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from cflower.errors import ConfigError, ExportError
+from cflower.exporting import files
+from cflower.exporting.files import WindowMax, answers_of, check_format, write_model
+from cflower.learning.models import build_model
+from tests.algorithm.planted import laws
+
+WITHOUT_ONNX = [name for name in files.NEEDED_FOR_ONNX if find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(
+    bool(WITHOUT_ONNX), reason=f"the extra 'export' is not installed: {', '.join(WITHOUT_ONNX)}"
+)
+
+
+@laws
+@given(st.integers(4, 30), st.integers(4, 30), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_window_max_is_adaptive_pooling(height, width, outputs, seed):
+    images = torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(seed))
+    expected = nn.AdaptiveMaxPool2d(outputs)(images)
+    assert torch.equal(WindowMax((height, width), outputs)(images), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file_format", "shape"),
+    [
+        ("torchscript", (1, 28, 28)),
+        # 14 pixels are not pooled to 4 in equal steps, which ONNX has no operator for
+        pytest.param("onnx", (1, 28, 28), marks=needs_onnx),
+    ],
+)
+def test_a_file_answers_as_the_model_for_any_batch(
+    tmp_path: Path, file_format: str, shape: tuple[int, ...]
+) -> None:
+    model = build_model("cnn", shape, 10, seed=0).eval()
+    write_model(model, tmp_path / "model", file_format, shape, {})
+    for batch in (1, 2, 17):
+        inputs = torch.rand(batch, *shape)
+        with torch.no_grad():
+            expected = model(inputs).numpy()
+        answers = answers_of(tmp_path / "model", file_format, inputs)
+        np.testing.assert_allclose(answers, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_file_with_other_answers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_model("mlp", (4,), 3, seed=0).eval()
+    monkeypatch.setattr(files, "answers_of", lambda *_: np.zeros((1, 3)))
+    with pytest.raises(ExportError, match="its logits differ by up to"):
+        write_model(model, tmp_path / "model", "torchscript", (4,), {})
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
+    check_format("torchscript")
+    with pytest.raises(ExportError, match=r"needs onnxruntime, not installed.*cflower\[export\]"):
+        check_format("onnx")
+    with pytest.raises(ConfigError, match="format = 'onx' is not known: did you mean 'onnx'"):
+        check_format("onx")
+
+
+@pytest.mark.slow
+def test_a_torchscript_file_needs_no_cflower(tmp_path: Path) -> None:
+    model = build_model("mlp", (4,), 3, seed=0).eval()
+    write_model(model, tmp_path / "model.pt", "torchscript", (4,), {})
+    code = (
+        "import sys, torch; model = torch.jit.load('model.pt'); print(*model(torch.ones(1, 4))[0]."
+        "tolist()); assert not any(name.startswith('cflower') for name in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    with torch.no_grad():
+        expected = model(torch.ones(1, 4))[0].numpy()
+    np.testing.assert_allclose([float(x) for x in done.stdout.split()], expected, atol=1e-5)

@@ -1,0 +1,1 @@
+from tests.runs.conftest import made_up  # noqa: F401

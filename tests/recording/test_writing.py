@@ -1,0 +1,229 @@
+"""Full disks, links, locks and damage: a sentence, and nothing lost that was promised."""
+
+import errno
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+
+from cflower import ClusteredFL, Recorder
+from cflower.errors import RunFolderError
+from cflower.recording import writing
+from cflower.recording.checkpoint import Checkpoints
+from cflower.recording.writing import append_lines, locked, replace_file
+from cflower.runs.record import RunRecord
+from cflower.runs.report import write_report
+from cflower.runs.run_files import read_json, read_lines
+from cflower.runs.tables import as_text, run_view
+from cflower.strategy.observers import RunStart
+from cflower.strategy.reports import Metric
+from tests.runs.folders import LAYOUT, made_up_run
+from tests.strategy.quadratics import CRITERION, Quadratics, initial_arrays
+
+GROUPS = (0, 0, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def _identity():
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that can be made full: then nothing gets onto it."""
+
+    class Disk:
+        error = 0
+
+    def fsync(handle, real=os.fsync):
+        if Disk.error:
+            raise OSError(Disk.error, os.strerror(Disk.error))
+        real(handle)
+
+    monkeypatch.setattr(writing.os, "fsync", fsync)
+    return Disk
+
+
+class FullIn(Quadratics):
+    """Clients that fill the disk in some rounds; what they do is the same."""
+
+    disk = None
+    rounds = ()
+    error = errno.ENOSPC
+
+    def _train(self, message, context):
+        now = message.content["config"]["server-round"]
+        self.disk.error = self.error if now in self.rounds else 0
+        return super()._train(message, context)
+
+
+def run(folder, disk, rounds=(), num_rounds=6, error=errno.ENOSPC, **resume):
+    clients = FullIn(GROUPS)
+    clients.disk, clients.rounds, clients.error = disk, rounds, error
+    recorder = Recorder(folder, **resume)
+    strategy = ClusteredFL(CRITERION, observers=[recorder], metric="loss", fraction_evaluate=0.0)
+    strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
+    return recorder
+
+
+def told(folder):
+    """All that a run's folder says but for its name and the time."""
+    lines = [{**line, "seconds": 0} for line in read_lines(folder / "rounds.jsonl")]
+    return lines, {**read_json(folder, "summary.json"), "run_id": ""}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_is_one_sentence_and_the_run_is_resumed_as_told(error, tmp_path, disk, caplog):
+    whole = run(tmp_path / "whole", disk)
+    cut = run(tmp_path / "cut", disk, range(3, 99), error=error)
+    assert cut.problem == (
+        f"Cannot write the run folder {cut.path}: {os.strerror(error)}. It is whole as it was "
+        f"after round 2: see to it that it can be written, and go on from there with "
+        f"resume='{cut.path.name}'"
+    )
+    said = [r.getMessage() for r in caplog.records if "Cannot write" in r.getMessage()]
+    assert len(said) == 1 and "\n" not in said[0]
+    assert not list(cut.path.rglob("*.tmp"))
+    disk.error = 0
+    resumed = run(tmp_path / "cut", disk, resume=cut.path.name)
+    assert resumed.problem == ""
+    assert told(resumed.path) == told(whole.path)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path, disk):
+    whole, gap = run(tmp_path / "whole", disk), run(tmp_path / "gap", disk, (2, 3))
+    assert gap.problem == ""
+    assert told(gap.path) == told(whole.path)
+
+
+def test_two_cannot_write_one_run(tmp_path, disk):
+    before = run(tmp_path, disk)
+    held = locked(before.path)
+    with pytest.raises(RunFolderError, match="is being written by another process"):
+        run(tmp_path, disk, resume=before.path.name)
+    held.close()
+    assert run(tmp_path, disk, resume=before.path.name).summary["finished"]
+    locked(before.path).close()  # it is free when the run is over
+
+
+def test_a_run_that_is_not_resumed_is_not_kept_from_others(tmp_path, disk):
+    before = run(tmp_path, disk)
+    refused = Recorder(tmp_path, {"lr": 1}, resume=before.path.name)
+    settings = read_json(before.path, "config.json")["settings"]
+    start = RunStart(6, Metric("loss", False), {**settings, "seed": 7}, LAYOUT, {})
+    with pytest.raises(RunFolderError, match="with another config"):
+        refused.on_start(start)
+    locked(before.path).close()
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("mine")
+    folder.mkdir()
+    for name in ("a.json", "a.json.tmp"):
+        (folder / name).symlink_to(victim)
+    replace_file(folder / "a.json", b"ours")
+    assert (folder / "a.json").read_text() == "ours"
+    (folder / "rounds.jsonl").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic"):
+        append_lines(folder / "rounds.jsonl", "ours\n")
+    (folder / ".lock").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic"):
+        locked(folder)
+    assert victim.read_text() == "mine"
+
+
+def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
+    path = tmp_path / "rounds.jsonl"
+    append_lines(path, "one\n")
+    disk.error = errno.ENOSPC
+    with pytest.raises(OSError, match="No space"):
+        append_lines(path, "two\n")
+    assert path.read_text() == "one\n"
+
+
+def test_checkpoints_are_on_the_disk_before_their_checksums_are(tmp_path, monkeypatch, disk):
+    order = []
+
+    def fsync(handle):
+        order.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    monkeypatch.setattr(writing.os, "fsync", fsync)
+    run(tmp_path, disk, num_rounds=1)
+    names = [Path(name).name.removesuffix(".tmp") for name in order]
+    needed = ["rounds.jsonl", "000001.safetensors", "checkpoints", "000001.sha256"]
+    places = [names.index(name) for name in needed]
+    assert places == sorted(places)
+    assert "config.json" in names and "summary.json" in names
+
+
+DAMAGE = {
+    "config.json": ["{}", "[]", "", "{", '{"config": 5}', "\xff", "[" * 100_000],
+    "tree.json": [
+        "{}",
+        '{"clusters": 5}',
+        '{"clusters": {"0": {"members": ["a"], "children": ["0"], "born": 0, "split_round": 1}}}',
+        '{"clusters": {"0": {"members": ["a"], "children": ["x"], "born": 0, "split_round": 1}}}',
+        '{"clusters": {"7": {"members": [], "children": [], "born": 0, "split_round": null}}}',
+    ],
+    "summary.json": ["{}", "null", '{"finished": "x"}', '{"clusters": []}'],
+    "rounds.jsonl": ['{"round": "x"}\n', "5\n", "{}\n", '{"round": 1\n', "\x00\n"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in DAMAGE.items() for t in texts])
+def test_a_damaged_file_is_told_by_name_in_a_sentence(name, text, tmp_path):
+    folder = made_up_run(tmp_path / "run")
+    (folder / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(RunFolderError, match=name):
+        write_report(folder)
+    with pytest.raises(RunFolderError) as caught:
+        RunRecord.read(folder)
+    assert name in str(caught.value)
+    assert any(word in str(caught.value) for word in ("is damaged", "cannot be read"))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["config.json", "rounds.jsonl"])
+@pytest.mark.parametrize("damage", ["", "{}\n", None])
+def test_a_damaged_folder_is_not_resumed(name, damage, tmp_path, disk):
+    before = run(tmp_path, disk)
+    path = before.path / name
+    path.unlink() if damage is None else path.write_text(damage)
+    with pytest.raises(RunFolderError) as caught:
+        run(tmp_path, disk, resume=str(before.path))
+    assert name in str(caught.value) or "There is no run" in str(caught.value)
+
+
+def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):
+    before = run(tmp_path, disk)
+    folder = before.path / "checkpoints"
+    last = folder / "000006.safetensors"
+    content = last.read_bytes()
+    for wrong, right in (
+        ('"server_round": 6', '"server_round": "6"'),
+        ('"clusters": [{', '"clusters": [5, {'),
+        ('"children": []', '"children": ["0"]'),
+    ):
+        spoilt = content.replace(*(json.dumps(text)[1:-1].encode() for text in (wrong, right)), 1)
+        assert spoilt != content
+        length = int.from_bytes(content[:8], "little") + len(spoilt) - len(content)
+        spoilt = length.to_bytes(8, "little") + spoilt[8:]
+        last.write_bytes(spoilt)
+        last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt).hexdigest())
+        warnings = []
+        assert Checkpoints(folder, None).newest(warnings.append).server_round == 5
+        assert len(warnings) == 1 and "cannot be read" in warnings[0]
+
+
+def test_the_view_of_a_whole_folder_is_as_before(tmp_path):
+    folder = made_up_run(tmp_path / "run")
+    assert "cluster 0.1" in as_text(
+        run_view(read_json(folder, "summary.json"), read_json(folder, "tree.json"))
+    )
+    record = RunRecord.read(folder)
+    assert replace(record, lines=()).rounds == 0 and record.rounds == 20

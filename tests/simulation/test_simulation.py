@@ -1,0 +1,156 @@
+"""`simulate`: any strategy, any ServerApp, any ClientApp in one process."""
+
+import random
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, FedMedian, Result
+
+import cflower
+from cflower.errors import ConfigError
+from cflower.simulation.inline_grid import InlineGrid
+
+FIRST = ArrayRecord({"w": Array(np.zeros(2))})
+
+
+def app_of(seen: list[dict[str, object]] | None = None) -> ClientApp:
+    """Client i has i + 1 examples and goes half the way to (i, i)."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if seen is not None:
+            config = message.content["config"]
+            seen.append({**config, **context.run_config})
+            # What a careless client does must not reach the others.
+            config["server-round"] = -1
+            context.run_config["lr"] = -1
+            message.content["arrays"]["w"] = Array(np.full(2, 99.0))
+            return reply_to(message, context, np.zeros(2))
+        return reply_to(message, context, message.content["arrays"]["w"].numpy())
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        values = message.content["arrays"]["w"].numpy()
+        client = int(context.node_config["partition-id"])
+        metrics = {"num-examples": client + 1, "distance": float(np.abs(values - client).mean())}
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    return app
+
+
+def reply_to(message: Message, context: Context, start: np.ndarray) -> Message:
+    client = int(context.node_config["partition-id"])
+    arrays = ArrayRecord({"w": Array((start + client) / 2)})
+    content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": client + 1})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def test_flowers_own_strategies_run_in_it() -> None:
+    result = cflower.simulate(app_of(), 3, strategy=FedAvg(), arrays=FIRST, num_rounds=2)
+    assert isinstance(result, Result)
+    # The weighted mean of 0, 1, 2 is 4/3; each round goes half the way there.
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [1.0, 1.0])
+    assert result.evaluate_metrics_clientapp[2]["distance"] == pytest.approx((1 * 1 + 3 * 1) / 6)
+    median = cflower.simulate(app_of(), 3, strategy=FedMedian(), arrays=FIRST, num_rounds=1)
+    np.testing.assert_allclose(median.arrays["w"].numpy(), [0.5, 0.5])
+
+
+def test_start_gets_what_else_it_takes_and_half_of_the_clients_are_drawn() -> None:
+    random.seed(0)
+    rounds: list[int] = []
+
+    def seen(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        rounds.append(server_round)
+        return MetricRecord({"first": float(arrays["w"].numpy()[0])})
+
+    result = cflower.simulate(
+        app_of(),
+        4,
+        strategy=FedAvg(fraction_train=0.5),
+        arrays=FIRST,
+        num_rounds=1,
+        evaluate_fn=seen,
+        train_config=ConfigRecord({"lr": 0.1}),
+    )
+    assert rounds == [0, 1]
+    assert result.evaluate_metrics_serverapp[0]["first"] == 0.0
+
+
+def test_a_client_that_writes_into_what_it_got_writes_for_itself_alone() -> None:
+    seen: list[dict[str, object]] = []
+    strategy = FedAvg(fraction_evaluate=0.0)
+    cflower.simulate(
+        app_of(seen), 3, strategy=strategy, arrays=FIRST, num_rounds=1, run_config={"lr": 0.5}
+    )
+    assert seen == [{"server-round": 1, "lr": 0.5}] * 3
+    np.testing.assert_array_equal(FIRST["w"].numpy(), np.zeros(2))
+
+
+def test_without_a_number_there_are_as_many_rounds_as_in_flower() -> None:
+    result = cflower.simulate(app_of(), 2, strategy=FedAvg(), arrays=FIRST)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+
+
+def test_a_server_app_runs_and_a_function_in_its_place_returns_something() -> None:
+    app, told = ServerApp(), []
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        told.append((sorted(node.node_id for node in grid.get_nodes()), context.run_config["a"]))
+        FedAvg().start(grid, FIRST, num_rounds=1)
+
+    assert cflower.simulate(app_of(), 2, server_app=app, run_config={"a": "b"}) is None
+    assert told == [([1000, 1001], "b")]
+    found = cflower.simulate(app_of(), 2, server_app=lambda grid, _: len(list(grid.get_node_ids())))
+    assert found == 2
+
+
+def test_a_client_that_raises_is_an_error_reply_and_a_server_that_raises_raises() -> None:
+    def client(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 0:
+            raise ValueError("boom")
+        return app_of()(message, context)
+
+    result = cflower.simulate(client, 3, strategy=FedAvg(), arrays=FIRST, num_rounds=1)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [(2 * 1 + 3 * 2) / 5 / 2] * 2)
+
+    def server(grid: Grid, context: Context) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        cflower.simulate(app_of(), 2, server_app=server)
+
+
+def test_a_grid_of_its_own_can_leave_clients_out() -> None:
+    class WithoutTheFirst(InlineGrid):
+        def get_node_ids(self) -> list[int]:
+            return list(super().get_node_ids())[1:]
+
+    result = cflower.simulate(
+        app_of(), 3, strategy=FedAvg(), arrays=FIRST, num_rounds=1, grid_type=WithoutTheFirst
+    )
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [(2 * 1 + 3 * 2) / 5 / 2] * 2)
+
+
+@pytest.mark.parametrize(
+    ("clients", "arguments", "says"),
+    [
+        (0, {"strategy": FedAvg(), "arrays": FIRST}, "num_clients=0, but expected at least one"),
+        (2, {}, "Got neither of server_app and strategy"),
+        (2, {"strategy": FedAvg(), "server_app": ServerApp()}, "Got both of server_app and"),
+        (2, {"strategy": FedAvg()}, "Got strategy without arrays"),
+        (1, {"strategy": FedAvg(), "arrays": FIRST}, "waits for min_available_nodes=2"),
+        (2, {"server_app": ServerApp(), "arrays": FIRST}, "Got arrays with server_app"),
+        (2, {"server_app": ServerApp(), "evaluate_fn": print}, "Got evaluate_fn with server_app"),
+    ],
+)
+def test_what_does_not_fit_together_is_one_sentence(
+    clients: int, arguments: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        cflower.simulate(app_of(), clients, **arguments)
+    assert "\n" not in str(raised.value)

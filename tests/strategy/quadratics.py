@@ -1,0 +1,151 @@
+"""A ClientApp in NumPy: quadratic clients in planted groups, by partition-id."""
+
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from cflower import ClusteredFL
+from cflower.algorithm.criteria import NormCriterion
+from cflower.messages.client_names import answer
+from cflower.seeding import generator
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.strategy.observers import Observer
+
+SHAPES = {"w": (3, 4), "b": (4,)}
+CENTERS = generator(0, "centers").normal(size=(4, 16)).astype(np.float32)
+CRITERION = NormCriterion(eps1=0.1, eps2=0.3, gamma_max=0.0, min_cluster_size=1)
+
+Spoil = Callable[[Message, RecordDict, int], Message]
+"""Makes the wrong reply out of the message, the right content and the round."""
+
+
+class Reports(list, Observer):
+    """The reports of a run's rounds."""
+
+    def on_round(self, report):
+        self.append(report)
+
+
+class Seen(NamedTuple):
+    """One message as a client saw it."""
+
+    kind: str
+    client: int
+    server_round: int
+    cluster: str
+    vector: np.ndarray
+
+
+def initial_arrays(statistics: bool = False, dtype: str = "float32") -> ArrayRecord:
+    arrays = {key: np.zeros(shape, dtype) for key, shape in SHAPES.items()}
+    if statistics:
+        arrays["bn.running_mean"] = np.zeros(2, np.float32)
+        arrays["bn.num_batches_tracked"] = np.zeros((), np.int64)
+    return ArrayRecord({key: Array(value) for key, value in arrays.items()})
+
+
+def vector_of(arrays: ArrayRecord) -> np.ndarray:
+    """w and b in one."""
+    return np.concatenate([arrays[key].numpy().ravel() for key in SHAPES])
+
+
+@dataclass
+class Quadratics:
+    """f_i(w) = ‖w − c_g(i)‖²/2, one half step a round."""
+
+    groups: tuple[int, ...]
+    roll_call: bool = True
+    metrics: Callable[[int], dict[str, float]] = lambda client: {"train_loss": float(client)}
+    spoil: dict[int, Spoil] = field(default_factory=dict)
+    spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
+    ways: Callable[[Message, Context], Message] | None = None
+    knows_ways: Container[int] = ()
+    tells_entropies: bool = False
+    seen: list[Seen] = field(default_factory=list)
+    received: list[RecordDict] = field(default_factory=list)
+
+    def grid(self) -> InlineGrid:
+        return InlineGrid(self.app(), len(self.groups), {})
+
+    def app(self) -> ClientApp:
+        app = ClientApp()
+        if self.roll_call:
+            app.query("roll_call")(self._answer)
+        app.train()(self._train)
+        app.evaluate()(self._evaluate)
+        if self.ways is not None:
+            app.evaluate("way")(self.ways)
+        return app
+
+    def names(self, group: int) -> frozenset[str]:
+        """The clients of a group as the strategy knows them."""
+        return frozenset(self.name(i) for i, g in enumerate(self.groups) if g == group)
+
+    def name(self, client: int) -> str:
+        return f"partition-{client}" if self.roll_call else str(FIRST_NODE_ID + client)
+
+    @property
+    def planted(self) -> set[frozenset[str]]:
+        return {self.names(group) for group in set(self.groups)}
+
+    def center(self, client: int, server_round: int) -> np.ndarray:
+        """c_g(i)."""
+        return CENTERS[self.groups[client]]
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
+        facts = {"evaluates_way": True} if client in self.knows_ways else {}
+        facts |= {"tells_entropies": True} if self.tells_entropies else {}
+        return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
+
+    def _look(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
+        client = int(context.node_config["partition-id"])
+        config = message.content["config"]
+        server_round = int(config["server-round"])
+        vector = vector_of(message.content["arrays"])
+        self.seen.append(Seen(kind, client, server_round, str(config.get("cluster")), vector))
+        self.received.append(message.content)
+        return client, server_round, vector
+
+    def _train(self, message: Message, context: Context) -> Message:
+        client, server_round, vector = self._look("train", message, context)
+        noise = 1e-3 * generator(0, server_round, client).normal(size=16)
+        center = self.center(client, server_round)
+        new = (vector + 0.5 * (center - vector) + noise).astype(vector.dtype)
+        arrays = {"b": new[12:], "w": new[:12].reshape(3, 4)}  # not in the order they came in
+        received = message.content["arrays"]
+        if "bn.running_mean" in received:
+            arrays["bn.running_mean"] = np.array([1e4 * client, -1e4], np.float32)
+            arrays["bn.num_batches_tracked"] = received["bn.num_batches_tracked"].numpy() + 5
+        record = ArrayRecord({key: Array(np.asarray(value)) for key, value in arrays.items()})
+        metrics = MetricRecord({**self.metrics(client), "num-examples": 10 + client})
+        content = RecordDict({"arrays": record, "metrics": metrics})
+        if client in self.spoil:
+            return self.spoil[client](message, content, server_round)
+        return Message(content, reply_to=message)
+
+    def _evaluate(self, message: Message, context: Context) -> Message:
+        client, server_round, vector = self._look("evaluate", message, context)
+        distance = float(np.linalg.norm(vector - self.center(client, server_round)))
+        metrics = MetricRecord({"loss": distance, "num-examples": 2})
+        content = RecordDict({"metrics": metrics, "client": ConfigRecord({"group": client % 7})})
+        if client in self.spoil_evaluate:
+            return self.spoil_evaluate[client](message, content, server_round)
+        return Message(content, reply_to=message)
+
+
+def strategy_of(**settings: object) -> ClusteredFL:
+    return ClusteredFL(settings.pop("criterion", CRITERION), **settings)
+
+
+def found(strategy: ClusteredFL) -> set[frozenset[str]]:
+    return {frozenset(leaf.members) for leaf in strategy.tree.leaves}
+
+
+def without(groups: Iterable[frozenset[str]], *names: str) -> set[frozenset[str]]:
+    """The groups when these clients are left out."""
+    return {group - set(names) for group in groups}

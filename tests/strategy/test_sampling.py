@@ -1,0 +1,70 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.strategy.sampling import sample
+
+laws = settings(max_examples=40)
+
+
+def tree_of(*sizes, unassigned=()):
+    """A root with leaves of these sizes; client 1-0 is the first of leaf 0.1."""
+    members = [tuple(f"{i}-{j}" for j in range(size)) for i, size in enumerate(sizes)]
+    everyone = [name for leaf in members for name in leaf]
+    tree = ParameterTree.initial(Weights(np.zeros(1), np.zeros(0)), everyone)
+    leaves = [replace(tree.root, name=f"0.{i}", members=m) for i, m in enumerate(members)]
+    root = replace(tree.root, children=tuple(leaf.name for leaf in leaves))
+    return tree.update(root, *leaves, unassigned=dict.fromkeys(unassigned, "0"))
+
+
+def draw(tree, fraction, least=0, connected=None, seed=0):
+    connected = tree.clients if connected is None else connected
+    return sample(tree, connected, fraction, least, np.random.default_rng(seed))
+
+
+@laws
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.floats(0.01, 1),
+    st.integers(0, 60),
+    st.integers(0, 99),
+)
+def test_every_cluster_gives_the_same_share_and_at_least_one(sizes, fraction, least, seed):
+    chosen = draw(tree_of(*sizes), fraction, least, seed=seed)
+    counts = Counter(int(name.split("-")[0]) for name in chosen)
+    for i, size in enumerate(sizes):
+        assert max(1, round(fraction * size)) <= counts[i] <= size
+    assert len(chosen) == len(set(chosen))
+    shares = sum(max(1, round(fraction * size)) for size in sizes)
+    assert len(chosen) == max(shares, min(least, sum(sizes)))
+
+
+def test_all_of_them_in_natural_order():
+    assert draw(tree_of(2, 11), 1.0) == ("0-0", "0-1", *(f"1-{j}" for j in range(11)))
+
+
+def test_a_fraction_of_zero_draws_nobody():
+    assert draw(tree_of(3, 3, unassigned=["0-0"]), 0, least=2) == ()
+
+
+def test_only_connected_clients_are_drawn():
+    connected = {"0-1", "1-0", "1-2"}
+    assert set(draw(tree_of(3, 3), 1.0, least=6, connected=connected)) == connected
+    assert draw(tree_of(3, 3), 0.5, connected=set()) == ()
+
+
+def test_who_walks_always_takes_part():
+    tree = tree_of(10, 10, unassigned=["0-7", "1-3"])
+    for seed in range(20):
+        chosen = draw(tree, 0.1, seed=seed)
+        assert {"0-7", "1-3"} < set(chosen)
+        assert len(chosen) == 4
+
+
+def test_everyone_has_their_turn():
+    drawn = {name for seed in range(60) for name in draw(tree_of(6, 6), 0.3, seed=seed)}
+    assert drawn == set(tree_of(6, 6).clients)
