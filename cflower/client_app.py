@@ -9,9 +9,10 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, load_client_data, outline_of
+from cflower.data.client_data import load_client_data, outline_of
 from cflower.data.drift import group_at
 from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
@@ -20,7 +21,7 @@ from cflower.learning.selection import judge_path, mean_entropy
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.client_names import FACTS, answer
+from cflower.messages.client_names import FACTS, answer, client_name
 from cflower.messages.replies import as_record
 from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, shuffled
@@ -36,35 +37,38 @@ app = ClientApp(mods=[PermutationMod()])
 
 @app.query("roll_call")
 def roll_call(message: Message, context: Context) -> Message:
-    """Who this client is and what its data look like, or why it cannot take part."""
-    told: dict[str, Any] = {"client_id": client_name(context)}
+    """The client's name and facts about its data, or why it cannot take part."""
+    facts: dict[str, Any] = {"client_id": client_name(context)}
     try:
         if not has_own_data(context):
-            told["num_partitions"] = partition_of(context)[1]
-        shown = has_own_data(context) or is_previewed(*partition_of(context))
-        config = config_of(context)
-        data = (
-            data_of(config, context)
-            if shown
-            else outline_of(config.part(DataSettings), *partition_of(context))
-        )
+            facts["num_partitions"] = partition_of(context)[1]
+        facts |= facts_about_data(context)
     except CFlowerError as problem:
-        return answer(message, **told, problem=str(problem))
+        facts["problem"] = str(problem)
     except Exception as error:
         # Of NumPy, Arrow, Pillow ...: without an answer the client would have no name.
-        said = f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
-        return answer(message, **told, problem=said)
-    return answer(
-        message,
-        **told,
-        num_examples=len(data.train),
-        input_shape=list(data.train.input_shape),
-        class_names=list(data.train.class_names),
-        evaluates_way=True,
-        tells_entropies=True,
-        # In simulation only: a real client's examples never leave it.
-        **({} if has_own_data(context) else preview(data.train, pictures=shown)),
-    )
+        cause = f"{type(error).__name__}: {first_line(error)}"
+        facts["problem"] = f"its data cannot be read ({cause})"
+    return answer(message, **facts)
+
+
+def facts_about_data(context: Context) -> dict[str, Any]:
+    """Sizes, shapes and class names; in simulation also a preview for the report."""
+    config, own = config_of(context), has_own_data(context)
+    pictures = own or is_previewed(*partition_of(context))
+    if pictures:
+        data = data_of(config, context)
+    else:
+        data = outline_of(config.part(DataSettings), *partition_of(context))
+    facts = {
+        "num_examples": len(data.train),
+        "input_shape": list(data.train.input_shape),
+        "class_names": list(data.train.class_names),
+        "evaluates_way": True,
+        "tells_entropies": True,
+    }
+    # A real client's examples never leave it.
+    return facts if own else facts | preview(data.train, pictures=pictures)
 
 
 @app.query("first_model")
@@ -98,7 +102,7 @@ def train_round(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
-    """The received model on the held-out examples, and the true group where a shift made one."""
+    """The received model on the held-out examples, and the true group if it is known."""
     _, data, model = prepare(message, context)
     metrics = {**evaluate(model, data.validation), "num-examples": len(data.validation)}
     content = RecordDict({"metrics": as_record(metrics)})
@@ -108,39 +112,34 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 @app.evaluate("way")
 def evaluate_path(message: Message, context: Context) -> Message:
-    """All models on this client's path, which of them is the best for it, and their ensemble.
+    """All models on this client's path, the best of them for it, and their ensemble.
 
-    And how sure its leaf's model, and those of a few other leaves, are of its examples.
+    Also the mean entropy of the predictions of its leaf's model and of a few other leaves.
     """
     config = config_of(context)
     data = data_of(config, context, round_of(message))
     models = message.content.array_records
-    predictions = {
+    logits = {
         name: predict(loaded(config, data, models[name]), data.validation)
         for name in in_order(models)
     }
-    logits = {name: found for name, found in predictions.items() if not name.startswith(OTHER)}
-    rng = generator(config.seed, "selection", client_name(context))
-    judged = judge_path(logits, data.validation.labels.ravel(), rng)
-    measured = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
-    weight = {"num-examples": len(data.validation)}
-    records: dict[str, Any] = {
-        name: as_record({**with_perplexity(metrics, data.validation), **weight})
-        for name, metrics in measured.items()
-    }
     leaf = str(message.content.config_records["config"]["cluster"])
-    entropies = {
-        name.removeprefix(OTHER): mean_entropy(found)
-        for name, found in predictions.items()
-        if name.startswith(OTHER) or name == leaf
-    }
-    records[ENTROPIES] = MetricRecord(dict(entropies))
+    others = [name for name in logits if name.startswith(OTHER)]
+    entropies = {name.removeprefix(OTHER): mean_entropy(logits[name]) for name in [leaf, *others]}
+    path = {name: logits[name] for name in logits if name not in others}
+    rng = generator(config.seed, "selection", client_name(context))
+    judged = judge_path(path, data.validation.labels.ravel(), rng)
+    records: dict[str, Any] = {ENTROPIES: MetricRecord(dict(entropies))}
     records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **group_of(data)})
+    evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
+    for name, metrics in evaluated.items():
+        metrics = with_perplexity(metrics, data.validation)
+        records[name] = as_record({**metrics, "num-examples": len(data.validation)})
     return Message(RecordDict(records), reply_to=message)
 
 
 def group_of(data: ClientData) -> dict[str, int | str]:
-    """The true group, where a shift or a column tells one: told when training is over."""
+    """The true group, if a shift or a column defines one: reported when training is over."""
     return {} if data.group is None else {"group": data.group}
 
 
@@ -182,14 +181,6 @@ def round_of(message: Message) -> int:
 def empty_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A model to load parameters into; every message overwrites all of them."""
     return build_model(name, input_shape, num_classes, seed=0)
-
-
-def client_name(context: Context) -> str:
-    """``client-id`` of the node config, else ``partition-<n>``, else the node id."""
-    node = context.node_config
-    if "client-id" in node:
-        return str(node["client-id"])
-    return f"partition-{node['partition-id']}" if "partition-id" in node else str(context.node_id)
 
 
 def has_own_data(context: Context) -> bool:

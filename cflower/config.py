@@ -5,7 +5,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +18,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import choice, key_of, number
+from cflower.settings import choice, did_you_mean, key_of, number, require
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,44 +91,42 @@ class RunConfig(TrainingSettings, DataSettings):
 
     def __post_init__(self) -> None:
         DataSettings.__post_init__(self)
-        if self.baselines and self.method != "clustered":
-            raise ConfigError(
-                f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
-                "leave one of them out."
-            )
-        if 0 < self.max_norm_ratio < 1:
-            raise ConfigError(
-                f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
-                ">= 1: below that, updates of the usual length would be set aside."
-            )
-        if 0 < self.max_influence < 1:
-            raise ConfigError(
-                f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
-                ">= 1: below that, a usual client would not count for one."
-            )
-        if self.privacy == "permutation" and self.similarity_layers != "*":
-            raise ConfigError(
-                f"Got similarity-layers={self.similarity_layers!r}, but with privacy="
-                "'permutation' the server cannot tell one layer from another: leave it \"*\"."
-            )
-        if self.seed_file and self.privacy != "permutation":
-            raise ConfigError(
-                f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
-                f"{self.privacy!r}: set privacy='permutation' or leave it empty."
-            )
-        if (self.model == "lstm") is not self.is_text and not names_own_code(self.model):
-            raise ConfigError(
-                f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
-                "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'."
-            )
-        classes = self.classes
-        if self.class_names and (
-            len(classes) < 2 or "" in classes or len(set(classes)) < len(classes)
-        ):
-            raise ConfigError(
-                f"Got class-names={self.class_names!r}, but expected at least two different names "
-                'separated by commas, such as "cat,dog".'
-            )
+        require(
+            not self.baselines or self.method == "clustered",
+            f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
+            "leave one of them out.",
+        )
+        require(
+            not 0 < self.max_norm_ratio < 1,
+            f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
+            ">= 1: below that, updates of the usual length would be set aside.",
+        )
+        require(
+            not 0 < self.max_influence < 1,
+            f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
+            ">= 1: below that, a usual client would not count for one.",
+        )
+        require(
+            self.privacy == "none" or self.similarity_layers == "*",
+            f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "
+            'the server cannot distinguish layers: leave it "*".',
+        )
+        require(
+            self.privacy == "permutation" or not self.seed_file,
+            f"Got seed-file={self.seed_file!r}, which has no effect with privacy="
+            f"{self.privacy!r}: set privacy='permutation' or leave it empty.",
+        )
+        require(
+            (self.model == "lstm") is self.is_text or names_own_code(self.model),
+            f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
+            "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'.",
+        )
+        different = {name for name in self.classes if name}
+        require(
+            not self.class_names or 1 < len(different) == len(self.classes),
+            f"Got class-names={self.class_names!r}, but expected at least two different names "
+            'separated by commas, such as "cat,dog".',
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -149,9 +146,8 @@ class RunConfig(TrainingSettings, DataSettings):
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "`cflower keys` lists them."
-                raise ConfigError(f"Unknown run-config key {key!r}: {hint}")
+                hint = did_you_mean(key, known) or ": `cflower keys` lists them."
+                raise ConfigError(f"Unknown run-config key {key!r}{hint}")
         return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
 
     def as_keys(self) -> dict[str, Any]:
@@ -185,7 +181,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
 @lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one
 def part_of(config: RunConfig, kind: type[Part]) -> Part:
-    """See `RunConfig.part`."""
+    """The fields of a config that ``kind`` also has, as a ``kind``."""
     return kind(**{spec.name: getattr(config, spec.name) for spec in fields(kind)})
 
 
@@ -218,12 +214,7 @@ def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
 
 
 def check_override(text: str, option: str) -> None:
-    """Refuse what Flower would pass over, or answer without naming the key.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise a ConfigError for a text that Flower would ignore or refuse without naming the key."""
     pair = r"""(\S+?)=('[^']*'|"[^"]*"|\S+)"""
     rest = re.sub(pair, "", text).strip()
     if rest:

@@ -1,4 +1,4 @@
-"""The errors that cflower raises on purpose: each says what is wrong and what to do."""
+"""The errors that cflower raises on purpose: each states the problem and its cure."""
 
 
 class CFlowerError(Exception):
@@ -26,7 +26,7 @@ class ExportError(CFlowerError):
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    r"""What an error says, in at most one line; its kind if it says nothing.
+    r"""The first line of an error's text, or its type if there is no text.
 
     >>> first_line(ValueError("wrong.\nReally."))
     'wrong'

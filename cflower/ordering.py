@@ -1,8 +1,11 @@
-"""Names in the order that people expect."""
+"""Names in natural order, mappings by name, and numbers with their nouns."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 
 @lru_cache(maxsize=2**17)  # the same names are sorted in every round
@@ -14,9 +17,36 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     order = ((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
-    return (*order, (-1, 0, name))  # the name itself tells 7 from 007
+    return (*order, (-1, 0, name))  # the name itself distinguishes 7 from 007
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The names in natural order."""
     return tuple(sorted(names, key=natural_order))
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun, in the plural unless it is 1.
+
+    >>> counted(1, "round"), counted(2, "round"), counted(0, "reply", "replies")
+    ('1 round', '2 rounds', '0 replies')
+    """
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:
+    """The entries with these names, in their order.
+
+    >>> only({"a": 1, "b": 2}, ["a", "c"])
+    {'a': 1}
+    """
+    return {name: mapping[name] for name in names if name in mapping}
+
+
+def without(mapping: Mapping[str, Entry], names: Container[str]) -> dict[str, Entry]:
+    """The entries with other names.
+
+    >>> without({"a": 1, "b": 2}, ["a", "c"])
+    {'b': 2}
+    """
+    return {name: entry for name, entry in mapping.items() if name not in names}

@@ -53,24 +53,18 @@ def own_function(key: str, value: str) -> Callable[..., Any]:
             f"({type(error).__name__}: {first_line(error)}); its folder has to be the current one "
             "or, under `flwr run`, the app's."
         ) from None
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         what = "is no function" if hasattr(module, name) else "does not exist"
         raise ConfigError(
             f"{key} = {value!r}: {name} {what} in {getattr(module, '__file__', module_name)}; "
             "correct the name."
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def called(key: str, value: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a user's function returns.
-
-    Raises
-    ------
-    ConfigError
-        If it raises; says what.
-    """
+    """The result of a user's function. Raises a ConfigError with the cause if it raises."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -1,8 +1,7 @@
-"""Randomness derived from what it is for: (seed, purpose, round, client, ...).
+"""Random streams by (seed, purpose, round, client, ...).
 
-Nothing in cflower draws from a global generator. The same keys give the same stream in
-any process and in any order of calls, so a run is the same under the simulation engine,
-in one process and after a resume.
+Nothing in cflower draws from a global generator. The same keys give the same stream in any process
+and order of calls, so a run is reproducible in simulation, in one process and after a resume.
 """
 
 from zlib import crc32

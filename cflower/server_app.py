@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -111,9 +111,9 @@ def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConf
 def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     """Wait for clients whose data fit one model; that model."""
     clients = roll_call.gather(grid, config.min_available_nodes)
-    told = [roll_call.facts[name] for name in clients]
+    facts = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
-    spec, seeds = most_common(told), SeedAgreement.among(told, permuted=private)
+    spec, seeds = most_common(facts), SeedAgreement.among(facts, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
     roll_call.gather(grid, config.min_available_nodes)
     model = initial_model(config, spec)
@@ -126,32 +126,21 @@ def strategy_of(
     roll_call: RollCall,
     observers: Sequence[Observer],
 ) -> ClusteredFL:
-    """The strategy that a run config describes."""
+    """The strategy that a run config describes: its fields have the config's names."""
+    names = {spec.name for spec in fields(ClusteredFL)} & {spec.name for spec in fields(config)}
+    settings = {name: getattr(config, name) for name in names}
+    for name in ("trial_rounds", "inner_interval"):
+        if settings[name] < 0:
+            settings[name] = None  # the criterion's
+    settings["moving"] = None if config.moving else False
+    learning_rate = config.server_learning_rate or None
     return ClusteredFL(
         criterion or criterion_of(config),
-        fraction_train=config.fraction_train,
-        fraction_evaluate=config.fraction_evaluate,
+        **settings,
         min_train_nodes=1,
         min_evaluate_nodes=0,
-        min_available_nodes=config.min_available_nodes,
-        optimizer=ServerOptimizer(
-            config.server_optimizer, config.server_learning_rate or None, config.server_momentum
-        ),
-        weighting=config.weighting,
-        similarity_layers=config.similarity_layers,
-        projection_dim=config.projection_dim,
-        max_norm_ratio=config.max_norm_ratio,
-        max_influence=config.max_influence,
-        exclude_after=config.exclude_after,
-        round_share=config.round_share,
-        round_seconds=config.round_seconds,
+        optimizer=ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum),
         isolated=config.method == "isolated",
-        moving=None if config.moving else False,
-        trial_rounds=None if config.trial_rounds < 0 else config.trial_rounds,
-        inner_interval=None if config.inner_interval < 0 else config.inner_interval,
-        selection=config.selection,
-        seed=config.seed,
-        metric=config.metric,
         observers=observers,
         roll_call=roll_call,
     )

@@ -1,42 +1,45 @@
-"""What a setting may be: a number in a range or one of some names, checked in one place."""
+"""The values of a setting: a number in a range or one of some names, checked in one place."""
 
 import dataclasses
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from cflower.errors import ConfigError
+from cflower.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+COMPARISONS = {
+    "least": (">=", operator.ge),
+    "above": (">", operator.gt),
+    "most": ("<=", operator.le),
+    "below": ("<", operator.lt),
+}
+
 
 @dataclass(frozen=True)
 class Range:
-    """The values a number may take; an open end is written with ``above`` or ``below``."""
+    """The values that a number may take: each bound by its name in `COMPARISONS`.
 
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
+    >>> str(Range({"least": 0, "below": 1})), 1 in Range({"least": 0, "below": 1})
+    ('>= 0 and < 1', False)
+    """
+
+    bounds: dict[str, float]
 
     def __str__(self) -> str:
-        bounds = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
-        return " and ".join(f"{sign} {b:g}" for sign, b in bounds.items() if b is not None)
+        return " and ".join(f"{COMPARISONS[n][0]} {bound:g}" for n, bound in self.bounds.items())
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
+        return all(COMPARISONS[name][1](value, bound) for name, bound in self.bounds.items())
 
 
 def number(default: float, **bounds: float) -> Any:
     """A number key with its bounds."""
-    return field(default=default, metadata={"range": Range(**bounds)})
+    return field(default=default, metadata={"range": Range(bounds)})
 
 
 def choice(default: str, options: tuple[str, ...]) -> Any:
@@ -47,27 +50,46 @@ def choice(default: str, options: tuple[str, ...]) -> Any:
 def check_fields(settings: "DataclassInstance") -> None:
     """Refuse settings with a value outside its field's range or options.
 
-    Raises
-    ------
-    ConfigError
-        For the first such field, by its key.
+    Raises a ConfigError for the first such field, by its key.
     """
     for spec in fields(settings):
-        value = getattr(settings, spec.name)
-        bounds, options = spec.metadata.get("range"), spec.metadata.get("options")
-        if bounds is not None and value not in bounds:
-            raise ConfigError(f"Got {key_of(spec)}={value!r}, but expected a number {bounds}.")
-        if options is not None:
-            check_choice(key_of(spec), value, options)
+        key, value = key_of(spec), getattr(settings, spec.name)
+        if "range" in spec.metadata:
+            bounds = spec.metadata["range"]
+            require(value in bounds, f"Got {key}={value!r}, but expected a number {bounds}.")
+        if "options" in spec.metadata:
+            check_choice(key, value, spec.metadata["options"])
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Raise a ConfigError with this sentence unless a rule about settings holds."""
+    if not holds:
+        raise ConfigError(sentence)
+
+
+def require_data(holds: bool, sentence: str) -> None:
+    """Raise a DataError with this sentence unless a rule about the data holds."""
+    if not holds:
+        raise DataError(sentence)
 
 
 def key_of(spec: "dataclasses.Field[Any]") -> str:
     """The run-config key of a field.
 
     >>> key_of(fields(Range)[0])
-    'least'
+    'bounds'
     """
     return spec.name.replace("_", "-")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A colon and a question that names the nearest right name; empty if none is near.
+
+    >>> did_you_mean("rotaton", ["none", "rotation"]), did_you_mean("x", ["none"])
+    (": did you mean 'rotation'?", '')
+    """
+    nearest = get_close_matches(name, names, n=1)
+    return f": did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def check_choice(key: str, value: str, choices: Iterable[str]) -> str:
@@ -99,9 +121,7 @@ It can be none or rotation.
     names = list(choices)
     if value in names:
         return value
-    nearest = get_close_matches(value, names, n=1)
-    hint = f" did you mean {nearest[0]!r}?" if nearest else ""
     named = [name or '""' for name in names]
     listed = " or ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
-    separator = ":" if hint else "."
-    raise ConfigError(f"{key} = {value!r} is not known{separator}{hint} It can be {listed}.")
+    hint = did_you_mean(value, names)
+    raise ConfigError(f"{key} = {value!r} is not known{hint or '.'} It can be {listed}.")

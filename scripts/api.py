@@ -13,7 +13,7 @@ import cflower
 HANDED_OVER = (
     "cflower.algorithm.criteria",  # Evidence, Decision and Outcome, for a criterion of one's own
     "cflower.strategy.observers",
-    "cflower.strategy.reports",  # what an observer is told
+    "cflower.strategy.reports",  # what an observer receives
     "cflower.strategy.results",  # what ClusteredFL.start returns
     "cflower.errors",
 )

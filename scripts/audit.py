@@ -2,19 +2,18 @@
 
     python scripts/audit.py --families all --seeds 0-19 --out outputs/audit
 
-Every round goes through `CFL.run_round`, without Flower, one run a core. A family is one of three
-kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept, and no
-run is to split. Continuum: clients differ but have no groups; where a split falls is free, but it
-must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
-against the model of conventional federated learning of as many rounds. Splits are judged by 12
-held-out examples a client, and a run lasts until none is on trial.
+Every round is `CFL.asks` and `CFL.heard`, without Flower, one run per core. A family is one of
+three kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept,
+and no run is to split. Continuum: clients differ but have no groups; where a split falls is free,
+but it must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own
+cluster's model against the model of conventional federated learning of as many rounds. Splits are
+judged by 12 held-out examples a client, and a run lasts until none is on trial.
 """
 
 import os
 
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -31,23 +30,22 @@ from rich.console import Console
 from rich.table import Table
 
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
-from cflower.algorithm.merging import judged_joins
+from cflower.algorithm.criteria import Criterion, NeverSplit
+from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.round import CFL, Reply
-from cflower.algorithm.splits_on_trial import judged
-from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights
-from cflower.algorithm.trial import Comparison, Measure
+from cflower.algorithm.round import CFL, open_trials
+from cflower.algorithm.state import Ask, CFLState, Reply, Role
+from cflower.algorithm.tree import ParameterTree, Proposal
+from cflower.algorithm.weights import Weights, norm
 from cflower.seeding import generator
 
 
 @dataclass(frozen=True)
 class Run:
-    """What became of one federation."""
+    """The result of one federation."""
 
     clusters: int
-    """With a client that is judged."""
+    """Number of those with a client that is judged."""
     exact: bool
     false: bool
     """Two clients of one true group are in different clusters."""
@@ -88,11 +86,11 @@ def audit(
 
 
 def audited(name: str, seed: int, trial_rounds: int) -> Run:
-    """One run of a family, and where it split another without splits beside it."""
+    """One run of a family; if it split, compared with another one without splits."""
     federation = FAMILIES[name][1](generator(seed, "audit", name))
-    state, undone, joined, rounds = final(federation, AutoCriterion(), seed, trial_rounds)
+    state, reunited, rounds = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
-    # Who was not heard from since a split has no place yet.
+    # A client that has not replied since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
     judged = np.flatnonzero((federation.groups >= 0) & placed).tolist()
     names = [leaf_of(state, i) for i in judged]
@@ -105,95 +103,90 @@ def audited(name: str, seed: int, trial_rounds: int) -> Run:
             np.mean([loss(federation, state, i) for i in judged])
         )
     exact = len(set(pairs)) == clusters == groups
-    moved = len(state.moves)
-    return Run(clusters, exact, len(set(pairs)) > groups, last_split, undone, gain, moved, joined)
+    joined = sum(bool(proposal.leaves) for proposal in reunited)
+    return Run(
+        clusters,
+        exact,
+        len(set(pairs)) > groups,
+        last_split,
+        undone=len(reunited) - joined,
+        gain=gain,
+        moved=len(state.moves),
+        joined=joined,
+    )
 
 
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
-) -> tuple[CFLState, int, int, int]:
-    """The state at the end, the splits that were taken back, the leaves joined and the rounds."""
-    projection, moving = Projection(federation.dim, 0), getattr(criterion, "moving", False)
-    inner_interval = getattr(criterion, "inner_interval", 0)
+) -> tuple[CFLState, list[Proposal], int]:
+    """The state at the end, the splits taken back and pairs joined, and the number of rounds."""
     cfl = CFL(
         criterion,
-        projection,
+        Projection(federation.dim),
         trial_rounds=trial_rounds,
-        moving=moving,
-        inner_interval=inner_interval,
+        moving=getattr(criterion, "moving", False),
+        inner_interval=getattr(criterion, "inner_interval", 0),
+        metric=Measure("loss", higher_is_better=False),
     )
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    undone = joined = server_round = 0
-    while server_round < federation.rounds or on_trial(state):
+    reunited: list[Proposal] = []
+    server_round = 0
+    while server_round < federation.rounds or open_trials(state.tree):
         server_round += 1
         rng = generator(seed, "round", server_round)
-        replies = list(answers(federation, cfl, state, server_round, rng))
-        result = cfl.run_round(state, replies, server_round=server_round)
-        before = result.state
-        asked = [before.tree.clusters[name].grown for name in before.tree.trials_due(server_round)]
-        asked += [join.common for join in result.joins.values()]
-        compared = {cluster.name: comparisons(federation, before, cluster) for cluster in asked}
-        loss_alone = [Measure("loss", higher_is_better=False)]
-        tree, decisions = judged(before.tree, result.decisions, compared, loss_alone, trial_rounds)
-        undone += sum(decision.outcome is Outcome.UNDONE for decision in decisions)
-        state = replace(before, tree=tree)
-        for name, join in result.joins.items():
-            apart = state
-            state, _ = judged_joins(apart, (), {name: join}, compared, loss_alone, server_round)
-            joined += state is not apart
-    return state, undone, joined, server_round
+        replies = trained(federation, cfl, state, server_round, rng)
+        state, _, asks = cfl.heard(state, replies, server_round)
+        if state.judging is not None:
+            proposals = state.judging.proposals
+            replies = [evaluated(federation, state, ask) for ask in asks]
+            state = cfl.heard(state, replies, server_round).state
+            reunited += [proposal for proposal in proposals if in_one_leaf(state.tree, proposal)]
+    return state, reunited, server_round
 
 
-def on_trial(state: CFLState) -> bool:
-    """Whether any split still is."""
-    return any(cluster.on_trial for cluster in state.tree.clusters.values())
+def in_one_leaf(tree: ParameterTree, proposal: Proposal) -> bool:
+    """Whether the parts of a proposal share a leaf."""
+    return len({tree.leaf_of(part[0]).name for part in proposal.parts}) == 1
 
 
-def comparisons(federation: Federation, state: CFLState, cluster: Cluster) -> list[Comparison]:
-    """What the members of a common model find of it."""
-    found = []
-    for client in cluster.members:
-        if client not in state.tree.unassigned:
-            i, leaf = int(client.rpartition("-")[2]), state.tree.leaf_of(client)
-            own, examples = federation.clients.held_out(i, leaf.model.trained)
-            common, _ = federation.clients.held_out(i, cluster.model.trained)
-            found.append(Comparison(leaf.name, {"loss": own}, {"loss": common}, examples))
-    return found
-
-
-def answers(
+def trained(
     federation: Federation, cfl: CFL, state: CFLState, server_round: int, rng: np.random.Generator
-) -> Iterator[Reply]:
-    """The replies of the clients that take part."""
+) -> list[Reply]:
+    """The updates of the clients that take part."""
     m = len(federation.groups)
     here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
     sizes = np.ones(m) if federation.sizes is None else federation.sizes
-    for i in np.flatnonzero(here):
-        name = f"client-{i}"
-        models = {"": state.tree.training_cluster(name).model}
-        probed = cfl.probes(state, name)
-        general = None if probed else cfl.also_trains(state.tree, name, server_round)
-        if general:
-            models[general.name] = general.grown.model
-        for cluster, model in models.items():
-            inner = cluster and not state.tree.clusters[cluster].on_trial
-            # So that the noise of all others is the same with and without inner models.
-            noise = generator(0, "inner", server_round, name) if inner else rng
-            update = federation.clients.update(i, model.trained, noise)
-            length = float(np.linalg.norm(update))
-            yield Reply(name, Weights(update, np.zeros(0)), length, float(sizes[i]), cluster)
-        if probed:
-            update = federation.clients.update(i, probed.model.trained, generator(0, name))
-            length = float(np.linalg.norm(update))
-            yield Reply(name, Weights(update, np.zeros(0)), length, 1.0, probed.name, True)
+    asks = cfl.asks(state, server_round, [f"client-{i}" for i in np.flatnonzero(here)])
+    replies = []
+    for ask in sorted(asks, key=number_of):
+        i, noise = number_of(ask), rng
+        # The noise of all other updates is the same with these and without.
+        if ask.role is Role.GENERAL and not state.tree.clusters[ask.cluster].on_trial:
+            noise = generator(0, "inner", server_round, ask.client)
+        elif ask.role is Role.PLACE and ask.client not in state.tree.unassigned:
+            noise = generator(0, ask.client)
+        update = federation.clients.update(i, state.model_of(ask).trained, noise)
+        weights, length = Weights(update, np.zeros(0)), norm(update)
+        replies.append(Reply(ask, float(sizes[i]), {}, weights, length, update))
+    return replies
+
+
+def evaluated(federation: Federation, state: CFLState, ask: Ask) -> Reply:
+    """The loss of a model on a client's held-out examples."""
+    value, examples = federation.clients.held_out(number_of(ask), state.model_of(ask).trained)
+    return Reply(ask, examples, {"loss": value})
+
+
+def number_of(ask: Ask) -> int:
+    """The client's place in the federation."""
+    return int(ask.client.removeprefix("client-"))
 
 
 def leaf_of(state: CFLState, client: int) -> str:
-    """Name of the cluster that a client is in."""
-    name = f"client-{client}"
-    return next(leaf.name for leaf in state.tree.leaves if name in leaf.members)
+    """Name of the leaf of a client."""
+    return state.tree.leaf_of(f"client-{client}").name
 
 
 def loss(federation: Federation, state: CFLState, client: int) -> float:

@@ -108,15 +108,15 @@ def run_all(jobs: list[Job], out: Path, workers: int, keep: bool, late: int) -> 
             cost_done += job.cost
             left = (time.monotonic() - began) * (cost - cost_done) / cost_done / 60
             try:
-                told = sentence(future.result())
+                result = sentence(future.result())
             except Exception as error:
                 failed += 1
-                told = f"FAILED: {type(error).__name__}: {error} (see {job.name}.error.txt)"
+                result = f"FAILED: {type(error).__name__}: {error} (see {job.name}.error.txt)"
                 lines = traceback.format_exception(error)
                 (out / f"{job.name}.error.txt").write_text("".join(lines))
             label = f"{job.data} {job.family} {job.criterion} seed {job.seed}"
-            told = f"[{count}/{len(missing)}] {label}: {told}; about {left:.0f} min left"
-            print(told, flush=True)  # a file shows it too while it goes on
+            line = f"[{count}/{len(missing)}] {label}: {result}; about {left:.0f} min left"
+            print(line, flush=True)  # a file shows it too while it goes on
     except KeyboardInterrupt:
         print("Stopped. The same command goes on from here.")
         for worker in multiprocessing.active_children():

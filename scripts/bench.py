@@ -86,14 +86,15 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """Its maker's name, family and model, where Linux tells them; else its kind."""
+    """The processor's name, family and model on Linux; elsewhere its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except OSError:
         return platform.machine()
-    told = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
-    name = told.get("model name", platform.machine())
-    return f"{name} (family {told.get('cpu family', '?')}, model {told.get('model', '?')})"
+    entries = (line.split(":", 1) for line in lines if ":" in line)
+    values = {key.strip(): value.strip() for key, value in entries}
+    name = values.get("model name", platform.machine())
+    return f"{name} (family {values.get('cpu family', '?')}, model {values.get('model', '?')})"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python scripts/drift.py --schemes A,W --shift label-swap --seeds 0 --out outputs/drift
 
-FedDrift is run as in `peers.py`, told where the steps begin and a threshold, for example
-`--ways feddrift-0.1`. All others are told nothing but the oracle, which is told everything.
+FedDrift is run as in `peers.py`; it knows where the steps begin, and has a threshold, for example
+`--ways feddrift-0.1`. The oracle knows every change, all other ways know none.
 
 Every run goes through cflower's own apps and leaves one small JSON in the output folder; what is
 there already is not run again. Accuracy is the mean over clients, each under the model that it is
@@ -78,10 +78,10 @@ def drift(
                     if not keep:
                         shutil.rmtree(out / "runs", ignore_errors=True)
                 records.append(json.loads(path.read_text()))
-                told = f"{np.mean(records[-1]['accuracy']):.4f}, moves {len(records[-1]['moves'])}"
-                print(f"{path.stem}: mean accuracy {told}", flush=True)
+                accuracy, moves = np.mean(records[-1]["accuracy"]), len(records[-1]["moves"])
+                print(f"{path.stem}: mean accuracy {accuracy:.4f}, moves {moves}", flush=True)
     for name in {record["scheme"]: None for record in records}:
-        here = [line for record in records if record["scheme"] == name for line in told_of(record)]
+        here = [line for record in records if record["scheme"] == name for line in by_step(record)]
         shown = Table(*here[0], title=f"{name}, {shift}: accuracy by step")
         for line in here:
             shown.add_row(*line.values())
@@ -109,7 +109,7 @@ def run_one(name: str, rounds: int, keys: dict[str, Any], way: str, out: Path) -
     record |= {"scheme": name, "way": way, "rounds": rounds}
     if way in FEDDRIFT:
         return record | by_feddrift(config, FEDDRIFT[way], len(scheme))
-    server = partial(told, truth) if way == "oracle" else partial(run, say=lambda text: None)
+    server = partial(with_oracle, truth) if way == "oracle" else partial(run, say=lambda text: None)
     summary = simulate(client_app, len(scheme[0]), server_app=server, run_config=config)
     folder = out / "runs" / summary["run_id"]
     by_round: dict[int, list[float]] = {}
@@ -158,7 +158,7 @@ def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, A
     return {"accuracy": accuracy, "clusters": found, "moves": []}
 
 
-def told(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
+def with_oracle(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
     """As `cflower.server_app.run`, with the oracle."""
     from cflower import Recorder
     from cflower.messages.roll_call import RollCall
@@ -180,8 +180,8 @@ def told(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
     return recorder.summary
 
 
-def told_of(record: dict[str, Any]) -> list[dict[str, str]]:
-    """Its lines of the table: in the last round of every step, and three after its beginning."""
+def by_step(record: dict[str, Any]) -> list[dict[str, str]]:
+    """A record's lines of the table: the last round of each step, and the third after its start."""
     accuracy = np.array(record["accuracy"]).reshape(-1, record["rounds"])
     when = {f"after {AFTER} rounds": AFTER, "last round": record["rounds"] - 1}
     return [

@@ -14,7 +14,7 @@ is over all records in that folder.
 
 Right is an assignment into a leaf all of whose members are of the newcomer's true group. Strangers
 are the same newcomers with labels at random: they belong nowhere, and `assign` should say so.
-Without labels a newcomer is placed, told that it cannot be told, or that it resembles nobody;
+Without labels a newcomer is placed, ambiguous between several leaves, or a stranger;
 right is then also a cluster all of whose members are of its group, and wrong is only what is placed
 elsewhere. A federation whose clusters are not those of the groups does not count there.
 """
@@ -59,7 +59,7 @@ NATURAL = {
 }
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
-UNPLACED = ("cannot be told without labels", "resembles nobody")
+UNPLACED = ("ambiguous", "stranger")
 
 Record = dict[str, Any]
 
@@ -103,8 +103,8 @@ def leave_one_out(
                 }
                 write_record(record, path)
                 right = sum(n["right"] for n in record["newcomers"])
-                told = f"{right} of {len(absent)} right, {record['seconds']} s"
-                print(f"[{count}/{len(jobs)}] {path.stem}: {told}", flush=True)
+                result = f"{right} of {len(absent)} right, {record['seconds']} s"
+                print(f"[{count}/{len(jobs)}] {path.stem}: {result}", flush=True)
     Console(width=180).print(report([json.loads(p.read_text()) for p in out.glob("*--*.json")]))
 
 
@@ -250,13 +250,12 @@ def steps_of(found: Any) -> Record:
     steps = [level.step for level in found.levels if level.step is not None]
     return {
         "familiar": found.stranger_at is None,
-        "accuracies": [level.accuracy for level in found.levels],
+        "accuracies": [level.metrics["accuracy"] for level in found.levels],
         "steps": [
             {
-                "similarities": step.fork.similarities,
-                "margin": step.fork.margin,
-                "members": step.typical.members,
-                "others": step.typical.others,
+                "similarities": dict(step.similarities),
+                "margin": step.margin,
+                "bar": step.bar,
             }
             for step in steps
         ],
@@ -283,11 +282,11 @@ def report(records: list[Record]) -> Table:
         "newcomers right",
         "where exact",
         "members taken for strangers",
-        "strangers told",
+        "strangers recognised",
         "least margin",
         "no labels: right",
-        "cannot be told",
-        "nobody",
+        "ambiguous",
+        "stranger",
         "wrong",
     ):
         table.add_column(heading, justify="right")
@@ -301,7 +300,7 @@ def report(records: list[Record]) -> Table:
         everyone = [n for record in theirs for n in record["newcomers"]]
         exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
         placed = [n for n in everyone if "steps" in n]
-        told = [n["unlabelled"] for n in exactly if "unlabelled" in n]
+        unlabelled = [n["unlabelled"] for n in exactly if "unlabelled" in n]
         table.add_row(
             *key,
             str(len(theirs)),
@@ -312,9 +311,9 @@ def report(records: list[Record]) -> Table:
             share(not n["familiar"] for n in placed),
             share(not n["stranger"]["familiar"] for n in placed),
             f"{min((s['margin'] for n in placed for s in n['steps']), default=0):.2f}",
-            share(t["outcome"] == "placed" and t["right"] for t in told),
-            *(str(sum(t["outcome"] == words for t in told)) for words in UNPLACED),
-            str(sum(t["outcome"] == "placed" and not t["right"] for t in told)),
+            share(t["outcome"] == "placed" and t["right"] for t in unlabelled),
+            *(str(sum(t["outcome"] == words for t in unlabelled)) for words in UNPLACED),
+            str(sum(t["outcome"] == "placed" and not t["right"] for t in unlabelled)),
         )
     return table
 

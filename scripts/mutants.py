@@ -266,9 +266,9 @@ def main(
             tests = tests_of(mutant, by_line.get(mutant.file, {}), times, budget)
             alive = survives(mutant, copy, tests, seconds)
             survivors += [mutant] * alive
-            told = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"
+            result = f"{mutant.file}:{mutant.lines[0]} {mutant.what} ({len(tests)} tests)"
             word = "SURVIVED" if alive else "killed  "
-            print(f"[{number}/{len(chosen)}] {word} {told}", flush=True)
+            print(f"[{number}/{len(chosen)}] {word} {result}", flush=True)
     killed = len(chosen) - len(survivors)
     print(f"{killed} of {len(chosen)} killed, of {len(there)} that there are.")
 

@@ -6,7 +6,7 @@ One run after another, each leaving one small JSON in the output folder: stop th
 you like and start it again, and only what is missing is run. Then the table over all runs in that
 folder, and `peers.csv`, `peers.md` and `peers.png`. Other data as for `battery.py`: `--data
 mnist=/data/mnist`. The methods are in the folder `peers`, one a file; the thresholds that they
-must be told were found with `python scripts/tune_peers.py`, on seeds 20 and 21.
+must be given were found with `python scripts/tune_peers.py`, on seeds 20 and 21.
 """
 
 import json

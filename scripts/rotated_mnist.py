@@ -40,7 +40,7 @@ METHODS = ("cflower", "federated", "oracle", *IFCA)
 
 
 def rotations_of(mnist: Path, folder: Path) -> Path:
-    """A folder with every image of MNIST in each of four rotations, told by the column `topic`."""
+    """A folder with every image of MNIST in each of four rotations, named in the column `topic`."""
     if not (folder / "train.npz").exists():
         inputs, labels = images_of(mnist)
         folder.mkdir(parents=True, exist_ok=True)

@@ -140,13 +140,13 @@ def main(
     table = Table("family", "clients", *COLUMNS, "≥ root", "worst", "≥ federated", "worst")
     for line in lines:
         figures = [f"{line[column]:.4f}" for column in COLUMNS]
-        told = []
+        shares = []
         for baseline in ("root", "federated"):
-            told += [str(line[f"at least {baseline}"])]
-            told += [
+            shares += [str(line[f"at least {baseline}"])]
+            shares += [
                 f"{line[f'worst against {baseline}']} ({line[f'beyond chance against {baseline}']})"
             ]
-        table.add_row(line["family"], str(line["clients"]), *figures, *told)
+        table.add_row(line["family"], str(line["clients"]), *figures, *shares)
     console = Console()
     (console if console.is_terminal else Console(width=130)).print(table)
     print("worst: held-out examples; in brackets, clients short by more than two standard errors")

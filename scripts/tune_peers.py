@@ -1,4 +1,4 @@
-"""The values that the field's methods must be told, found on seeds that are not reported.
+"""The values that the field's methods must be given, found on seeds that are not reported.
 
     python scripts/tune_peers.py --data digits --set "model='mlp'" --out outputs/tune-peers
 
@@ -31,7 +31,7 @@ GRIDS: dict[str, tuple[str, tuple[float, ...]]] = {
     "ditto": ("strength", (0.1, 1.0, 2.0)),
     "fine-tuned": ("epochs", (1, 3, 10)),
 }
-"""For each method what it must be told, and the values tried; Ditto's are its authors'."""
+"""The given value of each method, and the values tried; Ditto's are its authors'."""
 ALPHAS = (2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 30)
 """Degrees, for PACFL; its authors have 4.9 on CIFAR-10, 9.88 on CIFAR-100, 42 on MIX-4."""
 TRAINED = ("rotation-4", "label-swap-4", "dirichlet-rotation")
@@ -89,11 +89,11 @@ def pacfl_lines(data: str, folder: str) -> list[dict[str, Any]]:
         distances = angles([signature(c.train, N_BASIS) for c in clients.values()])
         for alpha in ALPHAS:
             groups = dict(zip(clients, clustered(distances, alpha), strict=True))
-            told = {
+            measured = {
                 name: {"cluster": group, "num_examples": 1, "accuracy": 0.0}
                 for name, group in groups.items()
             }
-            summary = {"clients": told, "clusters": set(groups.values()), "splits": []}
+            summary = {"clients": measured, "clusters": set(groups.values()), "splits": []}
             exact[alpha] += judge(summary, {}, config)["exact"]
     lines = [line(data, "pacfl", "alpha", a, len(jobs), exact[a], None) for a in ALPHAS]
     print(*lines, sep="\n", flush=True)

@@ -1,13 +1,23 @@
 """The command `cflower` in this process: a new one takes seconds to import PyTorch."""
 
+import os
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from cflower.cli import main
+PROJECT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+ENVIRONMENT = os.environ | {
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
+"""The environment for Flower's commands."""
 
 
 class Done(NamedTuple):
@@ -20,6 +30,8 @@ class Done(NamedTuple):
 
 def cflower(*arguments: object) -> Done:
     """Start the command's entry point with these arguments."""
+    from cflower.cli import main  # here, as conftest and new processes should not wait for Flower
+
     out, err, before = StringIO(), StringIO(), sys.argv
     sys.argv = ["cflower", *map(str, arguments)]
     try:
@@ -30,3 +42,41 @@ def cflower(*arguments: object) -> Done:
     code = ended.value.code
     status = code if isinstance(code, int) else int(code is not None)
     return Done(status, out.getvalue(), err.getvalue())
+
+
+def output_of(*arguments: object) -> str:
+    """The standard output of a command that must succeed."""
+    done = cflower(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def error_of(*arguments: object) -> str:
+    """The one sentence that a refused command prints."""
+    status, out, err = cflower(*arguments)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: ")
+    return err
+
+
+def simulated(out: Path, config: str, *options: object) -> Path:
+    """The run folder of a `cflower simulate`, the only one in ``out``."""
+    output_of("simulate", "-c", config, "--out", out, *options)
+    (run,) = out.iterdir()
+    return run
+
+
+def in_new_process(code: str, *arguments: str, cwd: Path = PROJECT) -> str:
+    """The output of Python code in a process of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def started_simulation(out: Path, config: str) -> "subprocess.Popen[str]":
+    """A `cflower simulate` in a process of its own."""
+    code = "from cflower.cli import main; main()"
+    command = [sys.executable, "-c", code, "simulate", "-c", config, "--out", str(out)]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, text=True, **output)

@@ -3,30 +3,36 @@
 import os
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from logging import INFO, getLogger
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.command import BIN, ENVIRONMENT
+
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture(autouse=True)
-def flower_logs_as_usual() -> None:
+def flower_logs_as_usual():
     """Commands quieten Flower's log for their process, which here is that of all tests."""
     logger = getLogger("flwr")
     logger.setLevel(INFO)
     logger.filters.clear()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Files reach the disk late: a test need not survive a power cut, and waiting takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="session")
-def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def flwr(tmp_path_factory):
     """The environment of a SuperLink that is ours alone, as long as the tests run."""
     home = tmp_path_factory.mktemp("flwr-home")
     with socket.socket() as probe:
@@ -36,12 +42,9 @@ def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "127.0.0.1:{port}"\n'
         "insecure = true\n"
     )
-    environment = os.environ | {
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    environment = ENVIRONMENT | {
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     log = (home / "superlink.log").open("w")

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 
 
 @pytest.fixture(scope="module")
-def bundle() -> bytes:
+def bundle():
     return build_fab_from_disk(ROOT)
 
 
-def test_the_bundle_holds_the_package_and_little_else(bundle: bytes) -> None:
+def test_the_bundle_holds_the_package_and_little_else(bundle):
     sizes = {entry.filename: entry.file_size for entry in ZipFile(BytesIO(bundle)).infolist()}
     del sizes[".info/CONTENT"]  # Flower's own list of them
     page = "cflower/runs/report/page.json"
@@ -30,7 +30,7 @@ def test_the_bundle_holds_the_package_and_little_else(bundle: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_both_apps_and_the_report_work_from_the_bundle_alone(bundle: bytes, tmp_path: Path) -> None:
+def test_both_apps_and_the_report_work_from_the_bundle_alone(bundle, tmp_path):
     ZipFile(BytesIO(bundle)).extractall(tmp_path)
     program = (
         "import cflower.server_app, cflower.client_app; from cflower.runs.report.page import page; "

@@ -1,20 +1,18 @@
-"""242 seeded runs in which things break; what should not matter does not, bit by bit."""
+"""242 seeded runs with failures; what should not matter does not, bit by bit."""
 
 import json
 import logging
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.messages.failures import FailureRecord
 from cflower.seeding import generator
+from tests.run_content import content_of
 from tests.strategy.chaos import BAD, HARMLESS, Plan, Scenario, picture
-from tests.strategy.quadratics import CRITERION, found
+from tests.strategy.quadratics import CRITERION, clusters_of
 
 ROUNDS = 8
 
@@ -22,15 +20,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    """The log of so many runs is long, and kept for a failing test."""
+def _quiet():
+    """Without the long log of so many runs; `flower_logs_as_usual` sets it back."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
 
 
-def scenario_of(rng: np.random.Generator, **settings: Any) -> Scenario:
-    """A federation drawn at random: its groups, its criterion, its ways of averaging."""
+def scenario_of(rng, **settings):
+    """A random federation: its groups, its criterion, its rules of averaging."""
     num_groups = int(rng.integers(2, 4))
     clients = int(rng.integers(2 * num_groups + 1, 8))
     groups = tuple(int(g) for g in rng.permutation([i % num_groups for i in range(clients)]))
@@ -48,8 +44,8 @@ def scenario_of(rng: np.random.Generator, **settings: Any) -> Scenario:
     return Scenario(groups, 2 * ROUNDS if auto else ROUNDS, {**drawn, **settings})
 
 
-def bad_replies(rng: np.random.Generator, scenario: Scenario, kinds: Any = BAD) -> dict[Any, str]:
-    """Of up to a third of the clients, in about half of the rounds."""
+def bad_replies(rng, scenario, kinds=BAD):
+    """Bad replies of up to a third of the clients, in about half of the rounds."""
     clients = rng.permutation(len(scenario.groups))[: max(1, len(scenario.groups) // 3)]
     return {
         (int(client), r): str(rng.choice(list(kinds)))
@@ -59,8 +55,8 @@ def bad_replies(rng: np.random.Generator, scenario: Scenario, kinds: Any = BAD) 
     }
 
 
-def absences(rng: np.random.Generator, scenario: Scenario) -> dict[int, range]:
-    """Of up to three clients, from some round to some later one."""
+def absences(rng, scenario):
+    """Absences of up to three clients, for some rounds."""
     clients = rng.permutation(len(scenario.groups))[: int(rng.integers(1, 4))]
     starts = rng.integers(2, scenario.num_rounds, size=len(clients))
     return {
@@ -69,18 +65,8 @@ def absences(rng: np.random.Generator, scenario: Scenario) -> dict[int, range]:
     }
 
 
-def files(run: Path) -> dict[str, bytes]:
-    """What a run leaves behind, its checkpoints and the name of its folder apart."""
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["run_id"]
-    paths = [*run.glob("models/*"), *run.glob("edges/*"), *run.glob("similarity/*")]
-    paths += [run / "tree.json", run / "rounds.jsonl"]
-    content = {str(p.relative_to(run)): p.read_bytes() for p in paths if p.suffix != ".tmp"}
-    return content | {"summary.json": json.dumps(summary).encode()}
-
-
 @pytest.mark.parametrize("seed", range(55))
-def test_a_bad_reply_is_as_good_as_none(seed: int) -> None:
+def test_a_bad_reply_has_the_effect_of_none(seed):
     rng = generator(seed, "bad")
     scenario = scenario_of(rng)
     plan = Plan(bad_replies(rng, scenario))
@@ -92,7 +78,7 @@ def test_a_bad_reply_is_as_good_as_none(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_oddities_change_nothing(seed: int) -> None:
+def test_oddities_change_nothing(seed):
     rng = generator(seed, "odd")
     scenario = scenario_of(rng)
     plan = Plan(bad_replies(rng, scenario, HARMLESS))
@@ -100,28 +86,26 @@ def test_oddities_change_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(35))
-def test_a_node_that_returns_under_another_id_was_only_silent(seed: int) -> None:
+def test_a_node_that_returns_under_another_id_was_only_silent(seed):
     rng = generator(seed, "away")
-    # Without trials: who is silent in training may still judge, who is away cannot.
+    # Without trials: a client that is silent in training may still judge, an absent one cannot.
     scenario = scenario_of(rng, fraction_train=1.0, trial_rounds=0)
     plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
     assert picture(scenario.play(plan)) == picture(scenario.play(plan.silenced()))
 
 
-def assert_survives_kills(
-    scenario: Scenario, plan: Plan, rng: np.random.Generator, folder: Path
-) -> None:
-    """Killed three times and resumed, a run ends as it does in one go."""
+def assert_survives_kills(scenario, plan, rng, folder):
+    """A run that is killed three times and resumed ends as an uninterrupted one."""
     whole = scenario.play(plan, folder / "whole")
     kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
     killed = scenario.play(plan, folder / "killed", kills)
     assert picture(killed) == picture(whole)
     assert killed.failures == whole.failures
-    assert files(folder / "killed") == files(folder / "whole")
+    assert content_of(folder / "killed") == content_of(folder / "whole")
 
 
 @pytest.mark.parametrize("seed", range(42))
-def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_ends_as_an_uninterrupted_one(seed, tmp_path):
     rng = generator(seed, "killed")
     scenario = scenario_of(rng, exclude_after=int(rng.choice([0, 3])))
     plan = Plan(bad_replies(rng, scenario), absences(rng, scenario))
@@ -129,20 +113,20 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(seed: int, tmp_path: P
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_late_replies_keep_the_laws_and_survive_kills(seed: int, tmp_path: Path) -> None:
+def test_late_replies_keep_the_laws_and_survive_kills(seed, tmp_path):
     rng = generator(seed, "late")
     scenario = scenario_of(rng, fraction_train=1.0, round_share=0.1)
     number, rounds = len(scenario.groups), range(1, scenario.num_rounds + 1)
     slow = [int(c) for c in rng.permutation(number)[: max(1, number // 3)]]
     late = {(c, r): int(rng.integers(0, 6)) for c in slow for r in rounds}
-    # A node that is gone cannot be asked again.
+    # An absent node cannot be sent its message again.
     gone = {c: r for c, r in absences(rng, scenario).items() if c not in slow}
     plan = Plan(bad_replies(rng, scenario), gone, late)
     assert_survives_kills(scenario, plan, rng, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_where_nothing_is_late_rounds_close_with_everyone(seed: int) -> None:
+def test_a_quorum_changes_nothing_if_no_reply_is_late(seed):
     rng = generator(seed, "in time")
     scenario = scenario_of(rng)
     hasty = replace(scenario, settings={**scenario.settings, "round_share": 0.5})
@@ -151,7 +135,7 @@ def test_where_nothing_is_late_rounds_close_with_everyone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_who_is_always_bad_is_excluded_and_the_others_find_their_groups(seed: int) -> None:
+def test_a_client_with_bad_replies_only_is_excluded_and_the_other_groups_are_detected(seed):
     rng = generator(seed, "excluded")
     settings = {"criterion": CRITERION, "optimizer": ServerOptimizer(), "projection_dim": 0}
     settings["max_influence"] = 0.0  # the criterion's thresholds are those of plain means (eq. 2)
@@ -171,10 +155,10 @@ def test_who_is_always_bad_is_excluded_and_the_others_find_their_groups(seed: in
         {f"partition-{i}" for i, g in enumerate(scenario.groups) if g == group} - {name}
         for group in set(scenario.groups)
     ]
-    others = [set(members) - {name} for members in found(strategy)]
+    others = [set(members) - {name} for members in clusters_of(strategy)]
     assert sorted(map(sorted, others)) == sorted(map(sorted, planted))
 
 
-def test_a_record_survives_its_checkpoint() -> None:
+def test_a_record_survives_its_checkpoint():
     failures = FailureRecord({"a": 2}, {"a": 1}, {"b": "why"}, 3, 1, 0)
     assert FailureRecord(**json.loads(json.dumps(failures.as_json()))) == failures

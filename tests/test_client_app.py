@@ -1,10 +1,6 @@
-"""The ClientApp by itself: what a client says of its data, and what it has to load for that."""
+"""The ClientApp by itself: its answer to the roll call, and the modules that it loads."""
 
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +12,11 @@ from cflower.client_app import app
 from cflower.config import RunConfig
 from cflower.data import own_data
 from cflower.messages.roll_call import FACTS, ROLL_CALL
+from tests.command import in_new_process
 
-PROJECT = Path(__file__).parent.parent
 
-
-def roll_call(folder: Path, **keys: Any) -> dict[str, Any]:
-    """What a SuperNode with a folder of its own answers."""
+def roll_call(folder, **keys):
+    """The answer of a SuperNode with a folder of its own."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     node = {"client-id": "clinic-a", "data-path": str(folder)}
     config = RunConfig(shift="none", **keys).as_keys()
@@ -31,16 +26,16 @@ def roll_call(folder: Path, **keys: Any) -> dict[str, Any]:
     return dict(reply.content.config_records[FACTS])
 
 
-def write_rows(folder: Path) -> None:
+def write_rows(folder):
     rows = pd.DataFrame({"dose": range(20), "side": ["left"] * 20, "outcome": [0, 1] * 10})
     rows.to_csv(folder / "rows.csv", index=False)
 
 
 @pytest.mark.parametrize("error", [MemoryError("12 GiB"), ValueError("odd\nlines"), KeyError(3)])
-def test_whatever_its_data_raise_a_client_tells_its_name_and_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def broken(*arguments: object) -> Callable[..., Any]:
+def test_whatever_its_data_raise_a_client_reports_its_name_and_the_cause(
+    tmp_path, monkeypatch, error
+):
+    def broken(*arguments):
         raise error
 
     write_rows(tmp_path)
@@ -51,7 +46,7 @@ def test_whatever_its_data_raise_a_client_tells_its_name_and_the_cause(
     assert "\n" not in facts["problem"]
 
 
-def test_the_roles_of_columns_hold_for_its_own_folder(tmp_path: Path) -> None:
+def test_the_roles_of_columns_hold_for_its_own_folder(tmp_path):
     write_rows(tmp_path)
     facts = roll_call(tmp_path, label_column="outcome", input_columns="dose", group_column="side")
     assert facts["class-names"] == ["0", "1"]
@@ -73,17 +68,15 @@ print(*sys.modules)
 
 
 @pytest.mark.slow
-def test_a_message_does_not_load_what_it_does_not_need(tmp_path: Path) -> None:
-    for form in ("csv", "npz", "parquet"):
-        (tmp_path / form).mkdir()
+def test_a_message_does_not_load_what_it_does_not_need(tmp_path):
+    folders = [str(tmp_path / form) for form in ("csv", "npz", "parquet")]
+    for folder in folders:
+        Path(folder).mkdir()
     rows = pd.DataFrame({"a": range(20), "label": [0, 1] * 10})
     rows.to_csv(tmp_path / "csv" / "rows.csv", index=False)
     rows.to_parquet(tmp_path / "parquet" / "rows.parquet")
     np.savez(tmp_path / "npz" / "a.npz", x=np.zeros((20, 3)), y=[0, 1] * 10)
-    folders = [str(tmp_path / form) for form in ("csv", "npz", "parquet")]
-    command = [sys.executable, "-c", READ, *folders]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
-    loaded = set(done.stdout.split())
+    loaded = set(in_new_process(READ, *folders).split())
     assert "cflower.data.folders" in loaded
     slow = {"datasets", "flwr_datasets", "torchvision", "PIL", "pandas", "sklearn", "scipy.special"}
     assert loaded & slow == set()

@@ -12,35 +12,33 @@ from cflower.errors import ConfigError
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
-def config_table() -> dict[str, object]:
+def config_table():
     return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
 
 
-def test_pyproject_lists_every_key_with_its_default() -> None:
-    assert config_table() == RunConfig().as_keys()
-    assert {k: type(v) for k, v in config_table().items()} == {
-        k: type(v) for k, v in RunConfig().as_keys().items()
-    }
+def test_pyproject_lists_every_key_with_its_default():
+    listed, defaults = config_table().items(), RunConfig().as_keys().items()
+    assert {k: repr(v) for k, v in listed} == {k: repr(v) for k, v in defaults}
 
 
-def test_every_key_of_pyproject_is_explained() -> None:
+def test_every_key_of_pyproject_is_explained():
     text = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("\n[")[0]
     for line in text.splitlines():
         if line and not line.lstrip().startswith("#"):
             assert "#" in line, f"{line!r} has no comment"
 
 
-def test_keys_survive_the_round_trip() -> None:
+def test_keys_survive_the_round_trip():
     config = RunConfig(seed=7, shift="none", eps1=0.1)
     assert RunConfig.read(config.as_keys()) == config
 
 
-def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
+def test_flower_rewrites_a_federations_table_so_there_is_none():
     assert "federations" not in tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "words"),
     [
         ({"lerning-rate": 0.1}, "Unknown run-config key 'lerning-rate': did you mean 'learning-r"),
         ({"zzz": 1}, "Unknown run-config key 'zzz': `cflower keys` lists"),
@@ -55,12 +53,11 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"method": "clusterd"}, "did you mean 'clustered'?"),
         ({"group-sizes": "6,x"}, "Got group-sizes='6,x', but expected whole numbers above 0"),
         ({"partitioner": "natural-id"}, "needs natural-id-column"),
-        (
-            {"max-influence": 0.5},
-            "max-influence=0.5, but expected 0 (no limit) or a number >= 1",
-        ),
+        ({"max-influence": 0.5}, "max-influence=0.5, but expected 0 (no limit) or a number >= 1"),
         ({"max-norm-ratio": 0.5}, "Got max-norm-ratio=0.5, but expected 0 (off) or a number >= 1"),
-        ({"exclude-after": -1}, "Got exclude-after=-1, but expected a number >= 0."),
+        ({"dataset": " "}, "dataset is empty"),
+        ({"missing-labels": "1;2"}, "set shift = 'label-subset'"),
+        ({"drift": "20:3"}, "'20:3' is not that"),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
@@ -69,24 +66,22 @@ def test_flower_rewrites_a_federations_table_so_there_is_none() -> None:
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name_value_and_expectation(
-    values: dict[str, object], says: str
-) -> None:
+def test_a_wrong_value_is_refused_by_name_value_and_expectation(values, words):
     with pytest.raises(ConfigError) as refused:
         RunConfig.read(values)
-    assert says in str(refused.value)
+    assert words in str(refused.value)
 
 
-def test_a_whole_number_is_a_fine_float() -> None:
+def test_a_whole_number_is_a_fine_float():
     assert RunConfig.read({"learning-rate": 1}).learning_rate == 1.0
 
 
-def test_a_relative_output_dir_needs_a_folder_it_is_relative_to(tmp_path: Path) -> None:
+def test_a_relative_output_dir_needs_a_folder_it_is_relative_to(tmp_path):
     config = RunConfig(output_dir="runs")
     assert config.output_path(relative_to=tmp_path) == tmp_path / "runs"
     with pytest.raises(ConfigError, match="Give an absolute one"):
         config.output_path()
 
 
-def test_every_field_is_a_kebab_case_key() -> None:
+def test_every_field_is_a_kebab_case_key():
     assert all("_" not in key_of(spec) for spec in fields(RunConfig))

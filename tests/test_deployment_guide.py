@@ -1,40 +1,40 @@
 """Every command of docs/deployment.md, in its order, on this machine."""
 
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from cflower.deployment.materials import make_data
+from tests.command import ENVIRONMENT, PROJECT
 
-PROJECT = Path(__file__).parent.parent
-BIN = Path(sys.executable).parent
 GUIDE = PROJECT / "docs" / "deployment.md"
 SITES = ("site-a", "site-b")
 
-sys.path.insert(0, str(PROJECT / "scripts"))
 
-
-def blocks(kind: str) -> list[str]:
+def blocks(kind):
     """The guide's fenced blocks of one kind."""
     return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def words(command: str) -> list[str]:
+def words(command):
     return shlex.split(command.replace("\\\n", " "))
 
 
-def free_port() -> int:
+def until(what, seconds, log, pause=1.0):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"waited {seconds} s\n{log()}"
+        time.sleep(pause)
+
+
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -47,29 +47,24 @@ def free_port() -> int:
         ("cflower-supernode@.service", "flower-supernode"),
     ],
 )
-def test_the_units_start_what_the_guide_starts(unit: str, program: str) -> None:
+def test_the_units_start_what_the_guide_starts(unit, program):
     text = (PROJECT / "docs" / "systemd" / unit).read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^ExecStart=/opt/cflower/bin/(.*)$", text, re.MULTILINE)
-    (told,) = [block for block in blocks("bash") if block.startswith(program)]
-    assert words(command.replace("%i", "site-a")) == words(told)
+    (in_guide,) = [block for block in blocks("bash") if block.startswith(program)]
+    assert words(command.replace("%i", "site-a")) == words(in_guide)
     assert "Restart=always" in text
 
 
 class Machine:
     """All machines of the guide in one folder, with names and ports of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.processes = folder, list[subprocess.Popen[bytes]]()
+        self.runs = folder / "home" / "cflower-runs"
         for name in ("etc", "var", "home"):
             (folder / name).mkdir(parents=True)
-        self.environment = {
-            name: value for name, value in os.environ.items() if name != "FLWR_HOME"
-        } | {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(folder / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-        }
+        self.environment = ENVIRONMENT | {"HOME": str(folder / "home")}
+        self.environment.pop("FLWR_HOME", None)
         self.names = {
             "--host 0.0.0.0": "--host 127.0.0.1",
             "superlink.example.com": "localhost",
@@ -80,36 +75,30 @@ class Machine:
             "num-server-rounds=30": "num-server-rounds=3",
         }
 
-    def here(self, text: str, **more: str) -> str:
+    def here(self, text, **more):
         """The guide's text with this machine's names in place of the guide's."""
         for old, new in (self.names | more).items():
             text = text.replace(old, new)
         return text
 
-    def run(self, command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-eu", "-c", command],
-            cwd=PROJECT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def run(self, command):
+        ways = {"cwd": PROJECT, "env": self.environment, "capture_output": True, "text": True}
+        done = subprocess.run(["bash", "-eu", "-c", command], **ways, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}{self.log()}"
         return done.stdout
 
-    def start(self, command: str) -> None:
+    def start(self, command):
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
                 words(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
         self.processes.append(process)
 
-    def log(self) -> str:
+    def log(self):
         log = self.folder / "log"
         return log.read_text()[-4000:] if log.exists() else ""
 
-    def end(self) -> None:
+    def end(self):
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
@@ -119,15 +108,9 @@ class Machine:
                 process.kill()
                 process.wait()
 
-    def until(self, what: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < deadline, f"waited {seconds} s\n{self.log()}"
-            time.sleep(1)
-
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path):
     here = Machine(tmp_path)
     try:
         yield here
@@ -136,13 +119,13 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_guide_works_in_its_order(machine: Machine) -> None:
+def test_every_command_of_the_guide_works_in_its_order(machine):
     for number, name in enumerate(SITES, start=1):
         make_data(machine.folder / "var" / name, number)
     (entry,) = blocks("toml")
     (machine.folder / "home" / ".flwr").mkdir()
     (machine.folder / "home" / ".flwr" / "config.toml").write_text(machine.here(entry))
-    done, run_id, said = [], "", ""
+    done, run_id, printed = [], "", ""
     for block in blocks("bash"):
         command = machine.here(block, RUN_ID=run_id)
         if "cflower federation" in block:
@@ -155,23 +138,23 @@ def test_every_command_of_the_guide_works_in_its_order(machine: Machine) -> None
                 act(machine.here(command, **theirs, **data))
         elif block.startswith("flower-superlink"):
             machine.start(command)
-            machine.until(lambda: port_is_open(int(machine.names["9443"])), 60)
+            until(lambda: port_is_open(int(machine.names["9443"])), 60, machine.log)
         elif block.startswith("flwr supernode ls"):
-            machine.until(partial(all_online, machine, command), 90)
+            until(partial(all_online, machine, command), 90, machine.log)
         elif "resume=" in block:
-            (folder,) = runs_of(machine)
+            (folder,) = machine.runs.glob("2*")
             command = command.replace("RUN_FOLDER", folder.name[:-2])
-            said = machine.run(command)
+            printed = machine.run(command)
         else:
             machine.run(command)
         if block.startswith("flwr run") and not run_id:
-            machine.until(lambda: any(path.exists() for path in rounds_of(machine)), 200)
+            until(lambda: bool(list(machine.runs.glob("2*/rounds.jsonl"))), 200, machine.log)
             listed = json.loads(machine.run("flwr ls federation --format json"))
             run_id = listed["runs"][0]["run-id"]
         done.append(block.split("\n")[0])
     assert len(done) == len(blocks("bash")) - 1
-    assert "Going on after round" in said
-    (folder,) = runs_of(machine)
+    assert "Going on after round" in printed
+    (folder,) = machine.runs.glob("2*")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["finished"]
     assert sorted(summary["clients"]) == list(SITES)
@@ -180,18 +163,10 @@ def test_every_command_of_the_guide_works_in_its_order(machine: Machine) -> None
     assert states == {"finished:stopped", "finished:completed"}
 
 
-def all_online(machine: Machine, command: str) -> bool:
+def all_online(machine, command):
     return machine.run(command).count("online") >= len(SITES)
 
 
-def runs_of(machine: Machine) -> list[Path]:
-    return list((machine.folder / "home" / "cflower-runs").glob("2*"))
-
-
-def rounds_of(machine: Machine) -> list[Path]:
-    return [folder / "rounds.jsonl" for folder in runs_of(machine)]
-
-
-def port_is_open(port: int) -> bool:
+def port_is_open(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

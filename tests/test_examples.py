@@ -5,20 +5,22 @@ import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from flwr.app import Context, RecordDict
 
-from cflower.simulation.inline_grid import InlineGrid
-from tests.test_flwr_run import run
+from cflower.config import RunConfig
+from cflower.learning.models import build_model
+from tests.command import cflower
+from tests.test_flwr_run import nodes, run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+BASELINE = EXAMPLES / "flower-baseline"
 ALL = tuple(f"partition-{i}" for i in range(10))
 
 
 class Expected(NamedTuple):
-    """What is known of an example."""
+    """The known result of an example."""
 
     groups: set[tuple[str, ...]]
     metric: str
@@ -37,18 +39,7 @@ EXPECTED = {
 ROUNDS = 7
 
 
-def components(name: str) -> tuple[Any, Any, dict[str, Any]]:
-    """ServerApp, ClientApp and run config of an example."""
-    app = tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-
-    def load(reference: str) -> Any:
-        module, _, attribute = reference.partition(":")
-        return getattr(import_module(module), attribute)
-
-    return load(app["components"]["serverapp"]), load(app["components"]["clientapp"]), app["config"]
-
-
-def check(folder: Path, expected: Expected) -> None:
+def check(folder, expected):
     """The run folder of an example has the groups, the metric and the report."""
     summary = json.loads((folder / "summary.json").read_text())
     assert {tuple(members) for members in summary["clusters"].values()} == expected.groups
@@ -64,35 +55,60 @@ def check(folder: Path, expected: Expected) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of frameworks that are not ours
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_groups_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_groups_are_found(name, tmp_path, monkeypatch):
     expected = EXPECTED[name]
     if find_spec(expected.needs) is None:
         pytest.skip(f"{expected.needs} is not installed: pip install -e examples/{name}")
     monkeypatch.syspath_prepend(EXAMPLES / name)
-    server_app, client_app, config = components(name)
-    config |= {"output-dir": str(tmp_path), "num-server-rounds": ROUNDS}
-    grid = InlineGrid(client_app, 10, config)
-    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+    config = f"output-dir='{tmp_path}' num-server-rounds={ROUNDS}"
+    done = cflower("simulate", EXAMPLES / name, "-c", config)
+    assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.iterdir()
     check(folder, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pytorch", "sklearn"])
-def test_flwr_run_finds_the_groups_without_a_line_of_error(
-    name: str, flwr: dict[str, str], tmp_path: Path
-) -> None:
-    printed, status = run(
-        flwr,
-        "-c",
-        f"output-dir='{tmp_path}' num-server-rounds={ROUNDS}",
-        "--federation-config",
-        "num-supernodes=10 client-resources-num-cpus=1",
-        app=EXAMPLES / name,
-    )
+def test_flwr_run_finds_the_groups_without_a_line_of_error(name, flwr, tmp_path):
+    config = f"output-dir='{tmp_path}' num-server-rounds={ROUNDS}"
+    options = "-c", config, "--federation-config", nodes(10)
+    printed, status = run(flwr, *options, app=EXAMPLES / name)
     assert status["status"] == "finished:completed", printed
     assert not [line for line in printed.splitlines() if "ERROR" in line or "Traceback" in line]
-    for said in (f"[ROUND {ROUNDS}/{ROUNDS}]", "cluster 0, split: ", "cluster 0.1: 5 client(s)"):
-        assert said in printed
+    for text in (f"[ROUND {ROUNDS}/{ROUNDS}]", "cluster 0, split: ", "cluster 0.1: 5 clients"):
+        assert text in printed
     (folder,) = tmp_path.iterdir()
     check(folder, EXPECTED[name])
+
+
+# The folder for Flower's baselines: its run config, its model and its apps.
+
+
+@pytest.fixture
+def baseline(monkeypatch):
+    monkeypatch.syspath_prepend(BASELINE)
+    return tomllib.loads((BASELINE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+
+
+def test_its_config_is_ifcas_federation(baseline):
+    config = RunConfig.read(baseline["config"])
+    clients, held_out = config.min_available_nodes, config.validation_fraction
+    assert config.dataset_size * (1 - held_out) / clients == config.batch_size == 200
+    model = build_model(config.model, (1, 28, 28), 10, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == 784 * 200 + 200 + 200 * 10 + 10
+
+
+def test_its_apps_are_cflowers(baseline):
+    for side, reference in baseline["components"].items():
+        module, _, name = reference.partition(":")
+        theirs = import_module(f"cflower.{'server' if side == 'serverapp' else 'client'}_app")
+        assert getattr(import_module(module), name) is theirs.app
+
+
+def test_its_results_belong_to_its_run_config(baseline, monkeypatch):
+    # README's figures come from this script.
+    monkeypatch.syspath_prepend(EXAMPLES.parent / "scripts")
+    measured = import_module("rotated_mnist").keys_of(Path("/data/mnist"), 120, 200, 15, 0, 1.0)
+    own = RunConfig.read(baseline["config"]).as_keys()
+    differing = {key for key in own if own[key] != measured[key]}
+    assert differing <= {"dataset", "model", "output-dir"}

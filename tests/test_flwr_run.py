@@ -3,54 +3,48 @@
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN
+from tests.command import BIN, PROJECT
+from tests.run_content import summary_of
 
-PROJECT = Path(__file__).parent.parent
 ROUNDS = 10
 
 
-def run(
-    environment: dict[str, str], *arguments: str, app: Path = PROJECT
-) -> tuple[str, dict[str, str]]:
-    """What `flwr run` printed, and how Flower says that the run ended."""
+def run(environment, *arguments, app=PROJECT):
+    """The output of `flwr run`, and the run's status according to Flower."""
+    ways = {"env": environment, "capture_output": True, "text": True}
     command = ["flwr", "run", str(app), "test", "--stream", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    listed = subprocess.run(
-        ["flwr", "ls", "test", "--format", "json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(command, **ways, check=False)
+    listed = subprocess.run(["flwr", "ls", "test", "--format", "json"], **ways, check=True)
     runs = json.loads(listed.stdout)["runs"]
     return done.stdout + done.stderr, max(runs, key=lambda run: run["pending-at"])
 
 
+def nodes(count):
+    return f"num-supernodes={count} client-resources-num-cpus=1"
+
+
+def simulated(config, out, cwd=PROJECT):
+    """The run folder of `cflower simulate` in a process of its own."""
+    command = [BIN / "cflower", "simulate", "-c", config, "--out", str(out)]
+    subprocess.run(command, capture_output=True, check=True, cwd=cwd)
+    (run,) = out.iterdir()
+    return run
+
+
 @pytest.mark.slow
-def test_flwr_run_and_simulate_give_the_same_summary(flwr: dict[str, str], tmp_path: Path) -> None:
+def test_flwr_run_and_simulate_give_the_same_summary(flwr, tmp_path):
     config = f"num-server-rounds={ROUNDS} baselines=true node-timeout=600.0"
-    printed, status = run(
-        flwr,
-        "-c",
-        f"{config} output-dir='{tmp_path / 'flwr'}'",
-        "--federation-config",
-        "num-supernodes=10 client-resources-num-cpus=1",
-    )
+    distributed_config = f"{config} output-dir='{tmp_path / 'flwr'}'"
+    printed, status = run(flwr, "-c", distributed_config, "--federation-config", nodes(10))
     assert status["status"] == "finished:completed", printed
     assert "Adjusted Rand index against the true groups 1.000" in printed
-    simulate = [BIN / "cflower", "simulate", "-c", config, "--out", str(tmp_path / "inline")]
-    subprocess.run(simulate, capture_output=True, check=True)
+    inline = simulated(config, tmp_path / "inline")
     (distributed,) = (tmp_path / "flwr").iterdir()
-    (inline,) = (tmp_path / "inline").iterdir()
-    first, second = (
-        json.loads((path / "summary.json").read_text()) for path in (distributed, inline)
-    )
-    del first["run_id"], second["run_id"]
-    assert first == second
+    first = summary_of(distributed)
+    assert first == summary_of(inline)
     assert first["metrics"]["accuracy"] > first["metrics"]["fl_accuracy"]
     assert set(first["baselines"]) == {"federated", "isolated"}
     assert "each client alone for all rounds: " in printed
@@ -59,12 +53,10 @@ def test_flwr_run_and_simulate_give_the_same_summary(flwr: dict[str, str], tmp_p
 
 
 @pytest.mark.slow
-def test_too_few_supernodes_are_told_in_one_sentence(flwr: dict[str, str], tmp_path: Path) -> None:
+def test_too_few_supernodes_are_reported_in_one_sentence(flwr, tmp_path):
     printed, status = run(flwr, "-c", f"output-dir='{tmp_path / 'runs'}'")
     assert status["status"] == "finished:failed"
-    assert (
-        'has 2 (partition-0, partition-1): add --federation-config "num-supernodes=10"' in printed
-    )
+    assert 'Add --federation-config "num-supernodes=10" to `flwr run`' in printed
     assert "Traceback" not in printed
     assert not (tmp_path / "runs").exists()
 
@@ -90,19 +82,16 @@ OUR_KEYS = (
 
 
 @pytest.mark.slow
-def test_a_module_of_ones_own_lies_beside_the_app(flwr: dict[str, str], tmp_path: Path) -> None:
+def test_a_module_of_ones_own_lies_beside_the_app(flwr, tmp_path):
     app = tmp_path / "app"
     shutil.copytree(PROJECT, app, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache"))
     (app / "ours.py").write_text(OURS)
     output = tmp_path / "flwr"
-    nodes = "num-supernodes=4 client-resources-num-cpus=1"
     config = f"{OUR_KEYS} output-dir='{output}'"
-    printed, status = run(flwr, "-c", config, "--federation-config", nodes, app=app)
+    printed, status = run(flwr, "-c", config, "--federation-config", nodes(4), app=app)
     assert status["status"] == "finished:completed", printed
     (distributed,) = output.iterdir()
-    simulate = [BIN / "cflower", "simulate", "-c", OUR_KEYS, "--out", str(tmp_path / "inline")]
-    subprocess.run(simulate, capture_output=True, check=True, cwd=app)
-    (inline,) = (tmp_path / "inline").iterdir()
-    first, second = (json.loads((p / "summary.json").read_text()) for p in (distributed, inline))
+    inline = simulated(OUR_KEYS, tmp_path / "inline", cwd=app)
+    first, second = summary_of(distributed), summary_of(inline)
     assert first["groups"] == second["groups"] == {f"partition-{n}": str(n % 2) for n in range(4)}
     assert first["clients"] == second["clients"]

@@ -1,11 +1,10 @@
-"""No client ends the run of the others, or leaves a folder that cannot be read."""
+"""No client stops the run of the others, or makes the run folder unreadable."""
 
 import json
 from dataclasses import dataclass, field
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
 from cflower.algorithm.criteria import NeverSplit
@@ -14,22 +13,18 @@ from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, run_view
-from tests.strategy.quadratics import CRITERION, Quadratics, found, initial_arrays
+from tests.messages.conftest import _identity  # noqa: F401
+from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
 GROUPS = (0, 0, 0, 1, 1, 1)
 HOSTILE = "partition-5"
 
 
-@pytest.fixture(autouse=True)
-def _identity():
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-
-
 @dataclass
 class Hostile(Quadratics):
-    """The last client's answers are changed by ``tells``: by the kind of message, in place."""
+    """The last client's replies are changed in place by ``changes``, by the type of message."""
 
-    tells: dict = field(default_factory=dict)
+    changes: dict = field(default_factory=dict)
 
     def app(self):
         app = super().app()
@@ -38,28 +33,28 @@ class Hostile(Quadratics):
             reply = app(message, context)
             kind = message.metadata.message_type
             last = context.node_config["partition-id"] == len(self.groups) - 1
-            if last and kind in self.tells and not reply.has_error():
-                self.tells[kind](reply.content)
+            if last and kind in self.changes and not reply.has_error():
+                self.changes[kind](reply.content)
             return reply
 
         client._registered_funcs = app._registered_funcs
         return client
 
 
-def run(tmp_path, rounds=8, criterion=CRITERION, **tells):
-    """The folder of a run in which the last client tells something else."""
-    clients = Hostile(GROUPS, metrics=lambda client: {"accuracy": 0.5 + 0.01 * client})
+def run(tmp_path, rounds=8, kind=Hostile, **changes):
+    """A run with changed replies of the last client, and its folder."""
+    clients = kind(GROUPS, metrics=lambda client: {"accuracy": 0.5 + 0.01 * client})
     kinds = {"facts": "query.roll_call", "trained": "train.default", "closing": "evaluate.default"}
     # Flower leaves the default action out of a message's type.
-    clients.tells = {kinds[name].removesuffix(".default"): c for name, c in tells.items()}
+    clients.changes = {kinds[name].removesuffix(".default"): c for name, c in changes.items()}
     recorder = Recorder(tmp_path)
-    strategy = ClusteredFL(criterion, metric="loss", observers=[recorder], min_available_nodes=2)
+    strategy = ClusteredFL(CRITERION, metric="loss", observers=[recorder], min_available_nodes=2)
     strategy.start(clients.grid(), initial_arrays(), num_rounds=rounds)
     return strategy, recorder.path
 
 
 def is_readable(folder):
-    """What `cflower show` and `cflower report` do with it; the summary."""
+    """Read the folder as `cflower show` and `cflower report` do; the summary."""
     summary = read_json(folder, "summary.json")
     assert summary["finished"]
     assert as_text(run_view(summary, read_json(folder, "tree.json")))
@@ -68,7 +63,7 @@ def is_readable(folder):
     return summary
 
 
-def told(**facts):
+def reported(**facts):
     def change(content):
         record = content.config_records.get(FACTS) or ConfigRecord()
         content[FACTS] = ConfigRecord({**record, **facts})
@@ -96,23 +91,25 @@ def measured(**metrics):
         {"client-id": "\x1b[2Jsite\nINFO :      all well"},
     ],
 )
-def test_facts_of_the_wrong_kind_refuse_their_client_and_no_other(facts, tmp_path, caplog):
-    strategy, folder = run(tmp_path, facts=told(**facts))
+def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, caplog):
+    strategy, folder = run(tmp_path, facts=reported(**facts))
     summary = is_readable(folder)
-    assert found(strategy) == {frozenset(f"partition-{i}" for i in g) for g in ((0, 1, 2), (3, 4))}
+    assert clusters_of(strategy) == {
+        frozenset(f"partition-{i}" for i in g) for g in ((0, 1, 2), (3, 4))
+    }
     assert len(summary["clients"]) == 5
     (problem,) = [r for r in caplog.records if "cannot take part" in r.getMessage()]
     assert next(iter(facts)) in problem.getMessage() and problem.getMessage().isprintable()
 
 
 @pytest.mark.parametrize("group", [[1, 2], b"x", 0.5])
-def test_a_group_of_the_wrong_kind_is_set_aside(group, tmp_path, caplog):
-    _, folder = run(tmp_path, closing=told(group=group))
+def test_an_invalid_group_is_ignored(group, tmp_path, caplog):
+    _, folder = run(tmp_path, closing=reported(group=group))
     assert HOSTILE not in is_readable(folder)["groups"]
-    assert f"What client {HOSTILE} tells is set aside: group is" in caplog.text
+    assert HOSTILE in caplog.text and "group is" in caplog.text
 
 
-def test_one_client_alone_does_not_make_up_a_rand_index(tmp_path):
+def test_one_client_alone_does_not_give_a_rand_index(tmp_path):
     class Plain(Hostile):
         def _evaluate(self, message, context):
             reply = super()._evaluate(message, context)
@@ -120,11 +117,8 @@ def test_one_client_alone_does_not_make_up_a_rand_index(tmp_path):
                 del reply.content[FACTS]
             return reply
 
-    recorder = Recorder(tmp_path)
-    ClusteredFL(CRITERION, observers=[recorder], metric="loss").start(
-        Plain(GROUPS).grid(), initial_arrays(), num_rounds=2
-    )
-    summary = is_readable(recorder.path)
+    _, folder = run(tmp_path, rounds=2, kind=Plain)
+    summary = is_readable(folder)
     assert summary["groups"] is None and summary["adjusted_rand_index"] is None
 
 
@@ -139,7 +133,7 @@ def test_one_client_alone_does_not_make_up_a_rand_index(tmp_path):
     ],
 )
 @pytest.mark.parametrize("when", ["trained", "closing"])
-def test_metrics_of_the_wrong_kind_leave_a_folder_that_can_be_read(metrics, when, tmp_path):
+def test_invalid_metrics_leave_a_readable_folder(metrics, when, tmp_path):
     strategy, folder = run(tmp_path, **{when: measured(**metrics)})
     summary = is_readable(folder)
     assert summary["clients"][HOSTILE]["cluster"] == strategy.cluster_of(HOSTILE)
@@ -154,7 +148,7 @@ def test_hundred_thousand_metrics_are_refused(tmp_path):
     assert sum(path.stat().st_size for path in folder.rglob("*.json*")) < 100_000
 
 
-def test_texts_in_replies_reach_log_and_folder_bounded_and_stripped(tmp_path, caplog):
+def test_texts_in_replies_are_short_and_printable_in_log_and_folder(tmp_path, caplog):
     def spoil(content):
         arrays = content.array_records["arrays"]
         arrays["\x1b]0;x\x07\n" + "n" * 10**6] = next(iter(arrays.values()))
@@ -168,8 +162,8 @@ def test_texts_in_replies_reach_log_and_folder_bounded_and_stripped(tmp_path, ca
 
 
 @pytest.mark.parametrize("value", [-1e9, 1e308, 1.5, -0.1, 0.0])
-def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
-    lies = measured(accuracy=value, **{"num-examples": 10**12})
+def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
+    false = measured(accuracy=value, **{"num-examples": 10**12})
 
     class Honest(Hostile):
         """All measure 0.9."""
@@ -179,7 +173,7 @@ def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
             reply.content["metrics"]["accuracy"] = 0.9
             return reply
 
-    clients = Honest((0,) * 10, tells={"evaluate": lies})
+    clients = Honest((0,) * 10, changes={"evaluate": false})
     recorder = Recorder(tmp_path)
     ClusteredFL(NeverSplit(), observers=[recorder]).start(
         clients.grid(), initial_arrays(), num_rounds=2
@@ -188,5 +182,5 @@ def test_no_client_makes_up_the_mean_of_all(value, tmp_path, caplog):
     assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.0901)
     plausible = 0 <= value <= 1
     assert ("accuracy" in summary["clients"]["partition-9"]) is plausible
-    assert "count for at most 3 usual clients" in caplog.text
-    assert ("What client partition-9 measured cannot be" in caplog.text) is not plausible
+    assert "numbers of examples are far above the median" in caplog.text
+    assert ("partition-9 reports implausible" in caplog.text) is not plausible

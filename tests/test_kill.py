@@ -5,15 +5,13 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from cflower.seeding import generator
-from tests.command import cflower
+from tests.command import cflower, output_of, simulated, started_simulation
+from tests.run_content import content_of
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "3"))
 CONFIG = (
@@ -25,38 +23,27 @@ CONFIG = (
 pytestmark = pytest.mark.slow
 
 
-def files(run: Path) -> dict[str, object]:
-    """What a run leaves behind, its id apart."""
-    paths = sorted([*run.glob("*/0*.safetensors"), run / "tree.json"])
-    content: dict[str, object] = {str(p.relative_to(run)): p.read_bytes() for p in paths}
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["run_id"]
-    return content | {"summary": summary}
+def files(run):
+    """The content of a run folder, with its checkpoints."""
+    return content_of(run, ("*/0*.safetensors",))
 
 
-def rounds(run: Path) -> int:
+def rounds(run):
     """Rounds that are written down."""
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
-    told = [json.loads(line)["round"] for line in lines if line.endswith("\n")]
-    last = max(told, default=0)
-    assert sorted(set(told)) == list(range(1, last + 1))
+    numbers = [json.loads(line)["round"] for line in lines if line.endswith("\n")]
+    last = max(numbers, default=0)
+    assert sorted(set(numbers)) == list(range(1, last + 1))
     return last
 
 
-def simulate(out: Path, config: str = CONFIG) -> str:
-    done = cflower("simulate", "-c", config, "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def simulate(out, config=CONFIG):
+    return output_of("simulate", "-c", config, "--out", out)
 
 
-def kill_while_running(out: Path, moment: float) -> Path | None:
+def kill_while_running(out, moment):
     """Start a run of its own process, kill it at this share of its rounds; its folder."""
-    command = [sys.executable, "-c", "from cflower.cli import main; main()"]
-    process = subprocess.Popen(
-        [*command, "simulate", "-c", CONFIG, "--out", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = started_simulation(out, CONFIG)
     whole, share = divmod(moment * 10, 1)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -68,61 +55,50 @@ def kill_while_running(out: Path, moment: float) -> Path | None:
         time.sleep(0.001)
     time.sleep(0.15 * share)  # somewhere in the round, or in the writing of its files
     process.kill()
-    process.wait()
-    found = list(out.glob("*"))
-    return found[0] if found else None
+    process.communicate()
+    return next(out.glob("*"), None)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def whole(tmp_path_factory):
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    simulate(out)
-    (run,) = out.iterdir()
-    assert len(files(run)["summary"]["splits"]) >= 1  # type: ignore[index]
-    return files(run)
+    content = files(simulated(out, CONFIG))
+    assert len(content["summary"]["splits"]) >= 1
+    return content
 
 
 @pytest.mark.parametrize("kill", range(KILLS))
-def test_a_killed_run_is_resumed_as_if_never_interrupted(
-    kill: int, whole: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_killed_run_is_resumed_as_if_never_interrupted(kill, whole, tmp_path):
     moment = generator(0, "kill", kill).uniform()
     run = kill_while_running(tmp_path, moment)
     assert run is not None
     written = rounds(run) if (run / "rounds.jsonl").exists() else 0
     started = bool(list(run.glob("checkpoints/*.sha256")))
     print(f"kill {kill} at {moment:.3f} of the run, {written} round(s) written")
-    told = simulate(tmp_path, f"{CONFIG} resume='{run}'")
-    assert ("Going on after round" if started else "before its first checkpoint") in told
+    printed = simulate(tmp_path, f"{CONFIG} resume='{run}'")
+    assert ("Going on after round" if started else "before its first checkpoint") in printed
     assert files(run) == whole
     assert rounds(run) == 10
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
-    whole: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_anew_in_its_folder(whole, tmp_path):
     run = kill_while_running(tmp_path, moment=0.0)
     assert run is not None
-    told = simulate(tmp_path, f"{CONFIG} resume='{run}'")
-    assert "before its first checkpoint" in told
-    assert files(run) == whole
+    assert "before its first checkpoint" in simulate(tmp_path, f"{CONFIG} resume='{run}'")
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
+    assert files(run) == whole
 
 
 @pytest.fixture
-def interrupted(tmp_path: Path) -> Path:
+def interrupted(tmp_path):
     """A run that ended after its fifth round of ten."""
-    simulate(tmp_path, CONFIG.replace("rounds=10", "rounds=5"))
-    (run,) = tmp_path.iterdir()
-    return run
+    return simulated(tmp_path, CONFIG.replace("rounds=10", "rounds=5"))
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
-    damage: str, interrupted: Path, whole: dict[str, object]
-) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, interrupted, whole):
     older, newest = (
         path.with_suffix(".safetensors")
         for path in sorted(interrupted.glob("checkpoints/*.sha256"))
@@ -133,23 +109,22 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
         newest.unlink()
     else:
         newest.write_bytes(content if damage == "flipped" else content[:-9])
-    told = simulate(interrupted.parent, f"{CONFIG} resume='{interrupted}'")
-    assert newest.name in told
-    assert "using the one before it" in told
+    printed = simulate(interrupted.parent, f"{CONFIG} resume='{interrupted}'")
+    assert newest.name in printed
+    assert "using the one before it" in printed
     assert older.name == "000004.safetensors"
-    assert "Going on after round 4." in told
+    assert "Going on after round 4." in printed
     assert files(interrupted) == whole
 
 
-def test_with_no_whole_checkpoint_the_run_must_start_anew(interrupted: Path) -> None:
+def test_with_no_whole_checkpoint_the_run_must_start_anew(interrupted):
     for path in interrupted.glob("checkpoints/*.safetensors"):
         path.write_bytes(b"x")
     done = cflower("simulate", "-c", f"{CONFIG} resume='{interrupted}'")
-    assert done.returncode == 1
-    assert "There is no whole checkpoint" in done.stderr
+    assert (done.returncode, "There is no whole checkpoint" in done.stderr) == (1, True)
 
 
-def test_another_config_is_refused_with_the_difference(interrupted: Path) -> None:
+def test_another_config_is_refused_with_the_difference(interrupted):
     before = files(interrupted)
     other = CONFIG.replace("local-epochs=1", "local-epochs=2 seed=7")
     out = str(interrupted.parent)

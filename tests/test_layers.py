@@ -1,13 +1,12 @@
 """Imports point one way: a room imports only rooms below it, and no modules import each other."""
 
 import ast
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "cflower"
+from tests.command import PROJECT, in_new_process
+
+PACKAGE = PROJECT / "cflower"
 
 BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
@@ -43,7 +42,7 @@ OUTSIDE = {
 """The packages that each room must not import."""
 
 
-def imports_of(source: str) -> set[str]:
+def imports_of(source):
     """The dotted names a module imports, inside functions too."""
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -55,11 +54,11 @@ def imports_of(source: str) -> set[str]:
     return names
 
 
-def rooms_in(names: set[str]) -> set[str]:
+def rooms_in(names):
     return {name.split(".")[1] for name in names if name.startswith("cflower.")}
 
 
-def modules(room: str) -> list[Path]:
+def modules(room):
     single = PACKAGE / f"{room}.py"
     found = [single] if single.is_file() else sorted((PACKAGE / room).rglob("*.py"))
     assert found, f"no room {room}"
@@ -110,8 +109,6 @@ def test_every_import_is_seen():
 )
 def test_importing_a_layer_leaves_the_others_out(modules, absent):
     code = f"import sys, {modules}; print(*sys.modules)"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
-    imported = set(done.stdout.split())
+    imported = set(in_new_process(code).split())
     assert set(modules.split(", ")) <= imported
     assert imported & absent == set()

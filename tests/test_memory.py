@@ -12,26 +12,26 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "bench.py"
 pytestmark = pytest.mark.slow
 
 
-def measure(*arguments: str) -> dict[str, float]:
-    """What the script measures, in a process of its own: a peak is of a process's whole life."""
+def measure(*arguments):
+    """The script's figures, from a process of its own: a peak counts for its whole life."""
     command = [sys.executable, str(SCRIPT), "--alone", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_a_thousand_large_replies_take_less_than_a_gigabyte() -> None:
+def test_a_thousand_large_replies_take_less_than_a_gigabyte():
     assert measure("round", "stream", "1000", "1100000")["mb"] < 1000
 
 
-def test_ten_thousand_members_are_judged_in_seconds_and_groups_of_a_hundredth_found() -> None:
+def test_ten_thousand_members_are_clustered_in_seconds_down_to_groups_of_a_hundredth():
     found = measure("decision", "auto", "10000", "1024")
     assert found["groups"] == 8
     assert found["gb"] < 0.5
     assert found["seconds"] < 10
 
 
-def test_algorithm_1_splits_ten_thousand_members_without_their_matrix() -> None:
+def test_algorithm_1_splits_ten_thousand_members_without_their_matrix():
     found = measure("decision", "norms", "10000", "1024")
     assert found["parts"] == 2
     assert found["gb"] < 0.5

@@ -1,20 +1,18 @@
 """A model and a data set of the user's own, named in the run config."""
 
-import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import train
-from tests.command import cflower
+from cflower.runs.run_files import read_json
+from tests.command import cflower, output_of, simulated
 
 MODELS = """
 from math import prod
@@ -97,7 +95,7 @@ def broken():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """A folder of one's own to work in, with two modules."""
     (tmp_path / "our_models.py").write_text(MODELS)
     (tmp_path / "our_data.py").write_text(DATA)
@@ -108,25 +106,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def test_a_run_with_both_from_the_current_folder(folder: Path) -> None:
+def test_a_run_with_both_from_the_current_folder(folder):
     keys = (
         "dataset='our_data:columns' model='our_models:net' shift='none' group-column='country' "
         "partitioner='natural-id' natural-id-column='garden' num-server-rounds=2 "
         "learning-rate=0.05 min-available-nodes=6"
     )
-    done = cflower("simulate", "-c", keys, "--out", folder / "runs")
-    assert done.returncode == 0, done.stderr
-    (run,) = (folder / "runs").iterdir()
-    summary = json.loads((run / "summary.json").read_text())
+    run = simulated(folder / "runs", keys)
+    summary = read_json(run, "summary.json")
     assert set(summary["groups"].values()) == {"0", "1"}
-    assert "Adjusted Rand index" in done.stdout
-    exported = cflower("export", run.name, "--cluster", "0", "--runs", folder / "runs")
-    assert exported.returncode == 0, exported.stderr
+    assert summary["adjusted_rand_index"] is not None
+    output_of("export", run.name, "--cluster", "0", "--runs", folder / "runs")
 
 
 @pytest.mark.parametrize("made", ["arrays", "columns", "frame", "dataset", "parts"])
-def test_every_kind_of_data_gives_the_same_examples(folder: Path, made: str) -> None:
-    def client(place: int, name: str) -> ClientData:
+def test_every_kind_of_data_gives_the_same_examples(folder, made):
+    def client(place, name):
         settings = DataSettings(shift="none", dataset=f"our_data:{name}", partitioner="dirichlet")
         exclude = {} if name == "arrays" else {"natural_id_column": "garden"}
         inputs = {"frame": "a,b,c,d", "dataset": "a,b,c,d", "parts": "a,b,c,d"}.get(name, "")
@@ -140,25 +135,23 @@ def test_every_kind_of_data_gives_the_same_examples(folder: Path, made: str) -> 
         np.testing.assert_array_equal(ours.train.labels, theirs.train.labels)
 
 
-def test_an_index_of_pandas_is_no_input(folder: Path) -> None:
-    settings = DataSettings(
-        shift="none", dataset="our_data:frame", input_columns="", natural_id_column="garden"
-    )
-    data = load_client_data(settings, 0, 2)
+def test_an_index_of_pandas_is_no_input(folder):
+    keys = {"dataset": "our_data:frame", "input_columns": "", "natural_id_column": "garden"}
+    data = load_client_data(DataSettings(shift="none", **keys), 0, 2)
     assert data.train.input_shape == (5,)  # a, b, c, d and country
 
 
 @pytest.mark.parametrize("shift", ["label-swap", "label-permutation", "label-noise"])
-def test_shifts_and_partitioners_work_as_on_any_data(folder: Path, shift: str) -> None:
+def test_shifts_and_partitioners_work_as_on_any_data(folder, shift):
     for partitioner in ("iid", "shards", "dirichlet"):
         settings = DataSettings(dataset="our_data:arrays", shift=shift, partitioner=partitioner)
         assert [load_client_data(settings, n, 4).group for n in range(4)] == [0, 0, 1, 1]
 
 
-def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder: Path) -> None:
+def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder):
     data = load_client_data(DataSettings(shift="none", dataset="our_data:arrays"), 0, 2)
 
-    def trained(seed: int) -> dict[str, bytes]:
+    def trained(seed):
         model = build_model("our_models:net", (4,), 3, seed=5)
         # Dropout draws from PyTorch's own generator, unused layers get no gradient.
         train(model, data.train, TrainingSettings(), server_round=1, seed=seed)
@@ -190,9 +183,7 @@ def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder: Path) -> 
         ("dataset='our_data:frame' shift='none' label-column='kind'", "no column of dataset = "),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(
-    folder: Path, keys: str, says: str
-) -> None:
+def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(folder, keys, says):
     keys += " min-available-nodes=2 num-server-rounds=1"
     done = cflower("simulate", "-c", keys, "--out", folder / "runs")
     assert done.returncode == 1
@@ -202,7 +193,7 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(
     assert not list(folder.glob("runs/*"))
 
 
-def test_a_file_here_hides_nothing_that_is_installed(folder: Path) -> None:
+def test_a_file_here_hides_nothing_that_is_installed(folder):
     (folder / "torch.py").write_text("raise RuntimeError('not this one')")
     assert build_model("our_models:net", (4,), 3, seed=0)
     with pytest.raises(CFlowerError, match=r"does not exist in .*torch"):

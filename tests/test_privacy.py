@@ -2,8 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
+from cflower.learning.models import build_model
 from cflower.privacy.permutation import permuted, turn_back
 from cflower.privacy.permutation_mod import ask_first_model
 from cflower.server_app import initial_model
@@ -31,7 +30,7 @@ KEYS = {
 }
 
 
-def run(folder: Path, **keys: object) -> Path:
+def run(folder, **keys):
     """The run folder of one run in this process."""
     config = RunConfig.read({**KEYS, "output-dir": str(folder), **keys}).as_keys()
     server = partial(server_app.run, say=lambda text: None)
@@ -41,21 +40,21 @@ def run(folder: Path, **keys: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A plain run and a private one, which begin with the same model."""
+def runs(tmp_path_factory):
+    """A plain run and a private one with the same initial model."""
     folder = tmp_path_factory.mktemp("privacy")
     (folder / "seed").write_bytes(SEED)
     with pytest.MonkeyPatch.context() as patch:
-        begun: list[ArrayRecord] = []
+        first: list[ArrayRecord] = []
 
-        def noted(*args: object) -> ArrayRecord:
-            begun.append(ask_first_model(*args))
-            return begun[0]
+        def noted(*args):
+            first.append(ask_first_model(*args))
+            return first[0]
 
-        def the_same(*args: Any) -> ArrayRecord:
-            if not begun:  # of the private run, for its shape
+        def the_same(*args):
+            if not first:  # the private run needs the model's shape
                 return initial_model(*args)
-            arrays = {key: array.numpy() for key, array in begun[0].items()}
+            arrays = {key: array.numpy() for key, array in first[0].items()}
             return ArrayRecord({k: Array(a) for k, a in turn_back(arrays, SEED).items()})
 
         patch.setattr(server_app, "ask_first_model", noted)
@@ -66,20 +65,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_clusters_and_split_rounds_are_those_without_permutation(runs: tuple[Path, Path]) -> None:
+def test_clusters_and_split_rounds_are_those_without_permutation(runs):
     plain, private = (json.loads((path / "summary.json").read_text()) for path in runs)
     assert len(plain["clusters"]) > 1
     assert private["clusters"] == plain["clusters"]
-    assert [(s["round"], s["cluster"]) for s in private["splits"]] == [
-        (s["round"], s["cluster"]) for s in plain["splits"]
-    ]
+    splits = ([(s["round"], s["cluster"]) for s in run["splits"]] for run in (plain, private))
+    assert next(splits) == next(splits)
     for name, client in plain["clients"].items():
         for key in ("leaf_accuracy", "fl_accuracy", "best_accuracy", "ensemble_accuracy"):
             assert private["clients"][name][key] == client[key]
 
 
 @pytest.mark.slow
-def test_models_are_equal_after_turning_back_and_differ_before(runs: tuple[Path, Path]) -> None:
+def test_models_are_equal_after_turning_back_and_differ_before(runs):
     plain, private = runs
     for path in sorted((plain / "models").iterdir()):
         true, stored = load_file(path), load_file(private / "models" / path.name)
@@ -95,10 +93,10 @@ def test_models_are_equal_after_turning_back_and_differ_before(runs: tuple[Path,
 
 
 @pytest.mark.slow
-def test_edges_and_checkpoints_hold_permuted_vectors_only(runs: tuple[Path, Path]) -> None:
+def test_edges_and_checkpoints_hold_permuted_vectors_only(runs):
     plain, private = runs
     model = load_file(plain / "models" / "0.safetensors")
-    keys = list(json_keys(plain))
+    keys = list(build_model("cnn", (1, 8, 8), 10, 0).state_dict())  # in the order of its vector
     for path in sorted((plain / "edges").iterdir()):
         true, stored = load_file(path), load_file(private / "edges" / path.name)
         for client, update in true.items():
@@ -113,9 +111,7 @@ def test_edges_and_checkpoints_hold_permuted_vectors_only(runs: tuple[Path, Path
 
 
 @pytest.mark.slow
-def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_client_gets_its_true_model_and_a_newcomer_its_cluster(runs, tmp_path):
     plain, private = runs
     seed_file, other = str(private.parents[1] / "seed"), tmp_path / "other"
     other.write_bytes(b"fedcba9876543210")
@@ -130,13 +126,11 @@ def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
     for one, two in zip(*(way.levels[:-1] for way in ways), strict=True):
         assert one.step is not None
         assert two.step is not None
-        assert two.step.fork.similarities == pytest.approx(one.step.fork.similarities, abs=1e-5)
-    seen = [
-        assign_unlabelled(plain, newcomer),
-        assign_unlabelled(private, newcomer, seed_file=seed_file),
-    ]
+        assert two.step.similarities == pytest.approx(one.step.similarities, abs=1e-5)
+    seen = [assign_unlabelled(plain, newcomer)]
+    seen.append(assign_unlabelled(private, newcomer, seed_file=seed_file))
     assert seen[0].in_question == seen[1].in_question
-    for one, two in zip(*(found.candidates for found in seen), strict=True):
+    for one, two in zip(*(result.candidates for result in seen), strict=True):
         assert two.usual == pytest.approx(one.usual, abs=1e-5)
     with pytest.raises(ConfigError, match="are permuted: give --seed-file"):
         export(private, client="partition-0", output=tmp_path / "none")
@@ -147,30 +141,22 @@ def test_a_client_gets_its_true_model_back_and_a_newcomer_its_way(
     assert not (tmp_path / "none").exists()
 
 
-def json_keys(path: Path) -> list[str]:
-    """The model's keys in the order of its vector."""
-    from cflower.learning.models import build_model
-
-    config = json.loads((path / "config.json").read_text())["config"]
-    return list(build_model(config["model"], (1, 8, 8), 10, 0).state_dict())
-
-
 @pytest.mark.slow
-def test_a_run_is_not_resumed_with_another_seed(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_with_another_seed(runs, tmp_path):
     (tmp_path / "seed").write_bytes(b"fedcba9876543210")
     keys = {"privacy": "permutation", "seed-file": str(tmp_path / "seed"), "num-server-rounds": 9}
     with pytest.raises(RunFolderError, match="permuted with another seed"):
         run(runs[1].parent, resume=str(runs[1]), **keys)
 
 
-def test_layers_mean_nothing_when_permuted_and_a_seed_file_nothing_otherwise() -> None:
-    with pytest.raises(ConfigError, match="cannot tell one layer from another"):
+def test_layers_of_permuted_weights_and_a_useless_seed_file_are_refused():
+    with pytest.raises(ConfigError, match="cannot distinguish layers"):
         RunConfig(privacy="permutation", similarity_layers="conv*")
     with pytest.raises(ConfigError, match="has no effect with privacy='none'"):
         RunConfig(seed_file="/its/seed")
 
 
-def test_a_private_run_without_a_seed_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_private_run_without_a_seed_is_refused(tmp_path):
     with pytest.raises(FederationError, match="needs a secret that all clients share"):
         run(tmp_path / "runs", privacy="permutation")
     assert not (tmp_path / "runs").exists()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", cflower.__all__)
-def test_every_public_name_says_what_it_takes_and_returns(name: str) -> None:
+def test_every_public_name_documents_its_parameters_and_result(name):
     thing = getattr(cflower, name)
     text = inspect.getdoc(thing) or ""
     assert text, f"{name} has no docstring"
@@ -26,16 +26,16 @@ def test_every_public_name_says_what_it_takes_and_returns(name: str) -> None:
         assert "\nReturns\n-------\n" in text, f"the docstring of {name} has no Returns"
 
 
-def test_the_api_page_lists_exactly_the_public_names() -> None:
+def test_the_api_page_lists_exactly_the_public_names():
     listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.M)
     assert sorted(listed) == sorted(cflower.__all__)
 
 
-def test_type_checkers_see_the_annotations() -> None:
+def test_type_checkers_see_the_annotations():
     assert files("cflower").joinpath("py.typed").is_file()
 
 
-def test_the_newest_release_of_the_changelog_is_the_version() -> None:
+def test_the_newest_release_of_the_changelog_is_the_version():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     releases = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert releases[0] == version

@@ -1,4 +1,4 @@
-"""Why a cluster is split, or is not: eqs. 32, 33 and 39, answered with figures and a sentence."""
+"""Split criteria: eqs. 32, 33 and 39, each decision with its figures and a sentence."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,20 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import (
-    Bipartition,
-    Linkage,
-    bipartition,
-    certified_bipartition,
-    largest_safe_gamma,
-)
-from cflower.algorithm.similarity import LARGE, Matrix, Points, cosine_similarity
+from cflower.algorithm.bipartition import Bipartition, Linkage, bipartition, largest_safe_gamma
+from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.ordering import counted
+from cflower.seeding import generator
 
 Memory = dict[str, Any]
-"""What a criterion remembers of one cluster between rounds: arrays and plain numbers."""
+"""A criterion's memory of one cluster between rounds: arrays, plain numbers and tuples."""
+
+LARGE = 2_000
+"""More members than this are split by a random sample of so many (docs/performance.md)."""
 
 
 class Outcome(StrEnum):
-    """What became of a cluster in a round."""
+    """The result of a decision about a cluster."""
 
     SPLIT = "split"
     MOVING = "still moving"
@@ -42,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the server knows of one cluster when it decides.
+    """The members of one cluster and their updates, from which a criterion decides.
 
     Only members with a fresh update count: one computed since the cluster was born, from a
     model that has since moved by no more than the update's own length.
@@ -50,7 +49,8 @@ class Evidence:
 
     cluster: str
     server_round: int
-    num_members: int
+    members: tuple[str, ...]
+    """All members that take part in the decision, in natural order."""
     clients: tuple[str, ...]
     """The m members with a fresh update, in natural order."""
     vectors: tuple[NDArray[np.floating], ...]
@@ -62,11 +62,19 @@ class Evidence:
     mean_norm: float
     """‖Σ w_i Δ_i‖, left side of eq. 32."""
     rounds: NDArray[np.integer] | None = None
-    """The round each update came in, shape (m,); None: all in this one."""
+    """The round of each update, shape (m,); by default this one."""
+    outputs: tuple[NDArray[np.floating], ...] = ()
+    """Their updates of the output layer, shape (C, h + 1) each, a row for each class: weights, then
+    bias; empty if the model has no such layer."""
 
     @property
-    def heard_now(self) -> NDArray[np.bool_]:
-        """Which clients were heard from in this very round, shape (m,)."""
+    def num_members(self) -> int:
+        """Number of members, with or without a fresh update."""
+        return len(self.members)
+
+    @property
+    def arrived_now(self) -> NDArray[np.bool_]:
+        """Mask of the clients with an update from this very round, shape (m,)."""
         if self.rounds is None:
             return np.ones(len(self.clients), dtype=bool)
         return np.asarray(self.rounds == self.server_round, dtype=bool)
@@ -77,15 +85,14 @@ class Evidence:
         return float(self.norms.max(initial=0.0))
 
     @cached_property
-    def similarity(self) -> Matrix:
-        """Cosine matrix of the clients' updates, shape (m, m), computed when first asked for."""
-        return cosine_similarity(np.stack(self.vectors))
+    def compared(self) -> NDArray[np.intp]:
+        """Positions of the clients in ``similarity``: all, or a random `LARGE` of more."""
+        return sampled(np.arange(len(self.clients)), self.cluster)
 
-    @property
-    def points(self) -> Points:
-        """The updates as vectors whose inner products are the cosines, for a large cluster."""
-        rows = np.stack(self.vectors)
-        return Points.of(rows, np.arange(len(rows)), np.zeros(rows.shape[1])).cosines()
+    @cached_property
+    def similarity(self) -> Matrix:
+        """Cosine matrix of the compared clients' updates, computed when first asked for."""
+        return cosine_similarity(np.stack([self.vectors[i] for i in self.compared]))
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Decision:
     mean_norm: float
     max_norm: float
     alpha_cross: float | None = None
-    """Of the sides considered, when a similarity matrix was computed."""
+    """Eq. 17 for the sides considered, when a similarity matrix was computed."""
     sides: tuple[tuple[str, ...], ...] = ()
     """The members of each child, when split."""
     children: tuple[str, ...] = ()
@@ -109,56 +116,64 @@ class Decision:
     """Order of ``similarity``."""
     similarity: Matrix | None = field(default=None, repr=False, compare=False)
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What else the criterion went by, under its own names; ``eps1`` and ``eps2`` where it set
+    """The criterion's other figures, under its own names; ``eps1`` and ``eps2`` where it set
     these itself."""
 
 
 class Criterion(Protocol):
-    """Decides, from the evidence of one cluster and what it remembers of it, what to do."""
+    """Decides in every round whether to split a cluster; only the two methods are required.
+
+    Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
+
+    - ``trial_rounds`` (int, default 0): rounds for which a split is on trial; 0: splits are final;
+    - ``moving`` (bool, default False): whether clients with changed data may move to another leaf;
+    - ``inner_interval`` (int, default 0): inner models are trained in every so many-th round.
+    """
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """The verdict, and the memory to hand in next round; the one given is not changed."""
+        """Return the decision and the memory for the next round, without changing ``memory``.
+
+        Members on no side of a split are placed by Algorithm 4 with their next update.
+        """
 
     def inherit(self, memory: Memory) -> Memory:
-        """The memory that the children of a split cluster start with."""
+        """Return the memory that the children of a split cluster start with."""
+
+
+def sampled(members: NDArray[np.intp], cluster: str) -> NDArray[np.intp]:
+    """At most `LARGE` of some members, ascending; nearly the same sample in every round.
+
+    >>> len(sampled(np.arange(5000), "0")), sampled(np.array([3, 7]), "0")
+    (2000, array([3, 7]))
+    """
+    if len(members) <= LARGE:
+        return members
+    # Every position has its own random number, so members that come or go replace few others.
+    order = generator(0, "sample", cluster).random(members.max() + 1)[members].argsort()
+    return np.sort(members[order[:LARGE]])
 
 
 def early_verdict(
-    evidence: Evidence,
-    share: float,
-    least: int,
-    heard: int | None = None,
-    how: str = "heard from since the model last moved far",
+    evidence: Evidence, share: float, least: int, ready: int, what: str
 ) -> Decision | None:
-    """The verdicts that need no figures: too few members, or too few of them heard from.
+    """Refuse a cluster with too few members, or with too few that are ready for a decision.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    share : float
-        Share of the members that must have been heard from.
-    least : int
-        Members that a split needs.
-    heard : int, optional
-        Members that count as heard from; those of the evidence if not given.
-    how : str
-        What they had to do to count, for the sentence.
+    A split needs at least ``least`` members, and a ``share`` of all members must be ready; ``what``
+    makes them ready, such as "a fresh update".
     """
-    members = evidence.num_members
-    heard = len(evidence.clients) if heard is None else heard
-    if members < least:
-        reason = f"{members} member(s), and a split needs at least {least}"
+    if evidence.num_members < least:
+        reason = f"{counted(evidence.num_members, 'member')}, {least} needed for a split"
         return verdict(evidence, Outcome.TOO_SMALL, reason)
-    # 0.14 * 150 is 21.000000000000004: the share asked for must not lose a client to rounding.
-    needed = max(least, ceil(share * members - 1e-9))
-    if heard < needed:
-        reason = f"{heard} of {members} members {how}, and a decision needs {needed}"
+    # 0.14 * 150 is 21.000000000000004: the required share must not lose a client to rounding.
+    needed = max(least, ceil(share * evidence.num_members - 1e-9))
+    if ready < needed:
+        reason = f"{counted(ready, 'member')} with {what}, {needed} needed"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
     return None
 
 
 def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -> Decision:
-    """A decision on this evidence; ``figures`` are the further fields of `Decision`."""
+    """Make a decision on this evidence; ``figures`` are the further fields of `Decision`."""
     return Decision(
         evidence.cluster,
         evidence.server_round,
@@ -177,28 +192,28 @@ class NeverSplit:
     name: ClassVar[str] = "never"
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """Never a split."""
+        """Refuse every split."""
         reason = "this method does not split clusters"
         return verdict(evidence, Outcome.NEVER, reason), memory
 
     def inherit(self, memory: Memory) -> Memory:
-        """Nothing."""
+        """Return an empty memory."""
         return {}
 
 
 class NormVerdict(NamedTuple):
-    """What `NormCriterion` says of one cluster in one round."""
+    """A verdict of `NormCriterion`."""
 
     outcome: Outcome | None
-    """None where the norms allow a split but the similarities are not known."""
+    """Unknown (None) where the norms allow a split but no similarities were recorded."""
     reason: str
     parts: Bipartition | None = None
-    """Of the similarities, where they were looked at."""
+    """The bipartition, where it was computed."""
 
 
 @dataclass(frozen=True)
 class NormCriterion:
-    """The paper's criterion: split a stationary cluster whose clients are not (Algorithm 5).
+    """The paper's criterion: split a stationary cluster of clients that are not (Algorithm 5).
 
     Parameters
     ----------
@@ -215,12 +230,13 @@ class NormCriterion:
         Smallest side of a split.
     heard_share : float in (0, 1]
         Share of the members that must have a fresh update (see `Evidence`). Members without
-        one are placed by Algorithm 4 when they are next heard from.
+        one are placed by Algorithm 4 with their next update.
 
     Notes
     -----
-    Norms scale with learning rate, local epochs, data and model size: thresholds found for
-    one setting mean nothing in another. The defaults were found for the digits.
+    Norms scale with learning rate, local epochs, data and model size: thresholds chosen for one
+    setting mean nothing in another. The defaults were chosen for the digits. A cluster with more
+    than 2,000 fresh updates is split by a random sample of 2,000.
     """
 
     name: ClassVar[str] = "norms"
@@ -233,11 +249,34 @@ class NormCriterion:
     heard_share: float = 0.8
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """Eqs. 32, 33, then Algorithm 1, then eq. 39; remembers nothing."""
-        return self._decide(evidence), memory
+        """Apply eqs. 32 and 33, then Algorithm 1, then eq. 39; remembers nothing."""
+        least, ready = max(2, 2 * self.min_cluster_size), len(evidence.clients)
+        if early := early_verdict(evidence, self.heard_share, least, ready, "a fresh update"):
+            return early, memory
+        outcome, reason, parts = self.judge(
+            evidence.mean_norm,
+            evidence.max_norm,
+            evidence.num_members,
+            lambda: bipartition(evidence.similarity, self.linkage),
+        )
+        assert outcome is not None  # the similarities are known
+        if parts is None:
+            return verdict(evidence, outcome, reason), memory
+        clients = tuple(evidence.clients[i] for i in evidence.compared)
+        sides = tuple(tuple(clients[i] for i in side) for side in (parts.first, parts.second))
+        decision = verdict(
+            evidence,
+            outcome,
+            reason,
+            alpha_cross=parts.alpha_cross,
+            clients=clients,
+            similarity=evidence.similarity,
+            sides=sides if outcome is Outcome.SPLIT else (),
+        )
+        return decision, memory
 
     def inherit(self, memory: Memory) -> Memory:
-        """Nothing."""
+        """Return an empty memory."""
         return {}
 
     def judge(
@@ -247,20 +286,14 @@ class NormCriterion:
         num_members: int,
         sides: Callable[[], Bipartition | None],
     ) -> NormVerdict:
-        """Eqs. 32, 33 and 39 for one cluster in one round, when it decides and in hindsight.
+        """Apply eqs. 32, 33 and 39, in a run or to its record.
 
-        Parameters
-        ----------
-        mean_norm, max_norm : float
-            Left sides of eqs. 32 and 33.
-        num_members : int
-        sides : callable
-            The bipartition of the members' updates, or None if it is not known; called only where
-            the norms allow a split.
+        ``mean_norm`` and ``max_norm`` are their left sides. ``sides`` returns the bipartition, or
+        None if the similarities are not known; it is called only where the norms allow a split.
         """
         least = max(2, 2 * self.min_cluster_size)
         if num_members < least:
-            reason = f"{num_members} member(s), and a split needs at least {least}"
+            reason = f"{counted(num_members, 'member')}, {least} needed for a split"
             return NormVerdict(Outcome.TOO_SMALL, reason)
         if mean_norm >= self.eps1:
             reason = f"the mean update still moves: norm {mean_norm:.3g} >= eps1 {self.eps1:g}"
@@ -268,52 +301,16 @@ class NormCriterion:
         if max_norm <= self.eps2:
             reason = f"no client wants to move: largest norm {max_norm:.3g} <= eps2 {self.eps2:g}"
             return NormVerdict(Outcome.CONTENT, reason)
-        norms = (
-            f"stationary (mean norm {mean_norm:.3g} < {self.eps1:g}) but not for every client "
-            f"(largest norm {max_norm:.3g} > {self.eps2:g})"
-        )
+        norms = f"stationary (mean norm {mean_norm:.3g}), but not for all clients ({max_norm:.3g})"
         parts = sides()
         if parts is None:
             return NormVerdict(None, f"{norms}; the similarities of this round were not recorded")
         gamma = largest_safe_gamma(parts.alpha_cross)
         if self.gamma_max >= gamma:
-            reason = (
-                f"the two sides are too alike: alpha_cross {parts.alpha_cross:.3g} allows "
-                f"gamma < {gamma:.3g}, and gamma_max is {self.gamma_max:g}"
-            )
+            reason = f"sides too similar: gamma_max {self.gamma_max:g} >= {gamma:.3g} (eq. 39)"
             return NormVerdict(Outcome.NOT_APART, reason, parts)
-        sizes = len(parts.first), len(parts.second)
-        told = f"sides of {sizes[0]} and {sizes[1]}"
-        if min(sizes) < self.min_cluster_size:
-            reason = f"{told}, at least {self.min_cluster_size} asked"
+        smallest = min(len(parts.first), len(parts.second))
+        if smallest < self.min_cluster_size:
+            reason = f"a side of {counted(smallest, 'member')}, {self.min_cluster_size} needed"
             return NormVerdict(Outcome.TOO_SMALL, reason, parts)
-        reason = f"{norms}; {told} with alpha_cross {parts.alpha_cross:.3g}"
-        return NormVerdict(Outcome.SPLIT, reason, parts)
-
-    def _decide(self, evidence: Evidence) -> Decision:
-        least = max(2, 2 * self.min_cluster_size)
-        if early := early_verdict(evidence, self.heard_share, least):
-            return early
-        # Complete linkage needs the similarities of all pairs, however many.
-        certified = self.linkage == "single" and len(evidence.clients) > LARGE
-
-        def parts() -> Bipartition:
-            if certified:
-                return certified_bipartition(evidence.points)
-            return bipartition(evidence.similarity, self.linkage)
-
-        found = self.judge(evidence.mean_norm, evidence.max_norm, evidence.num_members, parts)
-        assert found.outcome is not None  # similarities are at hand
-        if found.parts is None:
-            return verdict(evidence, found.outcome, found.reason)
-        sides = tuple(tuple(evidence.clients[i] for i in side) for side in found.parts[:2])
-        return verdict(
-            evidence,
-            found.outcome,
-            found.reason,
-            alpha_cross=found.parts.alpha_cross,
-            clients=evidence.clients,
-            similarity=None if certified else evidence.similarity,
-            figures={"alpha_cross_loss": found.parts.loss} if certified else {},
-            sides=sides if found.outcome is Outcome.SPLIT else (),
-        )
+        return NormVerdict(Outcome.SPLIT, norms, parts)

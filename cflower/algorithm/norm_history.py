@@ -1,108 +1,122 @@
-"""How long each member's updates usually are, and who stands out: the suspicion behind a move."""
+"""The history of each member's update norms: it shows which members' data may have changed.
+
+Not in the paper. Norms are compared on a logarithmic scale and relative to the median of the leaf,
+so a factor that is common to all, such as a decaying learning rate, has no effect.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cflower.algorithm.tree import ROOT
-
-CHANCE = 0.01
-"""Probability that chance alone makes any member of a leaf stand out in all rounds so far."""
+FALSE_ALARM = 0.01
+"""Probability that chance alone makes any member of a leaf an outlier in all rounds so far."""
 NOTHING = -1e300
-"""Logarithm of no length at all, as JSON can write it."""
+"""Logarithm of a norm of zero, in a form that JSON can hold."""
 PATIENCE = 8
-"""Rounds after which longer updates are a member's habit, when nothing has come of it."""
+"""Rounds after which longer updates count as usual for a member, if it has not moved by then."""
 LEAST = 3
-"""Rounds after which a member's habits are known; twice as many in a root without splits, where
-nothing tells whether a suspicion is right."""
+"""Rounds after which a history is long enough; twice as many in an unsplit root, where no sibling
+model can confirm a suspicion."""
 
 
-class Habit(NamedTuple):
-    """What is known of how long a member's updates are, since it came to its leaf."""
+class NormHistory(NamedTuple):
+    """The update norms of one member since it came to its leaf."""
 
     leaf: str
-    heard: int = 0
-    """Rounds that count as habit."""
+    rounds: int = 0
+    """Rounds that count."""
     mean: float = 0.0
-    """Of the logarithm of their length over the median length of the leaf's of the same round."""
+    """Mean of log(norm / median norm of the leaf in the same round)."""
     squares: float = 0.0
     """Sum of squared deviations from that mean."""
     longest: float = NOTHING
-    """Logarithm of the longest one's length, but for the first, which a new leaf makes long."""
-    held: int = 0
-    """Rounds in a row, up to now, that it has stood out for."""
+    """Largest log norm but the first, which is long in a new leaf."""
+    suspected: int = 0
+    """Consecutive rounds, up to now, for which the member has been suspected."""
     factor: float = 0.0
-    """How many times as long as usual, beside the others', its update was in the first of these; 0
-    where most of them stood out at once."""
-    probing: str = ""
-    """The split cluster whose model it is to train beside its own, as that was when it was split:
-    until it has, as it may be absent."""
+    """Ratio of its norm to its usual one in the first of these rounds, both relative to the median;
+    0 if most members were suspected at once."""
+    place_at: str = ""
+    """The split cluster for which the member still owes an update that shows its place."""
+
+    def extended(self, relative: float, length: float) -> "NormHistory":
+        """The history with one more usual round."""
+        rounds = self.rounds + 1
+        mean = self.mean + (relative - self.mean) / rounds
+        squares = self.squares + (relative - mean) * (relative - self.mean)
+        longest = max(self.longest, length) if self.rounds else self.longest
+        return NormHistory(self.leaf, rounds, mean, squares, longest, place_at=self.place_at)
 
     @property
     def suspicion(self) -> str:
-        """Why it stands out, in words."""
+        """The reason for the suspicion, in words."""
         if self.factor:
-            return f"its update was {self.factor:.1f} times as long as usual beside the others'"
+            return f"its update is {self.factor:.1f} times as long as usual"
         return "its updates are longer than ever"
 
-    def usual(self, share: float, length: float) -> "Habit":
-        """With a round in which it did not stand out."""
-        heard = self.heard + 1
-        mean = self.mean + (share - self.mean) / heard
-        squares = self.squares + (share - mean) * (share - self.mean)
-        longest = max(self.longest, length) if self.heard else self.longest
-        return Habit(self.leaf, heard, mean, squares, longest, probing=self.probing)
 
+def updated(
+    histories: Mapping[str, NormHistory], leaf: str, norms: Mapping[str, float], *, unsplit: bool
+) -> dict[str, NormHistory]:
+    """The histories of a leaf's members after one round.
 
-def watch(habits: Mapping[str, Habit], leaf: str, norms: Mapping[str, float]) -> dict[str, Habit]:
-    """One round of one leaf: its members' habits, which also tell who stands out.
-
-    A member stands out when its update is longer than all before it in this leaf, and by more
-    standard errors longer beside the others' than chance makes anybody's in so many rounds; or
-    when most of the members have longer ones than ever at once; or, below a split, when it is twice
-    as long as all before. It goes on standing out as long as its updates are longer than those
-    before. No round in which one stands out counts as habit.
+    A member is suspected if its update is longer than all before in this leaf and, in addition, an
+    outlier (Student's t), or twice as long below a split, or if most members' updates are longer
+    than ever. It stays suspected as long as its updates are longer than those before. A round with
+    a suspected member is not added to any history.
 
     Parameters
     ----------
-    habits : mapping of str to Habit
+    histories : mapping of str to NormHistory
     leaf : str
     norms : mapping of str to float
-        ‖Δ_i‖ of the members heard from in this round.
+        ‖Δ_i‖ of the members that replied in this round.
+    unsplit : bool
+        Whether the leaf is the root.
     """
-    lengths = {c: float(np.log(n)) for c, n in norms.items() if 0 < n < np.inf}
-    middle = float(np.median(list(lengths.values()))) if lengths else 0.0
-    before = {
-        c: habits[c] if c in habits and habits[c].leaf == leaf else Habit(leaf) for c in lengths
-    }
-    freedom = sum(max(0, habit.heard - 1) for habit in before.values())
-    scatter = np.sqrt(sum(habit.squares for habit in before.values()) / max(1, freedom))
-    least = 2 * LEAST if leaf == ROOT else LEAST
-    longer = {c for c, h in before.items() if h.heard >= least and lengths[c] > h.longest}
-    most = 2 * len(longer) > len(lengths)
-    after, stand_out = {}, False
-    for client, habit in before.items():
-        share = lengths[client] - middle
-        errors = 0.0
-        if client in longer and scatter > 0:
-            # Above the root there is no model that tells whether a suspicion is right; so there a
-            # longer one says less of one whose lengths vary more than the others'.
-            own = np.sqrt(habit.squares / (habit.heard - 1)) if leaf == ROOT else 0.0
-            errors = (share - habit.mean) / (max(scatter, own) * np.sqrt(1 + 1 / habit.heard))
-        chance = CHANCE / (len(lengths) * max(1, habit.heard))
-        from scipy.special import stdtr  # no client's process needs it
+    clients = [client for client, norm in norms.items() if 0 < norm < np.inf]
+    if not clients:
+        return {}
+    lengths = np.log([norms[client] for client in clients])
+    relative = lengths - np.median(lengths)
+    before = [histories.get(client, NormHistory(leaf)) for client in clients]
+    before = [history if history.leaf == leaf else NormHistory(leaf) for history in before]
+    rounds, longest, counts, factors = np.array(
+        [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
+    ).T
+    longer = (rounds >= (2 * LEAST if unsplit else LEAST)) & (lengths > longest)
+    most = 2 * longer.sum() > len(clients)
+    twice = (lengths > longest + np.log(2)) & (not unsplit)
+    outliers = are_outliers(before, relative, unsplit=unsplit)
+    still = longer & (counts > 0) & (counts < PATIENCE)
+    new = longer & (counts == 0) & (outliers | twice | most)
+    if not np.any(still | new):
+        values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
+        return {client: history.extended(r, length) for client, history, r, length in values}
+    ratios = np.exp(relative - [h.mean for h in before])
+    factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0)).tolist()
+    counts = np.where(still, counts + 1, new).astype(int).tolist()
+    suspicions = zip(clients, before, counts, factors, strict=True)
+    return {c: h._replace(suspected=count, factor=f) for c, h, count, f in suspicions}
 
-        alone = bool(stdtr(max(1, freedom), -errors) < chance)
-        twice = leaf != ROOT and lengths[client] > habit.longest + np.log(2)
-        suspicious = 0 < habit.held < PATIENCE or (not habit.held and (alone or most or twice))
-        if client in longer and suspicious:
-            factor = float(np.exp(share - habit.mean)) if alone and not habit.held else habit.factor
-            after[client] = habit._replace(held=habit.held + 1, factor=factor)
-            stand_out = True
-    for client, habit in before.items():
-        if client not in after:
-            # What is usual is not seen beside one that is not.
-            same = habit._replace(held=0, factor=0.0) if stand_out else None
-            after[client] = same or habit.usual(lengths[client] - middle, lengths[client])
-    return after
+
+def are_outliers(
+    histories: list[NormHistory], relative: NDArray[np.floating], *, unsplit: bool
+) -> NDArray[np.bool_]:
+    """Whether relative log norms are larger than chance makes any member's in so many rounds.
+
+    The scatter of all members together is the yardstick; in an unsplit root also a member's own, if
+    it is larger.
+    """
+    from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+
+    rounds, means, squares = np.array([(h.rounds, h.mean, h.squares) for h in histories]).T
+    freedom = max(1.0, np.maximum(rounds - 1, 0).sum())
+    scatter = np.full(len(histories), np.sqrt(squares.sum() / freedom))
+    if unsplit:
+        scatter = np.maximum(scatter, np.sqrt(squares / np.maximum(rounds - 1, 1)))
+    width = scatter * np.sqrt(1 + 1 / np.maximum(rounds, 1))
+    errors = np.divide(relative - means, width, out=np.zeros(len(width)), where=width > 0)
+    return np.asarray(stdtr(freedom, -errors) < FALSE_ALARM / (len(rounds) * np.maximum(rounds, 1)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cflower.algorithm.difference import Vector
+from cflower.algorithm.weights import Vector
 
 OptimizerState = Mapping[str, Vector]
 """Momentum and second moment of one cluster, shape (d,) each; empty before the first step."""

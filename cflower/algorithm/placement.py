@@ -1,128 +1,235 @@
-"""Algorithm 4 for a client that was not there: all the way down the parameter tree at once.
+"""Algorithm 4: the place of a client in the parameter tree, by its update of a split cluster.
 
-Sattler, Müller, Samek, arXiv 1910.01991, section V-C. A newcomer during the run takes the same
-forks, one a round, see `ParameterTree.assign_step`. That it may resemble nobody is not in the
-paper: there every newcomer arrives at some leaf.
+Sattler, Müller, Samek, arXiv 1910.01991, section V-C. A newcomer during a run, one after it, and a
+member with changed data get the same answer: the child with the most similar updates, and whether
+the client resembles it at all. The latter is not in the paper, where every newcomer reaches a leaf.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cflower.algorithm.difference import Vector
-from cflower.algorithm.similarity import cosine_similarity
-from cflower.algorithm.tree import Cluster, Fork, ParameterTree
+from cflower.algorithm.similarity import cosine_similarity, cosines_to
+from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.weights import Vector
 
-
-class TypicalSimilarity(NamedTuple):
-    """What is usual at a branch: medians over clients of their largest cosine to its updates."""
-
-    members: float | None
-    """Over its own clients, to the others of them; None if there is only one."""
-    others: float
-    """Over the clients of all other branches of the same fork."""
-
-    @property
-    def bar(self) -> float:
-        """A client whose similarity is not above this is nearer to the others than to members.
-
-        >>> TypicalSimilarity(members=0.75, others=-0.25).bar
-        0.25
-        """
-        return self.others if self.members is None else (self.members + self.others) / 2
+Edges = Mapping[str, list[Vector]]
+"""The updates of each child's clients, shape (k,) each (eq. 47)."""
+LONGER = 0.01
+"""Probability that chance alone makes an update longer than all those of a branch at rest."""
+SIXTY_DEGREES = 0.5
+"""Cosine from which an update resembles a branch that has no others to compare with."""
+ALIKE = 0.9
+"""Cosine of 26 degrees: closer updates are always similar, even where all of them are closer."""
+MOST_COMPARED = 200
+"""Clients of a branch that show what is usual there; more change a median by little."""
 
 
-class Step(NamedTuple):
-    """One fork on the way down."""
+class Placement(NamedTuple):
+    """One step of Algorithm 4."""
 
     cluster: str
-    """The inner cluster whose model the newcomer trained."""
-    fork: Fork
-    typical: TypicalSimilarity
-    """At the branch taken."""
+    """The split cluster with the model that the client trained."""
+    child: str
+    """The child with the most similar updates."""
+    similarities: Mapping[str, float]
+    """α of each child: the largest cosine to any update on its edge (lines 6 to 12)."""
+    bar: float
+    """The cosine above which a client resembles a child."""
 
     @property
     def similarity(self) -> float:
-        """α of the branch taken."""
-        return self.fork.similarities[self.fork.child]
+        """α of the child."""
+        return self.similarities[self.child]
 
     @property
     def familiar(self) -> bool:
-        """Whether the newcomer resembles that branch, rather than nobody."""
-        return self.similarity > self.typical.bar
+        """Whether the client resembles the child.
+
+        >>> Placement("0", "0.1", {"0.0": 0.25, "0.1": 0.75}, bar=0.5).familiar
+        True
+        """
+        return self.similarity > self.bar
+
+    @property
+    def margin(self) -> float:
+        """Difference to the next child's similarity, or to -1 if there is no other child.
+
+        >>> Placement("0", "0.1", {"0.0": 0.25, "0.1": 0.75}, bar=0.5).margin
+        0.5
+        """
+        *_, second, best = sorted([-1.0, *self.similarities.values()])
+        return best - second
+
+    def __str__(self) -> str:
+        relation = "above" if self.familiar else "below"
+        cosine = f"cosine {self.similarity:.2f}, {relation} {self.bar:.2f}"
+        return f"its update of {self.cluster} is most similar to {self.child} ({cosine})"
 
 
-def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Step, ...]:
-    """Algorithm 4: from the root to a leaf, always into the branch that is most alike.
+@dataclass(frozen=True)
+class Branches:
+    """The children of a split cluster, with the updates on their edges."""
+
+    cluster: str
+    edges: Edges
+    bar: float
+    """See `usual_similarity`."""
+    resting: str = ""
+    """The child of clients that were at rest when all others left them; empty if there is none."""
+
+    @classmethod
+    def of(cls, tree: ParameterTree, name: str) -> "Branches":
+        """The children of the named cluster that have updates."""
+        children = [tree.clusters[child] for child in tree.clusters[name].children]
+        edges = {child.name: list(child.edge.values()) for child in children if child.edge}
+        resting = resting_branch(edges)
+        bar = usual_similarity({child: edges[child] for child in edges if child != resting})
+        return cls(name, edges, bar or SIXTY_DEGREES if resting else bar, resting)
+
+    def place(self, update: Vector) -> Placement:
+        """Algorithm 4, lines 6 to 12.
+
+        A branch that had converged before the split has tiny updates of random direction: a client
+        that resembles no other branch belongs to it if its update is about as short.
+
+        Parameters
+        ----------
+        update : ndarray, shape (k,)
+            The client's update of the cluster's stationary model, as similarity sees it.
+        """
+        similarities = {c: float(cosines_to(update, edge).max()) for c, edge in self.edges.items()}
+        if self.resting:
+            del similarities[self.resting]
+            rests = max(similarities.values()) <= self.bar and self._is_short(update)
+            similarities[self.resting] = 1.0 if rests else -1.0
+        nearest = max(similarities, key=similarities.__getitem__)
+        return Placement(self.cluster, nearest, similarities, self.bar)
+
+    def _is_short(self, update: Vector) -> bool:
+        others = [log_norms(edge) for child, edge in self.edges.items() if child != self.resting]
+        usual = np.median(log_norms(self.edges[self.resting])), np.median(np.concatenate(others))
+        return bool(np.all(log_norms([update]) < np.mean(usual)))
+
+    def least_similarity(self, child: str) -> float:
+        """Smallest, over a child's clients, of the largest cosine to another; infinite for one."""
+        edge = self.edges[child][:MOST_COMPARED]
+        if len(edge) < 2:
+            return np.inf
+        return float(cosines_without_self(edge).max(axis=1).min())
+
+
+def place(tree: ParameterTree, cluster: str, update: Vector) -> Placement:
+    """One step of Algorithm 4, see `Branches.place`."""
+    return Branches.of(tree, cluster).place(update)
+
+
+def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Placement, ...]:
+    """Algorithm 4: from the root to a leaf, always to the most similar child.
 
     Parameters
     ----------
     tree : ParameterTree
     update_of : callable
-        The newcomer's update of a cluster's stationary model as similarity sees it, shape (k,).
-        Called once for every inner cluster on the way.
+        The client's update of a cluster's stationary model as similarity sees it, shape (k,);
+        called once for every split cluster on the path.
 
     Returns
     -------
-    tuple of Step
-        Empty if the root was never split; else the last one's ``fork.child`` is the leaf.
+    tuple of Placement
+        Empty if the root was never split; else ``child`` of the last one is the leaf.
     """
-    cluster, steps = tree.root, []
+    cluster, steps = tree.root, list[Placement]()
     while not cluster.is_leaf:
-        steps.append(step_from(tree, cluster, update_of(cluster)))
-        cluster = tree.clusters[steps[-1].fork.child]
+        steps.append(place(tree, cluster.name, update_of(cluster)))
+        cluster = tree.clusters[steps[-1].child]
     return tuple(steps)
 
 
-def step_from(tree: ParameterTree, cluster: Cluster, update: Vector) -> Step:
-    """Where an update of an inner cluster's model, shape (k,), leads from there."""
-    fork = tree.fork(cluster.name, update)
-    branches = {child: tree.clusters[child].edge for child in cluster.children}
-    return Step(cluster.name, fork, typical_similarity(branches, fork.child))
-
-
 def confirms(tree: ParameterTree, leaf: str, update_of: Callable[[Cluster], Vector]) -> bool:
-    """Whether Algorithm 4 comes to a leaf, and finds it familiar, at every fork on the way.
+    """Whether Algorithm 4 leads to a leaf, and the client resembles every child on the path.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    leaf : str
-    update_of : callable
-        As for `descend`; not called beyond the first fork that leads elsewhere.
+    ``update_of`` is as for `descend`.
     """
-    path = tree.path(leaf)
-    for cluster, below in pairwise(path):
-        step = step_from(tree, cluster, update_of(cluster))
-        if step.fork.child != below.name or not step.familiar:
+    for cluster, child in pairwise(tree.path(leaf)):
+        step = place(tree, cluster.name, update_of(cluster))
+        if step.child != child.name or not step.familiar:
             return False
     return True
 
 
-def typical_similarity(
-    branches: Mapping[str, Mapping[str, Vector]], branch: str
-) -> TypicalSimilarity:
-    """How similar the clients of a fork are to one of its branches.
+def usual_similarity(edges: Edges) -> float:
+    """The cosine above which a client resembles a branch rather than none.
 
-    Parameters
-    ----------
-    branches : mapping of str to mapping of str to ndarray, shape (k,)
-        Δ_e of every branch of the fork, at least two (eq. 47).
-    branch : str
-        One of them.
+    Halfway between the medians, over the clients, of the largest cosine to another client of the
+    same branch and to one of another branch, where the latter counts as at least 0; never more than
+    `ALIKE`.
 
-    Examples
-    --------
-    >>> east = {"a": np.array([1.0, 0.0]), "b": np.array([1.0, 0.0])}
-    >>> typical_similarity({"0.0": east, "0.1": {"c": np.array([0.0, 1.0])}}, "0.0")
-    TypicalSimilarity(members=1.0, others=0.0)
+    >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> usual_similarity({"0.0": [up, up], "0.1": [right]})
+    0.5
     """
-    belongs = np.array([name == branch for name, edge in branches.items() for _ in edge])
-    updates = np.stack([update for edge in branches.values() for update in edge.values()])
-    similarity = cosine_similarity(updates)
-    np.fill_diagonal(similarity, -np.inf)  # nobody is a neighbour of its own
-    nearest = similarity[:, belongs].max(axis=1)  # shape: (m,)
-    members = float(np.median(nearest[belongs])) if belongs.sum() > 1 else None
-    return TypicalSimilarity(members, float(np.median(nearest[~belongs])))
+    some = [edge[:MOST_COMPARED] for edge in edges.values()]
+    branch = np.repeat(np.arange(len(some)), list(map(len, some)))
+    cosines = cosines_without_self([update for edge in some for update in edge])
+    same = branch[:, None] == branch
+    across = max(0.0, median_of_finite(np.where(same, -np.inf, cosines).max(axis=1), 0.0))
+    within = median_of_finite(np.where(same, cosines, -np.inf).max(axis=1), across)
+    return min(ALIKE, (within + across) / 2)
+
+
+def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
+    """Cosine of every pair of updates, shape (m, m), with -inf on the diagonal."""
+    cosines = cosine_similarity(np.stack(updates))
+    np.fill_diagonal(cosines, -np.inf)
+    return cosines
+
+
+def median_of_finite(values: Vector, otherwise: float) -> float:
+    """The median of the finite values, if there are any."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else otherwise
+
+
+def resting_branch(edges: Edges) -> str:
+    """The branch at rest when all others left it; empty if there is none.
+
+    Each update of the others is an outlier beyond it, and its own have no common direction: those
+    of two clients may have nearly the same norm by chance.
+    """
+    for child, edge in edges.items():
+        others = [update for other in edges if other != child for update in edges[other]]
+        if others and all(is_longer(update, edge) for update in others):
+            cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
+            if cosines[np.triu_indices(len(cosines), 1)].mean() < SIXTY_DEGREES:
+                return child
+    return ""
+
+
+def is_longer(update: Vector, edge: list[Vector]) -> bool:
+    """Whether an update is longer than all on an edge, by more than chance makes one.
+
+    On a logarithmic scale, by Student's t.
+
+    >>> edge = [np.array([1.0, 0.0]), np.array([0.0, 1.1]), np.array([-1.2, 0.0])]
+    >>> is_longer(np.array([0.0, 1.3]), edge), is_longer(np.array([0.0, 9.0]), edge)
+    (False, True)
+    """
+    from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+
+    usual, length = log_norms(edge), log_norms([update])
+    if len(usual) < 2 or not length.size or length <= usual.max():
+        return False
+    scatter = usual.std(ddof=1) * np.sqrt(1 + 1 / len(usual))
+    errors = (length - usual.mean()) / max(scatter, np.finfo(float).tiny)
+    return bool(stdtr(len(usual) - 1, -errors) < LONGER)
+
+
+def log_norms(updates: list[Vector]) -> Vector:
+    """Logarithms of the norms of the updates that are not zero."""
+    norms = np.linalg.norm(np.stack(updates).astype(float), axis=1)
+    return np.asarray(np.log(norms[norms > 0]))

@@ -8,34 +8,34 @@ preserved in expectation; the error of a cosine has a standard deviation of at m
 Entry i = q k + r (stretch q, offset r < k) is added to place h(i) with sign s(i):
 
     h(i) = (r + shift_q) mod k
-    s(i) = flip_q · sign_(q mod AT_ONCE, r)
+    s(i) = flip_q · sign_(q mod SIGNED_STRETCHES, r)
 
 ``shift_q`` is uniform over the k places; ``flip_q`` and the signs are ±1, all independent. So a
-sketch is a sum of shifted slices, and the signs, drawn for `AT_ONCE` stretches only, stay in the
-processor's cache. Two entries fall on one place with probability 1/k if they are of different
-stretches, and never if they are of the same one.
+sketch is a sum of shifted slices, and the signs, drawn for `SIGNED_STRETCHES` stretches only, stay
+in the processor's cache. Two entries fall on one place with probability 1/k if they are of
+different stretches, and never if they are of the same one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.difference import BLOCK, Difference, Presumed, Vector
+from cflower.algorithm.weights import Vector
 from cflower.seeding import generator
 
 SIGNS = np.array([-1, 1], np.float32)
 STATE_BUDGET = 2 * 10**9
-"""Bytes of memory for what is kept of all clients' updates."""
+"""Bytes of memory for the kept updates of all clients."""
 COPIES = 4
-"""Of each client's update in single precision: the last known one, the average, its successor while
-it is made, and the one that the client sent before its cluster was split."""
+"""Copies of each client's update in single precision: the last known one, the average, the next
+average while it is computed, and the one on the edge of the client's cluster."""
 LEAST_LENGTH = 256
-"""Shorter ones tell too little apart, whatever they would save."""
-AT_ONCE = 8
-"""Stretches that signs are drawn for and multiplied with together."""
+"""Shortest projection: the error of a cosine in a shorter one would hide most groups."""
+SIGNED_STRETCHES = 8
+"""Number of stretches with signs of their own."""
 
 
 def affordable_length(length: int, clients: int) -> int:
@@ -49,6 +49,34 @@ def affordable_length(length: int, clients: int) -> int:
     [16384, 12500, 1250, 256]
     """
     return min(length, max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients))))
+
+
+class OutputLayer(NamedTuple):
+    """A classifier's last two trained arrays: the weights and the biases of C classes."""
+
+    num_classes: int
+    width: int
+    """h, the number of weights for each class."""
+    classes_first: bool = True
+    """Whether the weights have shape (C, h), as in PyTorch, or (h, C), as in Keras."""
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.num_classes * (self.width + 1)
+
+    def rows(self, vector: Vector) -> Vector:
+        """The layer at the end of a vector, shape (C, h + 1): each class's weights, then its bias.
+
+        >>> OutputLayer(2, 3, classes_first=False).rows(np.arange(9))
+        array([[1, 3, 5, 7],
+               [2, 4, 6, 8]])
+        """
+        entries, classes = vector[-self.size :], self.num_classes
+        weights, biases = entries[:-classes], entries[-classes:]
+        shape = (classes, -1) if self.classes_first else (-1, classes)
+        weights = weights.reshape(shape)
+        return np.column_stack([weights if self.classes_first else weights.T, biases])
 
 
 @dataclass(frozen=True)
@@ -66,12 +94,15 @@ class Projection:
         Of the projection, the same for all clients and rounds of a run.
     mask : ndarray of bool, shape (d,), optional
         The entries that similarity looks at; all if not given.
+    output : OutputLayer, optional
+        The output layer, of which updates are also kept as they are.
     """
 
     num_trained: int
     length: int = 0
     seed: int = 0
     mask: NDArray[np.bool_] | None = None
+    output: OutputLayer | None = None
 
     @property
     def keeps_all(self) -> bool:
@@ -99,7 +130,7 @@ class Projection:
     @cached_property
     def _signs(self) -> NDArray[np.float32]:
         rng = generator(self.seed, "projection", "signs")
-        return rng.choice(SIGNS, size=min(AT_ONCE * self.length, self.num_trained))
+        return rng.choice(SIGNS, size=min(SIGNED_STRETCHES * self.length, self.num_trained))
 
     @cached_property
     def _turns(self) -> list[float]:
@@ -114,14 +145,24 @@ class Projection:
         return vector[: self.length]
 
     def keep(self, vector: Vector) -> Vector:
-        """What is kept of a vector of shape (d,): itself, or its projection.
+        """What is kept of an update of shape (d,): itself, or its projection and output layer."""
+        if self.keeps_all or not self.output:
+            return self.project(vector)
+        return np.concatenate([self.project(vector), vector[-self.output.size :]])
+
+    def projected(self, kept: Vector) -> Vector:
+        """The part of a kept update that `project` made."""
+        return kept if self.keeps_all or not self.output else kept[: -self.output.size]
+
+    def project(self, vector: Vector) -> Vector:
+        """A vector of shape (d,) itself, or its projection.
 
         The projection has shape (k,), or (2k,) with a mask: the entries that similarity sees,
-        then the others.
+        then the others. Norms of the whole are preserved.
 
         >>> projection = Projection(num_trained=10_000, length=1_000)
         >>> update = generator(0, "doctest").normal(size=10_000)
-        >>> kept = projection.keep(update)
+        >>> kept = projection.project(update)
         >>> len(kept), bool(abs(np.linalg.norm(kept) / np.linalg.norm(update) - 1) < 0.1)
         (1000, True)
         """
@@ -133,79 +174,18 @@ class Projection:
         halves = np.where(self.mask, vector, 0), np.where(self.mask, 0, vector)
         return np.concatenate([self._sketch(half) for half in halves])
 
-    def measure(
-        self, updates: Sequence[Vector | Difference], weights: Sequence[float]
-    ) -> list[tuple[float, Vector]]:
-        """The Euclidean norm of each update and what is kept of it.
-
-        Those of one model that are no copies are looked at in one pass, which also sums them, see
-        `Presumed`. A norm is infinite, or NaN, where its precision does not hold it.
-
-        Parameters
-        ----------
-        updates : sequence of ndarray or Difference, shape (d,)
-            All of the same kind, and of the same model.
-        weights : sequence of float
-            What each will count for if nothing speaks against it.
-        """
-        together = [update for update in updates if isinstance(update, Difference)]
-        if self.keeps_all or self.mask is not None or not together:
-            wholes = [np.asarray(update) for update in updates]
-            return [(norm(whole), self.keep(whole)) for whole in wholes]
-        # Loads for half a second; a client never gets here, and starts anew for every message.
-        from scipy.linalg.blas import saxpy
-
-        squares = np.zeros(len(together), np.float32)
-        turned = np.zeros((len(together), 2 * self.length), np.float32)
-        presumed = Presumed(np.zeros(self.num_trained, np.float32), tuple(weights))
-        buffer = np.empty((len(together), self._width), np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, self.num_trained, self._width):
-                total = presumed.total[start : start + self._width]
-                blocks, signs = buffer[:, : len(total)], self._signs_from(start)[: len(total)]
-                for i, (update, block) in enumerate(zip(together, blocks, strict=True)):
-                    update.put(start, block)
-                    squares[i] += block.dot(block)
-                    saxpy(block, total, a=weights[i])  # in place
-                    block *= signs
-                self._turn(start, blocks, turned)
-            norms, kept = np.sqrt(squares), turned[:, : self.length] + turned[:, self.length :]
-        for update in together:
-            update.presumed = presumed
-        return list(zip(norms.tolist(), kept, strict=True))
-
-    @cached_property
-    def _width(self) -> int:
-        """Of the blocks that are looked at together: whole stretches, whose signs are drawn."""
-        return self.length * next(
-            n for n in (8, 4, 2, 1) if n * self.length <= max(BLOCK, self.length)
-        )
-
-    def _signs_from(self, start: int) -> NDArray[np.float32]:
-        return self._signs[start % (AT_ONCE * self.length) :]
-
     def _sketch(self, vector: Vector) -> Vector:
-        turned = np.zeros(2 * self.length, vector.dtype)
-        for start in range(0, len(vector), self._width):
-            part = vector[start : start + self._width]
-            self._turn(start, part * self._signs_from(start)[: len(part)], turned)
-        return turned[: self.length] + turned[self.length :]
+        folded = np.zeros(2 * self.length, vector.dtype)
+        # Blocks of whole stretches, for which the signs are drawn, stay in the processor's cache.
+        for start in range(0, len(vector), len(self._signs)):
+            part = vector[start : start + len(self._signs)]
+            signed = part * self._signs[: len(part)]
+            for first in range(0, len(signed), self.length):
+                self._fold(start + first, signed[first : first + self.length], folded)
+        return folded[: self.length] + folded[self.length :]
 
-    def _turn(self, start: int, signed: Vector, turned: Vector) -> None:
-        """Add stretches to their places, of one vector or of several."""
-        for first in range(0, signed.shape[-1], self.length):
-            stretch = signed[..., first : first + self.length]
-            number = (start + first) // self.length
-            shift = self._shifts[number]
-            place = turned[..., shift : shift + stretch.shape[-1]]
-            (np.add if self._turns[number] > 0 else np.subtract)(place, stretch, out=place)
-
-
-def norm(vector: Vector) -> float:
-    """Euclidean norm as a plain number; infinite where the precision does not hold it.
-
-    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
-    (5.0, inf)
-    """
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector))
+    def _fold(self, start: int, stretch: Vector, folded: Vector) -> None:
+        """Add one stretch, shifted, with its sign, in place."""
+        number = start // self.length
+        place = folded[self._shifts[number] :][: len(stretch)]
+        (np.add if self._turns[number] > 0 else np.subtract)(place, stretch, out=place)

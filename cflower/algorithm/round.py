@@ -1,79 +1,66 @@
-"""One round of Clustered Federated Learning (Algorithm 5, server side): state in, state out.
+"""Clustered Federated Learning, server side (Algorithm 5): asks to the clients and their replies.
 
-Differences from the paper: after a split each child starts from the parent's model plus the
-mean update of its own members, as the authors' code does (Algorithm 5 leaves it open); where
-updates are only kept as projections, and for entries that are not trained, it starts from the
-mean over the whole parent. Members may be absent, see `Evidence` for which updates count. The
-model may follow the mean update by other rules than eq. 2, see `ServerOptimizer`; their momentum
-is handed down at a split. A split may have to prove itself, see `cflower.algorithm.trial`, and
-inner clusters may go on learning.
+Sattler, Müller, Samek, arXiv 1910.01991. `CFL.asks` and `CFL.heard` are the whole interface; both
+are pure: state in, state out.
+
+Differences from the paper: after a split each child starts from the parent's model plus the mean
+update of its own members, as the authors' code does (Algorithm 5 leaves it open); where updates are
+only kept as projections, and for entries that are not trained, it starts from the mean over the
+whole parent. Members may be absent; `KnownUpdate.is_fresh` defines which updates count. The model
+may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). Splits may go on trial and
+leaves may be joined (`cflower.algorithm.proposals`), split clusters may go on learning, and members
+may move (`cflower.algorithm.moves`).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from cflower.algorithm import moves, proposals
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
-from cflower.algorithm.difference import Update, Vector
-from cflower.algorithm.merging import Join, alike_leaves
-from cflower.algorithm.moving import Moves
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.projection import Projection, norm
-from cflower.algorithm.splits_on_trial import (
-    also_trained,
-    learned_on,
-    put_off,
-    still_on_trial,
-)
-from cflower.algorithm.state import CFLState, KnownUpdate, is_fresh
-from cflower.algorithm.tree import ROOT, Cluster, Fork, ParameterTree, Weights
-from cflower.algorithm.trial import Trial
-from cflower.ordering import in_order, natural_order
+from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.placement import Branches
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.state import Ask, CFLState, Judging, KnownUpdate, Reply, Role
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal
+from cflower.algorithm.weights import Vector, Weights, norm
+from cflower.ordering import in_order, natural_order, only, without
 
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
 
 
-class Reply(NamedTuple):
-    """What came back from one client in this round."""
-
-    client: str
-    update: Weights | Update
-    """Δ_i = θ_i − θ_c, θ_i after its local training."""
-    norm: float
-    """‖Δ_i‖ over all trained entries."""
-    num_examples: float
-    general: str = ""
-    """The inner cluster whose model it trained, see `CFL.also_trains`; empty: its own model."""
-    share: float = 1.0
-    """How much of its weight counts."""
-    probe: bool = False
-    """Whether it trained a model above its own as that was when it was split, see `CFL.probes`."""
-    kept: Vector | None = None
-    """What is kept of Δ_i, see `Projection.keep`, if that is known already."""
-    origin: Weights | None = None
-    """Of a late one: the model that it trained, which its cluster's was some rounds ago."""
-
-
 class RoundResult(NamedTuple):
-    """The state after a round and what was decided in it."""
+    """The result of `CFL.heard`."""
 
     state: CFLState
     decisions: tuple[Decision, ...]
-    """One a leaf that there was at the start of the round, then one a split on trial."""
-    forks: Mapping[str, Fork]
-    """The step of each unassigned client (Algorithm 4)."""
-    joins: Mapping[str, Join] = MappingProxyType({})
-    """Leaves that may be one, by the cluster above: the clients are to be asked."""
+    """One for each leaf at the start of the round, then one for each split on trial."""
+    asks: tuple[Ask, ...] = ()
+    """Evaluations to ask for; the replies go into a second call, which ends the round."""
+
+
+@dataclass
+class Received:
+    """The replies of a round, summed."""
+
+    means: WeightedMean
+    """Mean update of every cluster."""
+    longest: dict[str, float] = field(default_factory=dict)
+    """Largest update norm of each split cluster that goes on learning."""
+    general: dict[str, dict[str, Vector]] = field(default_factory=dict)
+    """Updates of these clusters' models as similarity sees them, by cluster and client."""
+    places: dict[str, Vector] = field(default_factory=dict)
+    """Updates that show the place of a client, by client."""
 
 
 @dataclass(frozen=True)
 class CFL:
-    """The fixed parts of the algorithm; `run_round` is its step."""
+    """The fixed parts of the algorithm."""
 
     criterion: Criterion
     projection: Projection
@@ -81,293 +68,369 @@ class CFL:
     weighting: Weighting = "examples"
     """w_i: |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5)."""
     as_sent: Callable[[Weights], Weights] = lambda weights: weights
-    """Rounds a new model to what clients can be sent (integers, half precision)."""
+    """Rounds a new model to the precision that clients receive (integers, half precision)."""
     trial_rounds: int = 0
-    """Rounds after a split in which it is on trial; 0: splits are final."""
+    """Rounds after a split until the clients judge it; 0: splits are final."""
     moving: bool = False
-    """Whether a member whose data change moves to another leaf, see `cflower.algorithm.moving`."""
+    """Whether members with changed data move to other leaves."""
     inner_interval: int = 0
-    """Inner models are trained on in every so many-th round; 0: they are not."""
+    """Split clusters go on learning in every so many-th round; 0: they do not."""
+    metric: Measure = Measure()
+    """The metric by which clients judge proposals, next to their loss."""
 
-    @property
-    def merging(self) -> bool:
-        """Whether leaves that keep apart no more are joined, see `cflower.algorithm.merging`."""
-        return self.moving and self.trial_rounds > 0
+    # ------------------------------------------------------------------------- the asks
 
-    def also_trains(self, tree: ParameterTree, client: str, server_round: int) -> Cluster | None:
-        """The inner cluster whose model a client trains in this round beside its own, if any.
+    def asks(
+        self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
+    ) -> tuple[Ask, ...]:
+        """The training of a round: one ask for each client, and at most one more.
 
-        That of a split on trial; else, in every `inner_interval`-th round, those on its path take
-        turns, so that a client never trains more than two models in a round.
+        Parameters
+        ----------
+        state : CFLState
+        server_round : int
+            Counted from 1.
+        clients : iterable of str, optional
+            The clients that take part; all members if not given.
         """
-        return also_trained(tree, client, server_round, self.inner_interval)
+        tree, first, general, places = state.tree, [], [], []
+        for client in tree.clients if clients is None else clients:
+            if client in tree.unassigned:
+                first.append(Ask(client, tree.unassigned[client], Role.PLACE, server_round))
+                continue
+            leaf = tree.leaf_of(client).name
+            first.append(Ask(client, leaf, Role.OWN, server_round))
+            if place_at := moves.place_at(state, client):
+                places.append(Ask(client, place_at, Role.PLACE, server_round))
+            elif above := self._learning_above(tree, leaf, server_round):
+                general.append(Ask(client, above, Role.GENERAL, server_round))
+        return (*first, *general, *places)
 
-    def probes(self, state: CFLState, client: str) -> Cluster | None:
-        """The split cluster whose θ*_v a client that stands out trains beside its own model.
+    def _learning_above(self, tree: ParameterTree, leaf: str, server_round: int) -> str:
+        """The split cluster that learns from a leaf's members in a round; empty if none does.
 
-        It comes before an inner model that is to learn on, but not before one on trial.
+        The one on trial; else, in every `inner_interval`-th round, those on the path take turns.
         """
-        habit, tree = state.habits.get(client), state.tree
-        if not habit or not habit.probing or client in tree.unassigned:
-            return None
-        leaf = tree.leaf_of(client).name
-        if habit.leaf != leaf or tree.awaits_trial(leaf):
-            return None
-        return tree.clusters.get(habit.probing)
+        above = [cluster for cluster in tree.path(leaf)[:-1] if cluster.split_round is not None]
+        for cluster in above:
+            if cluster.on_trial:
+                return cluster.name
+        if not above or not self.inner_interval or server_round % self.inner_interval:
+            return ""
+        return above[server_round // self.inner_interval % len(above)].name
 
-    def run_round(
+    def too_late(self, state: CFLState, reply: Reply) -> str:
+        """Why a late reply cannot be used; empty if it can.
+
+        It can if its client still trains that cluster's model. It can also place a client that the
+        cluster's split left out, as long as the model it trained was near θ*.
+        """
+        (client, name, role, asked, _), tree = reply.ask, state.tree
+        if name not in tree.clusters:
+            return f"cluster {name} was joined again"
+        here = tree.training_cluster(client)
+        if role is Role.GENERAL or name != here.name:
+            return f"the client trains the model of {here.name} now, not that of {name}"
+        if here.is_leaf and here.born >= asked:
+            return f"cluster {name} was split and joined again"
+        assert reply.origin is not None
+        if not here.is_leaf and norm(reply.origin.trained - here.model.trained) > reply.norm:
+            return f"the model of {name} had moved on before it was split"
+        return ""
+
+    # ---------------------------------------------------------------------- the replies
+
+    def heard(
         self,
         state: CFLState,
         replies: Iterable[Reply],
-        *,
         server_round: int,
         excluded: Container[str] = (),
     ) -> RoundResult:
-        """Aggregate, decide and split, cluster by cluster.
+        """The state after the clients' replies: to training, or to the evaluation of proposals.
 
         Parameters
         ----------
         state : CFLState
         replies : iterable of Reply
-            At most one a client and model, in an order that does not depend on chance. Each is
-            the result of training on ``state.tree.training_cluster(client)``, or on what
-            `also_trains` names; a late one of what the former's model was some rounds ago.
+            In an order that does not depend on chance.
         server_round : int
             Counted from 1.
         excluded : container of str
-            Members that are never heard from again: no split waits for them.
+            Members that never reply again: no decision waits for them.
         """
-        tree, known, forks = state.tree, dict(state.known), {}
-        away: dict[str, Vector] = {}
-        above: dict[str, dict[str, Vector]] = {}
-        walking = {move.client for move in state.moves}
-        means = WeightedMean({name: c.grown.model for name, c in tree.clusters.items()})
-        lengths: dict[str, list[float]] = {}
-        origins = {name: self.projection.keep(c.model.trained) for name, c in tree.clusters.items()}
-        for reply in replies:
-            if reply.probe:
-                away[reply.client] = self.projection.seen(self._kept(reply))
-                continue
-            if reply.general:
-                means.add(reply.general, reply.update, self._weight(reply))
-                lengths.setdefault(reply.general, []).append(reply.norm)
-                if self.merging and not tree.clusters[reply.general].on_trial:
-                    seen = self.projection.seen(self._kept(reply))
-                    above.setdefault(reply.general, {})[reply.client] = seen
-                continue
-            start, sent = tree.training_cluster(reply.client), reply.origin
-            moved = 0.0 if sent is None else norm(start.model.trained - sent.trained)
-            heard = KnownUpdate(
-                server_round,
-                self._kept(reply),
-                reply.norm,
-                reply.num_examples,
-                origins[start.name] if sent is None else self.projection.keep(sent.trained),
-                reply.share,
-                moved / (reply.norm or 1.0),
-            )
-            if reply.client in tree.unassigned:
-                if reply.client in walking:
-                    away[reply.client] = self._seen(heard)
-                else:
-                    tree, forks[reply.client] = tree.assign_step(reply.client, self._seen(heard))
-            else:
-                known[reply.client] = heard
-                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
-                scale = 1 / (1 + heard.staleness)
-                means.add(start.name, reply.update, self._weight(heard), scale)
-        decisions = []
-        for leaf in (tree.clusters[before.name] for before in state.tree.leaves):
-            settled = [
-                name
-                for name in leaf.members
-                if name not in tree.unassigned and name not in excluded
-            ]
-            fresh = {
-                name: known[name]
-                for name in settled
-                if is_fresh(known.get(name), leaf.born, origins[leaf.name])
-            }
-            decision, clusters = self._advance(
-                leaf, state.tree, settled, known, fresh, means.mean(leaf.name), server_round
-            )
-            decisions.append(decision)
-            placed = {name for side in decision.sides for name in side}
-            unplaced = set(settled) - placed if decision.sides else ()
-            unassigned = {**dict.fromkeys(in_order(unplaced), leaf.name), **tree.unassigned}
-            tree = tree.update(*clusters, unassigned=unassigned)
-        for name in lengths:
-            learned = self._follow(tree.clusters[name].grown, means.mean(name))
-            tree = tree.update(learned_on(tree.clusters[name], learned))
-        for cluster in state.tree.clusters.values():
-            if cluster.on_trial:
-                length = norm(means.mean(cluster.name).trained)
-                longest = max(lengths.get(cluster.name, [0.0]))
-                decisions.append(still_on_trial(cluster, server_round, length, longest))
-        after = CFLState(tree, known)
-        if self.moving:
-            after = self._moved(state, after, away, decisions, server_round)
-        joins = {
-            name: self._join(name, *leaves, after.known)
-            for name, leaves in alike_leaves(after.tree, above).items()
-            # What is known of their members says what each model weighs.
-            if not any(after.known.keys().isdisjoint(leaf.members) for leaf in leaves)
-        }
-        return RoundResult(after, tuple(decisions), forks, joins)
+        if state.judging is None:
+            return self.run_round(state, replies, server_round, excluded)
+        state, decisions = proposals.settled(state, replies, self.metric, self.trial_rounds)
+        return RoundResult(state, decisions)
 
-    def _advance(
+    def run_round(
         self,
+        state: CFLState,
+        replies: Iterable[Reply],
+        server_round: int,
+        excluded: Container[str] = (),
+    ) -> RoundResult:
+        """Algorithm 5, server side: aggregate, place, decide and split, propose."""
+        before = state.tree
+        state, received = self._received(state, replies, server_round)
+        state = self._placed(state, received.places, server_round)  # Algorithm 4
+        if self.moving:
+            state = moves.watched(state, server_round)
+        decisions = []
+        for name in [leaf.name for leaf in before.leaves]:
+            leaf, mean = state.tree.clusters[name], received.means.mean(name)
+            evidence = self._evidence(state, leaf, mean, server_round, excluded)
+            decision, memory = self._decide(state, leaf, evidence, mean)  # eqs. 32, 33, 39
+            leaf = replace(leaf, memory=memory)
+            if decision.outcome is Outcome.SPLIT:
+                state, decision = self._split(state, leaf, decision, evidence, mean)  # Algorithm 1
+            elif len(mean.trained):
+                leaf = self._follow(leaf, mean)  # eq. 2
+                state = replace(state, tree=state.tree.update(leaf))
+            decisions.append(decision)
+        state = self._learned_on(state, received)
+        for cluster, trial in open_trials(before):
+            decisions.append(self._on_trial(cluster, trial, received, server_round))
+        if self.moving:
+            suspects = without(received.places, before.unassigned)
+            state = moves.checked(state, suspects, server_round)
+        return self._propose(state, received, tuple(decisions), server_round)
+
+    def _received(
+        self, state: CFLState, replies: Iterable[Reply], server_round: int
+    ) -> tuple[CFLState, Received]:
+        """The replies, each used once, so that they can be read one after another."""
+        tree, known = state.tree, dict(state.known)
+        received = Received(WeightedMean({c.name: c.grown.model for c in tree.clusters.values()}))
+        origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
+        for reply in replies:
+            assert reply.update is not None and reply.kept is not None
+            name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
+            if reply.ask.role is Role.PLACE or reply.client in tree.unassigned:
+                received.places[reply.client] = seen
+            elif reply.ask.role is Role.GENERAL:
+                received.means.add(name, reply.update, self._weight(reply))
+                received.longest[name] = max(reply.norm, received.longest.get(name, 0.0))
+                received.general.setdefault(name, {})[reply.client] = seen
+            else:
+                update = self._known(tree.clusters[name], origins[name], reply, server_round)
+                known[reply.client] = update
+                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
+                scale = 1 / (1 + update.staleness)
+                received.means.add(name, reply.update, self._weight(reply), scale)
+        return replace(state, known=known), received
+
+    def _known(
+        self, cluster: Cluster, origin: Vector, reply: Reply, server_round: int
+    ) -> KnownUpdate:
+        """What the state keeps of a reply."""
+        assert reply.kept is not None
+        staleness = 0.0
+        if reply.origin is not None:
+            origin = self.projection.project(reply.origin.trained)
+            staleness = norm(cluster.model.trained - reply.origin.trained) / (reply.norm or 1.0)
+        return KnownUpdate(
+            server_round,
+            reply.kept,
+            reply.norm,
+            reply.num_examples,
+            origin,
+            reply.share,
+            staleness,
+        )
+
+    def _placed(self, state: CFLState, places: Mapping[str, Vector], server_round: int) -> CFLState:
+        """Algorithm 4: every unassigned client that replied goes one level down."""
+        unassigned, moved = state.tree.unassigned, {move.client for move in state.moves}
+        places = only(places, unassigned)
+        clusters = {unassigned[client] for client in places}
+        branches = {name: Branches.of(state.tree, name) for name in clusters}
+        placed = {c: branches[unassigned[c]].place(update) for c, update in places.items()}
+        # A member that a split left out is of one of its groups; a newcomer may be of none.
+        familiar = {
+            client: step.child
+            for client, step in placed.items()
+            if client not in moved and (step.familiar or client in state.known)
+        }
+        state = replace(state, tree=state.tree.descended(familiar))
+        for client in without(placed, familiar):
+            # Once more: it may resemble another client that has just begun a leaf of its own.
+            placed[client] = Branches.of(state.tree, unassigned[client]).place(places[client])
+            state = moves.stepped(state, client, places[client], placed[client], server_round)
+        return replace(state, placed=placed)
+
+    def _evidence(
+        self,
+        state: CFLState,
         leaf: Cluster,
-        tree: ParameterTree,
-        settled: list[str],
-        known: Mapping[str, KnownUpdate],
-        fresh: Mapping[str, KnownUpdate],
         mean: Weights,
         server_round: int,
-    ) -> tuple[Decision, list[Cluster]]:
-        """The verdict on a leaf, and the leaf after this round or its split and its children."""
-        # At rest is a model that those who train it leave where it is; late replies were to others.
-        timely = {name: update for name, update in fresh.items() if not update.staleness} or fresh
-        heard_all = len(timely) == len(fresh) and all(
-            update.server_round == server_round for update in timely.values()
-        )
-        evidence = Evidence(
+        excluded: Container[str],
+    ) -> Evidence:
+        """The members' fresh updates; the mean norm is that of the updates that are not late."""
+        here, unassigned = self.projection.project(leaf.model.trained), state.tree.unassigned
+        members = [c for c in leaf.members if c not in unassigned and c not in excluded]
+        known = only(state.known, members)
+        fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
+        rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
+        timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
+        whole = len(timely) == len(fresh) and bool(np.all(rounds == server_round))
+        return Evidence(
             cluster=leaf.name,
             server_round=server_round,
-            num_members=len(settled),
+            members=tuple(members),
             clients=tuple(fresh),
-            vectors=tuple(self._seen(update) for update in fresh.values()),
+            vectors=tuple(self.projection.seen(update.vector) for update in fresh.values()),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if heard_all else self._mean(timely)),
-            rounds=np.array([update.server_round for update in fresh.values()], dtype=int),
+            mean_norm=norm(mean.trained if whole else self._mean(timely)),
+            rounds=rounds,
+            outputs=self._outputs(fresh),
         )
+
+    def _outputs(self, updates: Mapping[str, KnownUpdate]) -> tuple[Vector, ...]:
+        """The output layers' updates, see `Evidence.outputs`."""
+        layer = self.projection.output
+        return tuple(layer.rows(known.vector) for known in updates.values()) if layer else ()
+
+    def _decide(
+        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights
+    ) -> tuple[Decision, Mapping[str, Any]]:
+        """The criterion's decision; in an unsplit root, members that changed may also leave."""
         if not len(mean.trained):
-            reason = "no member was heard from in this round"
-            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), [leaf]
-        decision, memory = self.criterion.decide(evidence, leaf.memory)
+            reason = "no member replied in this round"
+            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), leaf.memory
+        decision, memory = self.criterion.decide(evidence, dict(leaf.memory))
+        if self.moving and leaf.name == ROOT and decision.outcome is not Outcome.SPLIT:
+            decision = moves.leaving(state, evidence.clients, decision)
         if decision.outcome is Outcome.SPLIT:
-            decision = put_off(decision, leaf, tree)
-        if decision.outcome is not Outcome.SPLIT:
-            return decision, [replace(self._follow(leaf, mean), memory=memory)]
-        children = []
-        for i, side in enumerate(sorted(decision.sides, key=first_in_order)):
-            theirs = {name: fresh[name] for name in side if name in fresh}
-            # Of a projected update only what it looks like is left, not what to add: then
-            # the children start from the mean over the whole cluster.
-            own = self.projection.keeps_all and theirs
-            step = mean._replace(trained=self._mean(theirs)) if own else mean
-            children.append(
-                replace(
-                    self._follow(leaf, step),
-                    name=f"{leaf.name}.{leaf.num_children_before + i}",
-                    members=side,
-                    born=server_round,
-                    edge={name: self._seen(known[name]) for name in side},
-                    memory=self.criterion.inherit(memory),
-                    undone=(),
-                )
-            )
-        # Members without a fresh update are on no side. They join the largest child for now, and
-        # are placed by Algorithm 4, from this split on, when they are next heard from.
-        placed = {name for side in decision.sides for name in side}
-        silent = [name for name in leaf.members if name not in placed]
-        home = max(range(len(children)), key=lambda i: len(children[i].members))
-        everyone = in_order((*children[home].members, *silent))
-        children[home] = replace(children[home], members=everyone)
-        names = tuple(child.name for child in children)
-        parent = replace(leaf, children=names, split_round=server_round, memory={})
-        if self.trial_rounds:
-            until = server_round + self.trial_rounds
-            parent = replace(
-                learned_on(parent, self._follow(leaf, mean)),
-                memory=self.criterion.inherit(memory),
-                trial=Trial(server_round, until, decision.sides),
-            )
-            decision = replace(decision, reason=f"{decision.reason}; on trial until round {until}")
-        return replace(decision, children=names), [parent, *children]
+            decision = proposals.postponed(decision, leaf, state.tree)
+        return decision, memory
 
-    def _moved(
+    def _split(
         self,
-        before: CFLState,
-        after: CFLState,
-        away: Mapping[str, Vector],
-        decisions: list[Decision],
-        server_round: int,
-    ) -> CFLState:
-        """The state after members that changed have left and walked, see `Moves`.
+        state: CFLState,
+        leaf: Cluster,
+        decision: Decision,
+        evidence: Evidence,
+        mean: Weights,
+    ) -> tuple[CFLState, Decision]:
+        """The leaf as a split cluster with its stationary model θ*, and its children.
 
-        Parameters
-        ----------
-        away : mapping of str to ndarray, shape (k,)
-            Updates, as similarity sees them, of models above the clients' own leaves.
-        decisions : list of Decision
-            Those about leaves that clients leave say so; that about the root changes if it is
-            split by a member that changed.
+        Members on no side count to the largest child, and Algorithm 4 places them, from this split
+        on, with their next update.
         """
-        known = dict(after.known)
-        heard = {
-            leaf.name: {
-                name: known[name]
-                for name in leaf.members
-                if name not in before.tree.unassigned
-                and name in known
-                and known[name].server_round == server_round
-                and not known[name].staleness  # updates of older models are of another length
-            }
-            for leaf in before.tree.leaves
-        }
-        moves = Moves(after.tree, dict(before.habits), list(before.moves), server_round)
-        for leaf, updates in heard.items():
-            moves.watch(leaf, {client: update.norm for client, update in updates.items()})
-        if after.tree.root.is_leaf:
-            new = {name for name, habit in moves.habits.items() if habit.held == 1}
-            last = {name: self._seen(before.known[name]) for name in new & before.known.keys()}
-            now = {client: self._seen(update) for client, update in heard[ROOT].items()}
-            moves.part(before.tree.root, last, now, decisions)
-        else:
-            moves.walk(away, before.habits)
-        forget = getattr(self.criterion, "without", lambda memory, client: memory)
-        for client in moves.leave(decisions, forget):
-            known.pop(client, None)  # an update of a model that is not its own any more
-        return CFLState(moves.tree, known, moves.habits, tuple(moves.made))
+        now, sides = decision.server_round, list(decision.sides)
+        sides.sort(key=lambda side: min(map(natural_order, side)))
+        placed = {client for side in sides for client in side}
+        others = tuple(client for client in leaf.members if client not in placed)
+        largest = max(range(len(sides)), key=lambda i: len(sides[i]))
+        number = int(leaf.next_child.rpartition(".")[2])
+        memory = self.criterion.inherit(dict(leaf.memory))
+        children = [
+            replace(
+                self._follow(leaf, self._mean_of(state, side, evidence, mean)),
+                name=f"{leaf.name}.{number + i}",
+                members=in_order((*side, *others)) if i == largest else side,
+                born=now,
+                edge={c: self.projection.seen(state.known[c].vector) for c in side},
+                memory=memory,
+                undone=(),
+            )
+            for i, side in enumerate(sides)
+        ]
+        names = tuple(child.name for child in children)
+        parent = replace(leaf, children=names, split_round=now, memory={})
+        if self.trial_rounds:
+            trial = Proposal(leaf.name, now, now + self.trial_rounds, decision.sides)
+            parent = replace(self._learned(parent, mean), trial=trial, memory=memory)
+            reason = f"{decision.reason}; on trial until round {trial.due}"
+            decision = replace(decision, reason=reason)
+        waiting = dict.fromkeys((c for c in others if c in evidence.members), leaf.name)
+        unassigned = {**waiting, **state.tree.unassigned}
+        tree = state.tree.update(parent, *children, unassigned=unassigned)
+        return replace(state, tree=tree), replace(decision, children=names)
 
-    def _join(
-        self, name: str, first: Cluster, second: Cluster, known: Mapping[str, KnownUpdate]
-    ) -> Join:
-        """Both leaves as one, with the mean of their models."""
-        mean = WeightedMean({name: first.model})
+    def _learned_on(self, state: CFLState, received: Received) -> CFLState:
+        """The state with the split clusters that learned in this round; their θ* stay."""
+        clusters = only(state.tree.clusters, received.longest)
+        learned = [self._learned(c, received.means.mean(c.name)) for c in clusters.values()]
+        return replace(state, tree=state.tree.update(*learned))
+
+    def _on_trial(
+        self, cluster: Cluster, trial: Proposal, received: Received, server_round: int
+    ) -> Decision:
+        """The decision on a split that was on trial in this round."""
+        reason = f"the clients judge in round {trial.due}"
+        mean, longest = received.means.mean(cluster.name), received.longest.get(cluster.name, 0.0)
+        norms = norm(mean.trained), longest
+        return Decision(cluster.name, server_round, Outcome.ON_TRIAL, reason, *norms)
+
+    def _propose(
+        self,
+        state: CFLState,
+        received: Received,
+        decisions: tuple[Decision, ...],
+        server_round: int,
+    ) -> RoundResult:
+        """The proposals that the clients are to judge now: splits that are due, and joins."""
+        trials = [trial for _, trial in open_trials(state.tree) if trial.due <= server_round]
+        due = [trial._replace(due=server_round) for trial in trials]
+        if self.moving and self.trial_rounds:
+            for first, second in proposals.similar_leaves(state.tree, received.general):
+                common = self._joined_model(state, first, second)
+                if common is not None:
+                    due.append(proposals.join(first, second, common, server_round))
+        if not due:
+            return RoundResult(state, decisions)
+        state = replace(state, judging=Judging(tuple(due), decisions))
+        return RoundResult(state, decisions, proposals.judges(state, due, server_round))
+
+    def _joined_model(self, state: CFLState, first: Cluster, second: Cluster) -> Weights | None:
+        """The mean of two leaves' models; None if no update of one of them is known."""
+        mean = WeightedMean({"": first.model})
         for leaf in (first, second):
-            weight = sum(self._weight(known[c]) for c in leaf.members if c in known)
-            mean.add(name, leaf.model, weight)
-        common = replace(
-            first,
-            name=name,
-            members=in_order((*first.members, *second.members)),
-            model=self.as_sent(mean.mean(name)),
-            memory=self.criterion.inherit(first.memory),
+            weight = sum(map(self._weight, only(state.known, leaf.members).values()))
+            if not weight:
+                return None
+            mean.add("", leaf.model, weight)
+        return self.as_sent(mean.mean(""))
+
+    def _learned(self, cluster: Cluster, mean: Weights) -> Cluster:
+        """A split cluster with its general model moved by a mean update."""
+        learned = self._follow(cluster.grown, mean)
+        return replace(
+            cluster, general=learned.model, optimizer=learned.optimizer, rounds=learned.rounds
         )
-        return Join((first.name, second.name), common)
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
-        """The cluster with its model moved by a mean update."""
+        """The cluster with its model moved by a mean update (eq. 2)."""
         trained, optimizer = self.optimizer.step(
             cluster.model.trained, mean.trained, cluster.optimizer
         )
-        model = Weights(trained, cluster.model.carried + mean.carried)
-        rounds = cluster.rounds + 1
-        return replace(cluster, model=self.as_sent(model), optimizer=optimizer, rounds=rounds)
+        model = self.as_sent(Weights(trained, cluster.model.carried + mean.carried))
+        return replace(cluster, model=model, optimizer=optimizer, rounds=cluster.rounds + 1)
+
+    def _mean_of(
+        self, state: CFLState, side: tuple[str, ...], evidence: Evidence, mean: Weights
+    ) -> Weights:
+        """The mean update of a side's members; the whole cluster's if only projections are kept."""
+        fresh = only(only(state.known, side), evidence.clients)
+        if not fresh or not self.projection.keeps_all:
+            return mean
+        return mean._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
-        """Σ w_i Δ_i over these clients, of what is kept of their updates."""
+        """Σ w_i Δ_i over these clients, or its projection."""
         total = np.zeros(len(next(iter(updates.values())).vector))
         for weight, known in zip(self._weights(updates), updates.values(), strict=True):
             total += weight * known.vector
-        return total
+        return self.projection.projected(total)
 
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
-        weights = np.array([self._weight(known) for known in updates.values()])
+        weights = np.array(list(map(self._weight, updates.values())))
         return np.asarray(weights / weights.sum())
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
@@ -375,19 +438,11 @@ class CFL:
         return self.weight_of(update.num_examples) * update.share
 
     def weight_of(self, num_examples: float) -> float:
-        """What a client with so many examples would weigh if all of it counted."""
+        """w_i before normalisation, if all of it counts."""
         return num_examples if self.weighting == "examples" else 1.0
 
-    def _seen(self, known: KnownUpdate) -> Vector:
-        """The part of an update that similarity sees, shape (k,)."""
-        return self.projection.seen(known.vector)
 
-    def _kept(self, reply: Reply) -> Vector:
-        if reply.kept is not None:
-            return reply.kept
-        return self.projection.keep(np.asarray(reply.update.trained))
-
-
-def first_in_order(side: tuple[str, ...]) -> tuple[tuple[int, int, str], ...]:
-    """Sort key of a side: its first client, so that children's names do not depend on chance."""
-    return min(natural_order(name) for name in side)
+def open_trials(tree: ParameterTree) -> list[tuple[Cluster, Proposal]]:
+    """The clusters with a split on trial, in natural order of their names, and these trials."""
+    clusters = map(tree.clusters.__getitem__, in_order(tree.clusters))
+    return [(cluster, cluster.trial) for cluster in clusters if cluster.trial and cluster.on_trial]

@@ -2,61 +2,82 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from cflower.algorithm.criteria import Memory
-from cflower.algorithm.difference import Vector
-from cflower.algorithm.optimizers import OptimizerState
-from cflower.algorithm.similarity import cosines_to
-from cflower.algorithm.trial import Standing, Trial
+from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order
 
 ROOT = "0"
 Selection = Literal["leaf", "best", "ensemble"]
 SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")
-"""Which of the models on its way a client is served by (section V-C)."""
+"""The models on a client's path that can serve it (section V-C)."""
 
 
-class Weights(NamedTuple):
-    """One model θ, flattened in the reference model's key order."""
+class Status(StrEnum):
+    """The state of a proposal."""
 
-    trained: Vector
-    """Shape (d,): what is learned; norms and similarities see only this."""
-    carried: Vector
-    """Shape (e,): what is averaged along (BatchNorm statistics, counters, integers)."""
+    OPEN = "open"
+    CONFIRMED = "confirmed"
+    UNDONE = "undone"
+
+
+class Proposal(NamedTuple):
+    """A change of the tree that the clients judge: separate models, or one for all of them.
+
+    A split is proposed when it is made, and is on trial until its clients have judged it. A join
+    is proposed between two leaves, and judged in the same round.
+    """
+
+    cluster: str
+    """The split cluster, or the parent of the leaves that may be joined."""
+    began: int
+    """Round of the proposal."""
+    due: int
+    """Round after which the clients judge."""
+    parts: tuple[tuple[str, ...], ...]
+    """Members of each child when it was proposed."""
+    status: Status = Status.OPEN
+    reason: str = ""
+    """One sentence, once it is judged."""
+    leaves: tuple[str, ...] = ()
+    """Names of the two leaves that may be joined; empty for a split."""
+    common: Weights | None = None
+    """Model of the joined leaves; None for a split, whose common model is the cluster's own."""
 
 
 @dataclass(frozen=True)
 class Cluster:
     """A node v of the tree.
 
-    A leaf's ``model`` is the one in training; a cluster that was split keeps its stationary
-    model θ*_v, the one from which its members computed the updates it was split by. If it goes on
-    learning, as during a trial, that is in ``general``.
+    The ``model`` of a leaf is in training. A split cluster keeps its stationary model θ*_v, from
+    which its members computed the updates that split it. If it goes on learning, as it does during
+    a trial, the result is in ``general``.
     """
 
     name: str
-    """Its path from the root: ``0``, then ``0.0`` and ``0.1``, then ``0.1.0``."""
+    """Path from the root: ``0``, then ``0.0`` and ``0.1``, then ``0.1.0``."""
     members: tuple[str, ...]
     model: Weights
     born: int = 0
-    """The round whose end made it."""
+    """The cluster exists since the end of this round."""
     children: tuple[str, ...] = ()
     split_round: int | None = None
     edge: Mapping[str, Vector] = field(default_factory=dict)
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
-    optimizer: OptimizerState = field(default_factory=dict)
-    memory: Memory = field(default_factory=dict)
+    optimizer: Mapping[str, Vector] = field(default_factory=dict)
+    """State of the server optimizer."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """State of the split criterion."""
     general: Weights | None = None
-    """Of a split cluster: its model as it has gone on learning since; None: it has not."""
-    trial: Trial | None = None
-    """Of its split; None where there is no trial."""
-    undone: tuple[Trial, ...] = ()
-    """The trials of its splits that were taken back."""
+    """Model of a split cluster that has gone on learning; None if it has not."""
+    trial: Proposal | None = None
+    """The proposal that split it; None if its split was final at once."""
+    undone: tuple[Proposal, ...] = ()
+    """Its earlier splits that were taken back."""
     rounds: int = 0
-    """In how many rounds its model has learned, as far as ``grown`` has it; those of the clusters
-    that it comes from count."""
+    """Number of rounds in which its model has learned, those of its ancestors included."""
 
     @property
     def grown(self) -> "Cluster":
@@ -65,18 +86,24 @@ class Cluster:
 
     @property
     def on_trial(self) -> bool:
-        """Whether its split still has to prove itself."""
-        return self.trial is not None and self.trial.standing is Standing.OPEN
-
-    @property
-    def num_children_before(self) -> int:
-        """Children that it had and that were joined again; their names are not used again."""
-        return sum(len(trial.parts) for trial in self.undone)
+        """Whether its split awaits the clients' judgement."""
+        return self.trial is not None and self.trial.status is Status.OPEN
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it is still in training."""
+        """Whether its model is in training."""
         return not self.children
+
+    @property
+    def next_child(self) -> str:
+        """Name for one more child; no name is used twice, even after a split was taken back."""
+        before = sum(len(proposal.parts) for proposal in self.undone)
+        return f"{self.name}.{before + len(self.children)}"
+
+    @property
+    def parent(self) -> str:
+        """Name of the cluster above; empty for the root."""
+        return self.name.rpartition(".")[0]
 
     def __repr__(self) -> str:
         """Without the arrays."""
@@ -84,31 +111,13 @@ class Cluster:
         return f"Cluster({self.name}: {len(self.members)} clients{below})"
 
 
-class Fork(NamedTuple):
-    """One step of Algorithm 4: which branch a client's update resembles most."""
-
-    child: str
-    similarities: dict[str, float]
-    """α of each branch: the largest cosine to any update cached on its edge."""
-
-    @property
-    def margin(self) -> float:
-        """How far the branch taken is ahead of the next.
-
-        >>> Fork("0.1", {"0.0": 0.25, "0.1": 0.75}).margin
-        0.5
-        """
-        *_, second, best = sorted(self.similarities.values())
-        return best - second
-
-
 @dataclass(frozen=True)
 class ParameterTree:
     """All clusters by name. Its leaves always partition the clients.
 
-    ``unassigned`` holds the clients whose place is not certain: they count as members of a leaf,
-    but the model they get next is that of the inner cluster named here, and the update they
-    answer with takes them one level down (Algorithm 4).
+    ``unassigned`` names the split cluster at which a client without a certain place stands: it
+    counts as a member of a leaf, but it trains θ* of that cluster, and its update takes it one
+    level down (Algorithm 4).
     """
 
     clusters: Mapping[str, Cluster]
@@ -116,9 +125,8 @@ class ParameterTree:
 
     def __repr__(self) -> str:
         """Without the arrays."""
-        leaves = {c.name: len(c.members) for c in self.clusters.values() if c.is_leaf}
-        told = ", ".join(f"{name}: {count} clients" for name, count in leaves.items())
-        return f"ParameterTree({told})"
+        leaves = ", ".join(f"{leaf.name}: {len(leaf.members)} clients" for leaf in self.leaves)
+        return f"ParameterTree({leaves})"
 
     @classmethod
     def initial(
@@ -129,9 +137,9 @@ class ParameterTree:
         root = Cluster(ROOT, members, model)
         if not isolated:
             return cls({ROOT: root})
-        leaves = {f"{ROOT}.{i}": (name,) for i, name in enumerate(members)}
-        below = {name: Cluster(name, who, model) for name, who in leaves.items()}
-        return cls({ROOT: replace(root, children=tuple(leaves)), **below})
+        leaves = [Cluster(f"{ROOT}.{i}", (name,), model) for i, name in enumerate(members)]
+        root = replace(root, children=tuple(leaf.name for leaf in leaves))
+        return cls({cluster.name: cluster for cluster in (root, *leaves)})
 
     @property
     def root(self) -> Cluster:
@@ -145,17 +153,16 @@ class ParameterTree:
 
     @property
     def ends(self) -> tuple[Cluster, ...]:
-        """The leaves, and those that closed when their last member left; who comes reopens one."""
-        names = in_order(name for name, cluster in self.clusters.items() if cluster.is_leaf)
-        return tuple(self.clusters[name] for name in names)
+        """The leaves, and those without a member, which a newcomer opens again."""
+        return tuple(self.clusters[n] for n in in_order(self.clusters) if self.clusters[n].is_leaf)
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Everyone who belongs to a leaf."""
-        return in_order(name for leaf in self.leaves for name in leaf.members)
+        """The members of all leaves."""
+        return in_order(self._leaf_of)
 
     def leaf_of(self, client: str) -> Cluster:
-        """The leaf a client belongs to; KeyError if it is in none."""
+        """The leaf of a client; KeyError if it is in none."""
         return self._leaf_of[client]
 
     @cached_property
@@ -163,36 +170,27 @@ class ParameterTree:
         return {client: leaf for leaf in self.leaves for client in leaf.members}
 
     def training_cluster(self, client: str) -> Cluster:
-        """The cluster whose model the client gets: where it is unassigned, else its leaf."""
+        """The cluster that the client trains: where it is unassigned, else its leaf."""
         if client in self.unassigned:
             return self.clusters[self.unassigned[client]]
         return self.leaf_of(client)
 
     def path(self, name: str) -> tuple[Cluster, ...]:
-        """From the root to the named cluster: ever more special models.
-
-        Names tell the way: ``0.1.0`` lies below ``0.1`` below ``0``.
-        """
+        """From the root to the named cluster: ever more special models."""
         steps = name.split(".")
         return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
 
     def awaits_trial(self, name: str) -> bool:
-        """Whether a split on the way to a cluster, or its own, still has to prove itself."""
+        """Whether a split on the path to a cluster, or its own, is on trial."""
         return any(cluster.on_trial for cluster in self.path(name))
 
     def path_of(self, client: str) -> tuple[Cluster, ...]:
-        """The clusters whose models a client can be given: from the most general to its leaf.
+        """The clusters with models that can serve a client: from the most general to its leaf.
 
-        Inner ones with the models as far as they have learned. Those of isolated clients are their
-        leaves alone: nobody ever trained the root.
+        The path of an isolated client is its leaf alone: the root was never trained.
         """
         *above, leaf = self.path(self.leaf_of(client).name)
         return (*(cluster.grown for cluster in above if cluster.split_round is not None), leaf)
-
-    def parent(self, name: str) -> Cluster | None:
-        """The cluster that a cluster was split from; None of the root."""
-        above = name.rpartition(".")[0]
-        return self.clusters[above] if above else None
 
     def update(
         self, *clusters: Cluster, unassigned: Mapping[str, str] | None = None
@@ -203,40 +201,17 @@ class ParameterTree:
             {**self.clusters, **changed}, self.unassigned if unassigned is None else unassigned
         )
 
-    def trials_due(self, server_round: int) -> tuple[str, ...]:
-        """The clusters whose split is to be judged at the end of a round."""
-        open_trials = {n: c.trial for n, c in self.clusters.items() if c.trial and c.on_trial}
-        return in_order(n for n, trial in open_trials.items() if trial.until <= server_round)
-
-    def rejoined(self, name: str, server_round: int, trial: Trial) -> "ParameterTree":
-        """A cluster's split taken back: it is a leaf again, and goes on with the common model.
-
-        Who was on its way further down is a member of it now.
-        """
-        parent = self.clusters[name]
-        below = f"{name}."
-        leaf = replace(
-            parent.grown,
-            born=server_round,
-            children=(),
-            split_round=None,
-            general=None,
-            trial=None,
-            undone=(*parent.undone, trial),
-        )
-        clusters = {n: c for n, c in self.clusters.items() if not n.startswith(below)}
-        unassigned = {
-            client: where
-            for client, where in self.unassigned.items()
-            if where != name and not where.startswith(below)
-        }
+    def rejoined(self, name: str, leaf: Cluster) -> "ParameterTree":
+        """A tree in which ``leaf`` takes the place of a split cluster and of all below it."""
+        clusters = {n: c for n, c in self.clusters.items() if not is_below(n, name)}
+        unassigned = {c: place for c, place in self.unassigned.items() if not is_below(place, name)}
         return ParameterTree({**clusters, name: leaf}, unassigned)
 
     def admit(self, client: str, server_round: int, *, isolated: bool = False) -> "ParameterTree":
-        """The tree with a newcomer; one who is already a member changes nothing.
+        """The tree with a newcomer; a member changes nothing.
 
-        While nothing has been split a newcomer joins the root. Later it starts unassigned there,
-        and counts as a member of the largest leaf until it arrives.
+        A newcomer joins the root if nothing was split. Otherwise it is unassigned at the root, and
+        counts as a member of the largest leaf until Algorithm 4 has placed it.
         """
         if client in self._leaf_of:
             return self
@@ -244,67 +219,54 @@ class ParameterTree:
         if root.is_leaf:
             return self.update(root)
         if isolated:
-            # As if the round before had made it: its first reply counts.
-            born, name = server_round - 1, f"{ROOT}.{len(root.children)}"
-            leaf = Cluster(name, (client,), root.model, born)
+            # Born a round ago, so that its first reply counts.
+            leaf = Cluster(root.next_child, (client,), root.model, server_round - 1)
             return self.update(replace(root, children=(*root.children, leaf.name)), leaf)
         largest = max(self.leaves, key=lambda leaf: len(leaf.members))
-        return self._settle(client, largest.name, {**self.unassigned, client: ROOT})
-
-    def fork(self, name: str, vector: Vector) -> Fork:
-        """Algorithm 4, lines 6 to 12: the branch below ``name`` that ``vector`` resembles most.
-
-        Parameters
-        ----------
-        name : str
-            An inner cluster.
-        vector : ndarray, shape (k,)
-            The client's update of that cluster's stationary model, as similarity sees it.
-        """
-        similarities = {}
-        for child in self.clusters[name].children:
-            if edge := self.clusters[child].edge:  # not of a leaf that was joined to another
-                similarities[child] = float(cosines_to(vector, list(edge.values())).max())
-        return Fork(max(similarities, key=lambda child: similarities[child]), similarities)
-
-    def assign_step(self, client: str, vector: Vector) -> tuple["ParameterTree", Fork]:
-        """Take a unassigned client one level down by its update of the model it was sent."""
-        fork = self.fork(self.unassigned[client], vector)
-        return self.descended(client, fork.child), fork
-
-    def descended(self, client: str, branch: str) -> "ParameterTree":
-        """An unassigned client one level further down, in this branch."""
-        unassigned = {who: where for who, where in self.unassigned.items() if who != client}
-        child = self.clusters[branch]
-        if not child.is_leaf:
-            unassigned[client] = child.name
-        below = [leaf for leaf in self.ends if leaf.name.startswith(f"{child.name}.")]
-        leaf = max(below, key=lambda leaf: len(leaf.members), default=child)
-        return self._settle(client, leaf.name, unassigned)
+        return self.called_back(client, ROOT).moved({client: largest.name})
 
     def called_back(self, client: str, name: str) -> "ParameterTree":
-        """A member whose place is no longer certain: it walks down from an inner cluster again."""
+        """The tree with a client that Algorithm 4 places again, from this cluster on."""
         return self.update(unassigned={**self.unassigned, client: name})
 
-    def branched(self, client: str, branch: Cluster) -> "ParameterTree":
-        """A client that resembles no branch gets one of its own, a child of where it walked."""
-        parent = self.clusters[branch.name.rpartition(".")[0]]
+    def descended(self, children: Mapping[str, str]) -> "ParameterTree":
+        """The tree with unassigned clients one level further down, in these children.
+
+        A client in a child that is itself split counts as a member of its largest leaf.
+        """
+        largest = {
+            child: max(
+                (end.name for end in self.ends if is_below(end.name, child)),
+                key=lambda name: len(self.clusters[name].members),
+            )
+            for child in set(children.values())
+        }
+        unassigned = {c: place for c, place in self.unassigned.items() if c not in children}
+        unassigned |= {c: child for c, child in children.items() if largest[child] != child}
+        tree = self.update(unassigned=unassigned)
+        return tree.moved({client: largest[child] for client, child in children.items()})
+
+    def with_branch(self, client: str, branch: Cluster) -> "ParameterTree":
+        """The tree with a leaf of its own for an unassigned client."""
+        parent = self.clusters[branch.parent]
         parent = replace(parent, children=(*parent.children, branch.name))
-        unassigned = {who: where for who, where in self.unassigned.items() if who != client}
-        return self.update(parent, branch)._settle(client, branch.name, unassigned)
+        return self.update(parent, branch).descended({client: branch.name})
 
-    def next_child(self, name: str) -> str:
-        """The name of one more child of a cluster: none is used twice."""
-        cluster = self.clusters[name]
-        return f"{name}.{cluster.num_children_before + len(cluster.children)}"
-
-    def _settle(self, client: str, leaf: str, unassigned: Mapping[str, str]) -> "ParameterTree":
-        """Make ``client`` a member of exactly the clusters on the path to ``leaf``."""
-        path = {cluster.name for cluster in self.path(leaf)}
+    def moved(self, leaves: Mapping[str, str]) -> "ParameterTree":
+        """The tree with clients as members of exactly the clusters on the path to their leaf."""
         changed = []
         for cluster in self.clusters.values():
-            others = [name for name in cluster.members if name != client]
-            members = in_order([*others, client] if cluster.name in path else others)
-            if members != cluster.members:
-                changed.append(replace(cluster, members=members))
-        return self.update(*changed, unassigned=unassigned)
+            joining = {c for c, leaf in leaves.items() if is_below(leaf, cluster.name)}
+            members = {*cluster.members} - leaves.keys() | joining
+            if members != {*cluster.members}:
+                changed.append(replace(cluster, members=in_order(members)))
+        return self.update(*changed)
+
+
+def is_below(name: str, above: str) -> bool:
+    """Whether a cluster lies on or below another.
+
+    >>> is_below("0.1", "0.1"), is_below("0.1.0", "0.1"), is_below("0.10", "0.1")
+    (True, True, False)
+    """
+    return f"{name}.".startswith(f"{above}.")

@@ -1,4 +1,4 @@
-"""`cflower`: the companion of `flwr run`, in the same words."""
+"""The command `cflower`, the companion of `flwr run`."""
 
 import sys
 from typing import Annotated
@@ -17,13 +17,18 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # joins the lines of a paragraph
     suggest_commands=False,  # click does
 )
-for module in (simulate, runs, models, federation):
-    module.add_to(app)
+app.command()(simulate.simulate)
+app.command()(simulate.keys)
+app.command("list")(runs.list_runs)
+for command in (runs.show, runs.report, runs.watch, runs.explain, models.assign, models.export):
+    app.command(epilog=runs.RUN_HELP)(command)
+app.command()(runs.compare)
+app.add_typer(federation.app, name="federation")
 
 
-def tell_version(asked: bool) -> None:
-    """Print it and end."""
-    if asked:
+def print_version(wanted: bool) -> None:
+    """Print the version and exit."""
+    if wanted:
         print(f"cflower {cflower.__version__}")
         raise typer.Exit
 
@@ -32,14 +37,14 @@ def tell_version(asked: bool) -> None:
 def before_any_command(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=tell_version, is_eager=True, help="Print the version."),
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Options of `cflower` itself."""
 
 
 def main() -> None:
-    """Entry point: an error that we raise on purpose is one sentence and exit status 1."""
+    """Entry point: a `CFlowerError` is printed as one sentence, with exit status 1."""
     try:
         app()
     except CFlowerError as error:

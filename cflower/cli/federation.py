@@ -13,48 +13,39 @@ app = typer.Typer(
     no_args_is_help=True,
     suggest_commands=False,
 )
-Folder = Annotated[Path, typer.Option("--dir", help="Where it lives.")]
+Folder = Annotated[Path, typer.Option("--dir", help="Folder of the federation.")]
 DEFAULT_DIR = Path("~/.cache/cflower/federation")
 
 
 @app.command()
 def up(
-    nodes: Annotated[int | None, typer.Option(min=1, help="SuperNodes; 4, if not given.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="SuperNodes; default: 4.")] = None,
     data: Annotated[
         list[Path] | None, typer.Option(help="A SuperNode's data folder; once for each of them.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no keys.")] = False,
     folder: Folder = DEFAULT_DIR,
 ) -> None:
-    """Start what does not run yet, and print the commands to run next.
+    """Start the processes that are not running, and print the commands to run next.
 
-    A second `up` brings back a SuperNode that was killed, and `up --nodes 5` adds a fifth. Without
+    A second `up` restarts a SuperNode that was killed, and `up --nodes 5` adds a fifth. Without
     data folders every SuperNode gets handwritten digits, upside down for every second one.
     """
-    for place in data or []:
+    folders = data or []
+    for place in folders:
         if not place.is_dir():
             raise ConfigError(f"Got --data {place}, but there is no such folder.")
-    number = nodes or (0 if data else 4)
-    federation_in(folder).up(number, data or [], insecure)
+    default = 0 if folders else 4
+    Federation(folder).up(nodes or default, folders, insecure)
 
 
 @app.command()
 def status(folder: Folder = DEFAULT_DIR) -> None:
-    """Say which of its processes live."""
-    federation_in(folder).status()
+    """Show which of its processes are running."""
+    Federation(folder).print_status()
 
 
 @app.command()
 def down(folder: Folder = DEFAULT_DIR) -> None:
     """End exactly the processes that `up` started."""
-    federation_in(folder).down()
-
-
-def federation_in(folder: Path) -> Federation:
-    """The federation that lives in a folder."""
-    return Federation(folder.expanduser().absolute())
-
-
-def add_to(parent: typer.Typer) -> None:
-    """Make these commands of `cflower`."""
-    parent.add_typer(app, name="federation")
+    Federation(folder).down()

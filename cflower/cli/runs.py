@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cflower.config import read_overrides
+from cflower.config import DATA_KEYS, RunConfig, read_overrides
 from cflower.errors import ConfigError, RunFolderError
+from cflower.messages.metrics import Metric
+from cflower.ordering import only
 from cflower.runs.compare import (
     comparison_table,
     differences,
@@ -29,15 +31,14 @@ from cflower.runs.plots import write_comparison, write_figures
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, run_folders
-from cflower.runs.tables import run_view, shown
+from cflower.runs.tables import run_view
 from cflower.runs.watch import ReportServer
-from cflower.strategy.reports import Metric
 
 Run = Annotated[str, typer.Argument()]
 RUN_HELP = "RUN is a run folder or the beginning of its id; the newest run if not given."
 """A command's closing line: click 8.5 drops the help of typer's arguments."""
 RunsDir = Annotated[
-    Path, typer.Option("--runs", help="Where the run folders are.", show_default=True)
+    Path, typer.Option("--runs", help="Folder of the run folders.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
 UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
@@ -45,33 +46,32 @@ DEFAULT_RUNS = Path("~/cflower-runs")
 
 
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
-    """List the runs that there are, the newest last."""
+    """List all runs, the newest last."""
     rows = [row_of(folder) for folder in run_folders(runs.expanduser())]
     if as_json:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    for heading in rows[0]:
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
+    table = Table("run", "state", box=SIMPLE_HEAD, padding=0)
+    for heading in list(rows[0])[2:]:
+        table.add_column(heading, justify="right")
     for row in rows:
-        cells = {k: str(shown(v, "")) for k, v in row.items()}
-        cells["accuracy"] = Metric().in_words(row["accuracy"])
-        table.add_row(*(Text(cell) for cell in cells.values()))
+        cells = row | {"accuracy": Metric().in_words(row["accuracy"])}
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells.values()))
     Console(highlight=False).print(table)
 
 
 def row_of(folder: Path) -> dict[str, Any]:
-    """What the list says of one run, also of one that was interrupted or damaged."""
-    row: dict[str, Any] = {"run": folder.name, "state": "not begun"}
-    row |= dict.fromkeys(("rounds", "clients", "clusters", "accuracy"))
+    """One run's row of the list, also of a run that was interrupted or is damaged."""
+    row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "accuracy"))
     if not (folder / "summary.json").is_file():
-        return row
+        return row | {"run": folder.name, "state": "not begun"}
     try:
         summary = read_json(folder, "summary.json")
     except RunFolderError:
-        return row | {"state": "damaged"}
-    return row | {
+        return row | {"run": folder.name, "state": "damaged"}
+    return {
+        "run": folder.name,
         "state": "finished" if summary["finished"] else "not finished",
         "rounds": summary["rounds"],
         "clients": len(summary["clients"]),
@@ -100,8 +100,7 @@ def report(
     runs: RunsDir = DEFAULT_RUNS,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     figures: Annotated[
-        Path | None,
-        typer.Option(help="Also write pictures for papers (PNG, SVG and PDF) into this folder."),
+        Path | None, typer.Option(help="Also write figures (PNG, SVG, PDF) into this folder.")
     ] = None,
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
@@ -139,8 +138,7 @@ def watch(
 def explain(
     run: Run = "",
     config: Annotated[
-        list[str] | None,
-        typer.Option("-c", help='Other thresholds to ask about, such as "eps1=0.5 eps2=1.2".'),
+        list[str] | None, typer.Option("-c", help='Other thresholds, such as "eps1=0.5 eps2=1.2".')
     ] = None,
     runs: RunsDir = DEFAULT_RUNS,
 ) -> None:
@@ -149,7 +147,8 @@ def explain(
     Takes the recorded norms and similarities; nothing is trained.
     """
     record = RunRecord.read(find_run(runs.expanduser(), run))
-    asked = read_overrides(config) if config else None
+    given = read_overrides(config or [])
+    asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
     Console(highlight=False, soft_wrap=True).print(explanation(record, asked), markup=False)
 
 
@@ -165,19 +164,20 @@ def compare(
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
     records = named([RunRecord.read(find_run(runs.expanduser(), name)) for name in names])
+    every = list(records.values())
     if as_json:
-        told = {
-            "runs": [measures_of(record) for record in records.values()],
-            "differences": differing(list(records.values())),
+        content = {
+            "runs": [measures_of(record) for record in every],
+            "differences": differing(every),
             "pairs": [
-                {"run": records[one].name, "against": records[other].name, **found.as_json()}
-                for (one, other), found in pairs(records).items()
+                {"run": records[one].name, "against": records[other].name, **pair.as_json()}
+                for (one, other), pair in pairs(records, DATA_KEYS).items()
             ],
         }
-        return print(json.dumps(told, indent=1))
+        return print(json.dumps(content, indent=1))
     console = Console(highlight=False)
     console.print(comparison_table(records))
-    for text in [*(pair_lines(records) or [UNPAIRED]), differences(list(records.values()))]:
+    for text in [*(pair_lines(records, DATA_KEYS) or [UNPAIRED]), differences(every)]:
         console.print(text, markup=False)
     with writing(figure, "--figure"):
         for path in write_comparison(records, figure.expanduser()):
@@ -186,19 +186,10 @@ def compare(
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """Say in a sentence what kept a file from being written."""
+    """Turn an error of writing a file into a `ConfigError`."""
     try:
         yield
     except OSError as error:
         raise ConfigError(
-            f"Cannot write {option} {path}: {error.strerror or error}. Give a place that can be "
-            "written."
+            f"Cannot write {option} {path}: {error.strerror or error}. Give another place."
         ) from None
-
-
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of `cflower`."""
-    app.command("list")(list_runs)
-    for command in (show, report, watch, explain):
-        app.command(epilog=RUN_HELP)(command)
-    app.command()(compare)

@@ -1,4 +1,4 @@
-"""The commands that run a Flower app in this one process, or say what cflower's own app takes."""
+"""The commands that run a Flower app in this process, and list the config of cflower's own app."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from pkgutil import resolve_name
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cflower.config import RunConfig, read_overrides
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 MANY_CLIENTS = 50
 OWN = "cflower.server_app:app"
-"""An app folder with this ServerApp is cflower's own, whose config is checked key by key."""
+"""An app folder with this ServerApp is cflower's own: its config is checked key by key."""
 CLIENTS = 10
-"""Of a foreign app, if not given."""
+"""Default number of clients of any other app."""
 
 
 def simulate(
@@ -43,55 +43,44 @@ def simulate(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "-c", "--run-config", help='A TOML file, or "key=value ..." as for `flwr run`.'
-        ),
+        typer.Option("-c", "--run-config", help='TOML file or "key=value ...".'),
     ] = None,
     clients: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"How many; min-available-nodes, or {CLIENTS}, if not given."),
+        int | None, typer.Option(min=1, help=f"Default: min-available-nodes, or {CLIENTS}.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for run folders; output-dir if not given.")
+        Path | None, typer.Option(help="Folder for run folders; default: output-dir.")
     ] = None,
     baselines: Annotated[
-        bool,
-        typer.Option(
-            "--baselines",
-            help="Also train conventional FL and each client alone; say what the run is worth.",
-        ),
+        bool, typer.Option("--baselines", help="Also train conventional FL and each client alone.")
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Processes for the clients; 0: this one. One for each core if not given, from "
-            f"{MANY_CLIENTS} clients on. The result is the same.",
-        ),
+        int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")
     ] = None,
 ) -> None:
     """Run a Flower app on this machine: no Ray, no SuperLink.
 
     APP is the folder of any Flower app, as for `flwr run`; cflower's own app if not given. The
-    same config and seed give the same result as `flwr run`. `cflower keys` lists the config of
-    cflower's own app; `-c "resume='RUN'"` goes on with a run of it that was interrupted.
+    same config and seed give the same result as `flwr run`, with any number of workers; the
+    default is one for each core from 50 clients on. `cflower keys` lists the config of cflower's
+    own app; `-c "resume='RUN'"` resumes an interrupted run of it.
     """
     given = read_overrides(config or [])
-    given |= {"baselines": True} if baselines else {}
+    if baselines:
+        given["baselines"] = True
     if app is None:
-        return simulate_own(given, clients, out, workers)
+        return simulate_own(given, clients, out, workers, {})
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
     folder = AppFolder.read(app)
     if folder.components["serverapp"] == OWN:
         return simulate_own(given, clients, out, workers, folder.config)
-    if out is not None:
-        raise ConfigError(f"Got --out, but where {folder.path.name} writes is for it to say.")
-    if baselines:
-        raise ConfigError(
-            f"Got --baselines, but what {folder.path.name} trains is for its ServerApp to say: "
-            "docs/own-app.md shows how it adds them."
-        )
+    for option, value in (("--out", out), ("--baselines", baselines)):
+        if value:
+            raise ConfigError(
+                f"Got {option}, but {folder.path.name} itself decides what it trains and where it "
+                "writes: see docs/own-app.md."
+            )
     simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
 
 
@@ -99,20 +88,21 @@ def simulate_own(
     given: Mapping[str, Any],
     clients: int | None,
     out: Path | None,
-    workers: int | None = None,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    workers: int | None,
+    defaults: Mapping[str, Any],
 ) -> None:
-    """Cflower's own app, told on standard output."""
+    """Run cflower's own app, with its progress on standard output."""
     wanted = dict(given)
     if out is not None:
         wanted["output-dir"] = str(out.expanduser().absolute())
-    wanted = begun(wanted) | wanted
-    if clients is not None and "min-available-nodes" not in wanted:
-        wanted["min-available-nodes"] = clients
+    wanted = config_to_resume(wanted) | wanted
+    if clients is not None:
+        wanted.setdefault("min-available-nodes", clients)
     values = {**defaults, **wanted}
-    checked = RunConfig.read(values)
-    values["output-dir"] = str(checked.output_path(relative_to=Path.cwd()))
-    # These load PyTorch, which a refused config should not have to wait for.
+    config = RunConfig.read(values)
+    values["output-dir"] = str(config.output_path(relative_to=Path.cwd()))
+    num_clients = clients or config.min_available_nodes
+    # These load PyTorch, which is not needed to refuse a config.
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.server_app import app as server_app
@@ -121,25 +111,24 @@ def simulate_own(
         try:
             server_app(grid, context)
         except KeyboardInterrupt:
-            print(f"\n{how_to_go_on(context, clients)}", file=sys.stderr)
+            print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
-            print(next_steps(folder))
+            print(
+                f"Next: cflower report {name_of(folder)} --open (or instead of report: explain, "
+                "export, assign, compare)"
+            )
 
     getLogger("flwr").addFilter(
         lambda record: record.levelno >= WARNING or hasattr(record, "progress")
     )
+    load = partial(resolve_name, "cflower.client_app:app")
     simulate(
         client_app,
-        clients or checked.min_available_nodes,
+        num_clients,
         server_app=server,
         run_config=RunConfig.read(values).as_keys(),
-        grid_type=grid_for(
-            clients or checked.min_available_nodes,
-            workers,
-            partial(resolve_name, "cflower.client_app:app"),
-            ["cflower.client_app"],
-        ),
+        grid_type=grid_for(num_clients, workers, load, ["cflower.client_app"]),
     )
 
 
@@ -149,9 +138,9 @@ def grid_for(
     load: "Callable[[], ClientFunction]",
     preload: Sequence[str] = (),
 ) -> "Callable[..., InlineGrid]":
-    """Where the clients run: in this process, or in as many others as pay off.
+    """A grid with the clients in this process, or in worker processes if there are many.
 
-    A worker takes seconds to start and reads the data set anew, so few clients do without.
+    A worker takes seconds to start and reads the data set again, too long for few clients.
     """
     from cflower.simulation.inline_grid import InlineGrid
     from cflower.simulation.worker_grid import WorkerGrid
@@ -163,10 +152,9 @@ def grid_for(
     return partial(WorkerGrid, load=load, workers=workers, preload=preload)
 
 
-def begun(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The config that a run to be resumed was begun with; none of a new run."""
-    where = {key: given[key] for key in ("resume", "output-dir") if key in given}
-    config = RunConfig.read(where)
+def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the run that ``resume`` names; {} without it."""
+    config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
     if not config.resume:
         return {}
     folder = find_run(config.output_path(relative_to=Path.cwd()), config.resume)
@@ -175,22 +163,22 @@ def begun(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folder_of(context: "Context") -> Path | None:
-    """The run folder, if the run came as far as to begin one."""
+    """The run folder; None if the run ended before it had one."""
     config = RunConfig.read(context.run_config)
     if config.resume:
         return find_run(config.output_path(), config.resume)
-    found = config.output_path().glob(f"*-{context.run_id % 10**6:06d}/config.json")
-    return next((path.parent for path in found), None)
+    configs = config.output_path().glob(f"*-{context.run_id % 10**6:06d}/config.json")
+    return next((path.parent for path in configs), None)
 
 
 def name_of(folder: Path) -> str:
-    """What the other commands find the run by: its id, or its path if it is not where they look."""
-    usual = RunConfig().output_path()
-    return folder.name if folder.absolute().parent == usual else str(folder.absolute())
+    """A run's id, or its path if it is not in the default folder of runs."""
+    default = RunConfig().output_path()
+    return folder.name if folder.absolute().parent == default else str(folder.absolute())
 
 
-def how_to_go_on(context: "Context", clients: int | None) -> str:
-    """What to say after Ctrl-C."""
+def how_to_resume(context: "Context", clients: int | None) -> str:
+    """The message after Ctrl-C."""
     folder = folder_of(context)
     if folder is None:
         return "Interrupted before there was anything to resume."
@@ -201,57 +189,44 @@ def how_to_go_on(context: "Context", clients: int | None) -> str:
     )
 
 
-def next_steps(folder: Path) -> str:
-    """What one does with a finished run."""
-    return (
-        f"Next: cflower report {name_of(folder)} --open (or, in its place: explain, export, "
-        "assign, compare)"
-    )
-
-
 def simulate_foreign(
     folder: "AppFolder", config: Mapping[str, Any], clients: int, workers: int | None
 ) -> None:
-    """Another app, as it is; its own bugs with their traceback, within its own code."""
+    """Run another app; its errors are printed with their traceback within its own code."""
     from cflower import simulate
 
     try:
         server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
-        simulate(
-            client_app,
-            clients,
-            server_app=server_app,
-            run_config=config,
-            grid_type=grid_for(clients, workers, partial(folder.load, "clientapp"))
-            if workers
-            else telling_grid(folder.path),
-        )
+        grid: Callable[..., InlineGrid] = printing_grid(folder.path)
+        if workers:
+            grid = grid_for(clients, workers, partial(folder.load, "clientapp"))
+        simulate(client_app, clients, server_app=server_app, run_config=config, grid_type=grid)
     except CFlowerError:
         raise
     except Exception as error:
-        print(as_traceback(error, folder.path), file=sys.stderr, end="")
+        print(traceback_of(error, folder.path), file=sys.stderr, end="")
         raise typer.Exit(1) from None
 
 
-def telling_grid(app: Path) -> "type[InlineGrid]":
-    """A grid that prints where clients failed in their app's code, once for each place."""
+def printing_grid(app: Path) -> "type[InlineGrid]":
+    """A grid that prints each place in the app's code where a client failed, once."""
     from cflower.simulation.inline_grid import InlineGrid
 
-    class TellingGrid(InlineGrid):
-        told: ClassVar[set[tuple[str, int | None]]] = set()
+    class PrintingGrid(InlineGrid):
+        printed: ClassVar[list[traceback.FrameSummary]] = []
 
         def client_failed(self, client: int, error: Exception) -> None:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            place = last.filename, last.lineno
-            if own_part(error, app) is not None and place not in self.told:
-                self.told.add(place)
-                print(f"Client {client} failed:", file=sys.stderr)
-                print(as_traceback(error, app), file=sys.stderr, end="")
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            if own_frames(error, app) is not None and place not in self.printed:
+                self.printed.append(place)
+                print(
+                    f"Client {client} failed:\n{traceback_of(error, app)}", file=sys.stderr, end=""
+                )
 
-    return TellingGrid
+    return PrintingGrid
 
 
-def own_part(error: BaseException, app: Path) -> TracebackType | None:
+def own_frames(error: BaseException, app: Path) -> TracebackType | None:
     """The traceback from the first frame in the app's folder on."""
     frames = error.__traceback__
     while frames is not None and not Path(frames.tb_frame.f_code.co_filename).is_relative_to(app):
@@ -259,25 +234,18 @@ def own_part(error: BaseException, app: Path) -> TracebackType | None:
     return frames
 
 
-def as_traceback(error: BaseException, app: Path) -> str:
-    """As Python prints it, without the frames that led to the app's code."""
-    frames = own_part(error, app) or error.__traceback__
+def traceback_of(error: BaseException, app: Path) -> str:
+    """Python's traceback without the frames before the app's code."""
+    frames = own_frames(error, app) or error.__traceback__
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def keys() -> None:
-    """List the run-config keys of cflower's own app: default, and what a value may be."""
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    for heading in ("key", "default", "may be"):
-        table.add_column(heading, overflow="fold")
+    """List the run-config keys of cflower's own app with their defaults and possible values."""
+    columns = (Column(heading, overflow="fold") for heading in ("key", "default", "values"))
+    table = Table(*columns, box=SIMPLE_HEAD, padding=0)
     for spec in fields(RunConfig):
         options, bounds = spec.metadata.get("options"), spec.metadata.get("range")
-        may_be = ", ".join(map(repr, options)) if options else str(bounds or "")
-        table.add_row(*(Text(cell) for cell in (key_of(spec), repr(spec.default), may_be)))
+        values = ", ".join(map(repr, options)) if options else str(bounds or "")
+        table.add_row(*(Text(cell) for cell in (key_of(spec), repr(spec.default), values)))
     Console(highlight=False).print(table)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of `cflower`."""
-    for command in (simulate, keys):
-        app.command()(command)

@@ -1,6 +1,6 @@
-"""Where examples come from, how they are dealt out, and how clients are made to differ.
+"""The data of the clients.
 
-The way through: `sources` finds a data set, `partition` deals it out, `columns` turns one
-partition into arrays, `shifts` makes the groups of clients differ, and `client_data` puts
-these together into what one client learns from.
+`sources` loads a data set, `stored` turns its columns into examples, `partition` deals them out,
+`shifts` makes the groups of clients differ, and `client_data` puts these together into the data of
+one client.
 """

@@ -1,6 +1,5 @@
 """Stored inputs as arrays: pixels scaled, channels first, image files opened by Pillow."""
 
-from collections.abc import Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cflower.errors import DataError
+from cflower.settings import require_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,11 +28,9 @@ def decoded(
     inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
         Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
     rows : NDArray[np.int64], shape (m,)
-        Which.
-    source : str
-        Name of the source, for errors.
-    names : tuple of str
-        The columns that they come from, for errors.
+        The selected rows, in order, at least one.
+    source, names
+        Name of the source and of its columns (one, or one for each number of a row), for errors.
     image_size : int or None
         Height and width in pixels that stored images are resized to; None leaves them.
 
@@ -52,44 +50,39 @@ def decoded(
         return _images([inputs[int(row)].as_py() for row in rows], source, image_size)
     if inputs.dtype == object:
         return _images(inputs[rows].tolist(), source, image_size)
-    found = _channels_first(_scaled(inputs[rows]))
-    if not np.isfinite(found).all():
-        kind = "missing" if np.isnan(found).any() else "infinite"
-        wrong = np.isnan(found) if kind == "missing" else np.isinf(found)
-        place = int(np.argmax(wrong.any(axis=0))) if found.ndim == 2 else 0
-        name = names[min(place, len(names) - 1)]
+    numbers = _channels_first(_scaled(inputs[rows]))
+    wrong = ~np.isfinite(numbers)
+    if wrong.any():
+        place = int(wrong.any(axis=0).ravel().argmax()) if len(names) > 1 else 0
         raise DataError(
-            f"{source} has {wrong.sum()} {kind} values in column {name!r}"
-            f"{' and others' if len(names) > 1 else ''}: fill or remove them."
+            f"{source} has {wrong.sum()} missing or infinite values, the first in column "
+            f"{names[place]!r}: fill or remove them."
         )
-    return found
+    return numbers
 
 
-def _images(
-    files: list[Mapping[str, Any] | None], source: str, size: int | None
-) -> NDArray[np.float32]:
+def _images(files: list[Any], source: str, size: int | None) -> NDArray[np.float32]:
     """Stored image files, shape (n, channels, height, width)."""
     from PIL import Image  # a table of numbers does without
 
     pictures: list[NDArray[Any]] = []
     for number, stored in enumerate(files):
-        place = (stored or {}).get("path") or f"image {number}"
+        place = f"image {number}"
         try:
-            assert stored is not None
-            content = stored["bytes"]
-            with Image.open(BytesIO(content) if content else stored["path"]) as picture:
+            content, place = stored["bytes"], stored["path"] or place
+            with Image.open(BytesIO(content) if content else place) as picture:
                 pictures.append(_pixels(picture, size))
         except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
             raise DataError(
                 f"{source} has an image that cannot be opened ({place}: "
                 f"{type(error).__name__}): remove or repair it."
             ) from None
-        if pictures[-1].shape != pictures[0].shape:
-            raise DataError(
-                f"{source} has images of different sizes, {_size(pictures[0])} and "
-                f"{_size(pictures[-1])} ({place}): bring them all to one size and mode."
-            )
-    return _channels_first(_scaled(np.stack(pictures))) if pictures else np.zeros((0, 0), "f4")
+        require_data(
+            pictures[-1].shape == pictures[0].shape,
+            f"{source} has images of different sizes, {_size(pictures[0])} and "
+            f"{_size(pictures[-1])} ({place}): bring them all to one size and mode.",
+        )
+    return _channels_first(_scaled(np.stack(pictures)))
 
 
 def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
@@ -134,10 +127,7 @@ def _size(pixels: NDArray[Any]) -> str:
 def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[np.float32]:
     """Rows of numbers, one moment after the other, as time series (n, channels, length).
 
-    Raises
-    ------
-    DataError
-        If the inputs are no rows of numbers, or do not divide into such moments.
+    Raises a DataError if the inputs are no rows of numbers, or do not divide into such moments.
 
     Examples
     --------
@@ -145,9 +135,9 @@ def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[
     array([[[0., 2., 4.],
             [1., 3., 5.]]], dtype=float32)
     """
-    if rows.ndim != 2 or rows.shape[1] % channels:
-        raise DataError(
-            f"series-channels = {channels} does not fit {source}, whose inputs have shape "
-            f"{rows.shape[1:]}: expected rows of numbers, a multiple of {channels} in each."
-        )
+    require_data(
+        rows.ndim == 2 and rows.shape[1] % channels == 0,
+        f"series-channels = {channels} does not fit the inputs of {source}, of shape "
+        f"{rows.shape[1:]}: expected rows of numbers, a multiple of {channels} in each.",
+    )
     return np.ascontiguousarray(rows.reshape(len(rows), -1, channels).transpose(0, 2, 1))

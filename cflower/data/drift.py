@@ -1,10 +1,11 @@
-"""Clients whose data change in mid-run: from some round on they are as those of another group."""
+"""Clients whose data change during a run: from some round on they belong to another group."""
 
 import re
 from functools import lru_cache
 from typing import NamedTuple
 
 from cflower.errors import ConfigError
+from cflower.settings import require
 
 
 class Change(NamedTuple):
@@ -18,48 +19,40 @@ class Change(NamedTuple):
 
 @lru_cache(maxsize=8)
 def changes_of(drift: str) -> tuple[Change, ...]:
-    """The changes that a text tells, in order of their rounds.
+    """The changes that a text lists, in order of their rounds.
 
-    Parameters
-    ----------
-    drift : str
-        ``ROUND:CLIENT=GROUP`` separated by commas; rounds count from 1, clients and groups from 0.
-
-    Raises
-    ------
-    ConfigError
+    ``ROUND:CLIENT=GROUP`` separated by commas; rounds count from 1, clients and groups from 0.
+    Raises a ConfigError if a part has another form.
 
     Examples
     --------
     >>> changes_of("20:3=1, 10:4=0")
     (Change(server_round=10, client=4, group=0), Change(server_round=20, client=3, group=1))
     """
-    found = []
+    changes = []
     for part in drift.split(",") if drift.strip() else []:
-        match = re.fullmatch(r"\s*(\d+):(\d+)=(\d+)\s*", part)
-        if match is None or match[1] == "0":
+        match = re.fullmatch(r"\s*(0*[1-9]\d*):(\d+)=(\d+)\s*", part)
+        if match is None:
             raise ConfigError(
                 f"Got drift={drift!r}, but expected ROUND:CLIENT=GROUP separated by commas, rounds "
                 f"from 1 and clients from 0, such as '20:3=1,30:4=1'; {part.strip()!r} is not that."
             )
-        found.append(Change(*map(int, match.groups())))
-    return tuple(sorted(found))
+        changes.append(Change(*map(int, match.groups())))
+    return tuple(sorted(changes))
 
 
 def check_changes(drift: str, num_clients: int, num_groups: int) -> None:
-    """Refuse changes of a client or to a group that there is not.
+    """Refuse changes of a client or to a group that does not exist.
 
-    Raises
-    ------
-    ConfigError
+    Raises a ConfigError for the first such change.
     """
-    for change in changes_of(drift):
-        if change.client >= num_clients or change.group >= num_groups:
-            raise ConfigError(
-                f"Got drift={drift!r}, but there is no client {change.client} or no group "
-                f"{change.group} among {num_clients} clients and {num_groups} groups, which are "
-                "counted from 0."
-            )
+    for server_round, client, group in changes_of(drift):
+        require(
+            client < num_clients and group < num_groups,
+            f"Got drift={drift!r}, but in round {server_round} there is no client {client} or no "
+            f"group {group} among {num_clients} clients and {num_groups} groups, which are counted "
+            "from 0.",
+        )
 
 
 def group_at(drift: str, client: int, server_round: int) -> int | None:
@@ -68,6 +61,8 @@ def group_at(drift: str, client: int, server_round: int) -> int | None:
     >>> [group_at("20:3=1", 3, server_round) for server_round in (19, 20)]
     [None, 1]
     """
-    groups = [c.group for c in changes_of(drift) if c.client == client]
-    until = sum(c.server_round <= server_round for c in changes_of(drift) if c.client == client)
-    return groups[until - 1] if until else None
+    group = None
+    for change in changes_of(drift):
+        if change.client == client and change.server_round <= server_round:
+            group = change.group
+    return group

@@ -1,4 +1,4 @@
-"""Labelled examples in memory: what a client trains on and is judged by."""
+"""Labelled examples in memory, to train on or to evaluate with."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.errors import DataError
+from cflower.settings import require_data
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +35,13 @@ class Examples:
     class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        count = (len(self.inputs),)
-        if self.labels.shape not in (count, (*count, *self.inputs.shape[1:2])):
-            raise DataError(
-                f"{len(self.inputs)} inputs came with labels of shape {self.labels.shape}: "
-                "every input needs exactly one label, or one for each place of a sequence."
-            )
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.num_classes:
+        shapes = self.inputs.shape[:1], self.inputs.shape[:2]
+        require_data(
+            self.labels.shape in shapes,
+            f"{len(self.inputs)} inputs came with labels of shape {self.labels.shape}: "
+            "every input needs exactly one label, or one for each place of a sequence.",
+        )
+        if not np.all((self.labels >= 0) & (self.labels < self.num_classes)):
             raise DataError(
                 f"labels go from {self.labels.min()} to {self.labels.max()}, but there are "
                 f"{self.num_classes} classes: expected 0 to {self.num_classes - 1}; remove "
@@ -64,46 +65,37 @@ class Examples:
         """The examples at `indices` (positions or a boolean mask), in that order."""
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
-    def hold_out(self, fraction: float, rng: np.random.Generator) -> tuple["Examples", "Examples"]:
-        """Split at random into examples to train on and held-out examples.
-
-        Parameters
-        ----------
-        fraction : float
-            Share of the examples to hold out, 0 < fraction < 1. Rounded to whole examples,
-            at least one on either side.
-        rng : numpy.random.Generator
-            Decides which: the same stream and length hold out the same positions.
-
-        Returns
-        -------
-        train, held_out : Examples
-            Disjoint, together all the examples, neither empty.
-
-        Raises
-        ------
-        DataError
-            With fewer than two examples, or a fraction outside (0, 1).
-        """
-        kept, held = split(len(self), fraction, rng)
-        return self.take(kept), self.take(held)
-
 
 def split(
     num_examples: int, fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of examples to train on and of those held out; see `Examples.hold_out`."""
-    if not 0 < fraction < 1:
-        raise DataError(
-            f"validation-fraction = {fraction} holds out nothing or everything: expected a "
-            "number between 0 and 1, e.g. 0.2."
-        )
-    if num_examples < 2:
-        count = "no examples" if num_examples == 0 else "only 1 example"
-        raise DataError(
-            f"a client has {count}, but at least 2 are needed, one to train on and one held "
-            "out: use fewer clients, more data or a milder partitioner or shift."
-        )
+    """Positions of examples to train on and of held-out examples, drawn at random, none empty.
+
+    Parameters
+    ----------
+    num_examples : int
+        How many there are, at least two.
+    fraction : float
+        Share of the examples to hold out, 0 < fraction < 1. Rounded to whole examples, at least
+        one on either side.
+    rng : numpy.random.Generator
+        The same stream and number hold out the same positions.
+
+    Raises
+    ------
+    DataError
+        With fewer than two examples, or a fraction outside (0, 1).
+    """
+    require_data(
+        0 < fraction < 1,
+        f"validation-fraction = {fraction} holds out nothing or everything: expected a "
+        "number between 0 and 1, e.g. 0.2.",
+    )
+    require_data(
+        num_examples > 1,
+        f"a client has too few examples ({num_examples}), but at least 2 are needed, one to train "
+        "on and one held out: use fewer clients, more data or a milder partitioner or shift.",
+    )
     num_held_out = min(max(round(fraction * num_examples), 1), num_examples - 1)
     order = rng.permutation(num_examples)
     return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])

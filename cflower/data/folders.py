@@ -1,51 +1,51 @@
 """Tables in a local folder: CSV, Parquet, NumPy archives, one folder of images per class.
 
-What is only of these kinds is read here, columns as blocks. Anything else is left to
+A folder of only one of these kinds is read here, column by column. Anything else is left to
 `datasets`, which takes a second and more to import, and long for tables of many columns.
 """
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from cflower.data.columns import FOUND, Roles, Table, listed
-from cflower.data.npz import read_npz
+from cflower.data.columns import Table, listed
+from cflower.data.npz import Archives
 from cflower.data.published_formats import image_files
 from cflower.data.values import Column
 from cflower.errors import DataError, first_line
+from cflower.settings import require_data
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
-"""What stands for a missing value in a CSV file: as for pandas."""
+"""The texts that mean a missing value in a CSV file: those of pandas."""
 SPLITS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
+    split: re.compile(rf"(.*[-._ 0-9])?({words})([-._ 0-9].*)?")
+    for split, words in (
+        ("train", "train|training"),
+        ("validation", "validation|valid|dev|val"),
+        ("test", "test|testing|eval|evaluation"),
+    )
 }
-"""Words in the name of a folder or file that say what is in it: as for `datasets`."""
+"""Names of folders and files that mark a split: those of `datasets`."""
 
 
-def load_folder(folder: Path, key: str = "dataset", roles: Roles = FOUND) -> Table:
+def load_folder(folder: Path, key: str = "dataset") -> Table:
     """The training examples in a local folder.
 
     Parameters
     ----------
     folder : Path
-        Holds CSV, Parquet or NPZ files (see `read_npz`), one folder of images per class, or
-        whatever else ``datasets.load_dataset`` reads.
+        Holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
+        ``datasets.load_dataset`` reads.
     key : str
         The setting that names the folder, for errors.
-    roles : Roles
-        Which column is what; decides what is read of NumPy archives.
 
     Raises
     ------
@@ -53,34 +53,22 @@ def load_folder(folder: Path, key: str = "dataset", roles: Roles = FOUND) -> Tab
         If it is missing, empty, cannot be read or has no training examples.
     """
     name = f"{key} = {str(folder)!r}"
-    instead = " or use 'digits'" if key == "dataset" else ""
-    if not folder.exists():
-        raise DataError(
-            f"{name}: there is no such folder; correct the path (an absolute one is safest)"
-            f"{instead}."
-        )
-    if not folder.is_dir():
-        raise DataError(f"{name} is a file: give the folder that holds it, {str(folder.parent)!r}.")
+    require_data(
+        folder.exists(),
+        f"{name}: there is no such folder; correct the path (an absolute one is safest).",
+    )
+    require_data(
+        folder.is_dir(),
+        f"{name} is a file: give the folder that holds it, {str(folder.parent)!r}.",
+    )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if not files:
-        raise DataError(
-            f"{name} is an empty folder: put Parquet, CSV or NPZ files or one folder of images "
-            "per class into it."
-        )
-    if archives := [path for path in files if path.suffix == ".npz"]:
-        return read_npz(name, archives, roles)
-    files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
-    kinds = {path.suffix.lower() for path in files}
+    require_data(
+        len(files) > 0,
+        f"{name} is an empty folder: put Parquet, CSV or NPZ files or one folder of images "
+        "per class into it.",
+    )
     try:
-        if kinds == {".csv"}:
-            return _joined(name, [_csv(path) for path in training_files(folder, files, name)])
-        if kinds == {".parquet"}:
-            return _parquet(name, training_files(folder, files, name))
-        if kinds and kinds <= set(PICTURES):
-            return _pictures(name, folder, training_files(folder, files, name))
-        from cflower.data.hub import load_with_datasets
-
-        return load_with_datasets(str(folder), name)
+        return _read(name, folder, files)
     except DataError:
         raise
     except Exception as error:  # of Arrow and `datasets`, of many kinds
@@ -90,40 +78,55 @@ def load_folder(folder: Path, key: str = "dataset", roles: Roles = FOUND) -> Tab
         ) from None
 
 
+def _read(name: str, folder: Path, files: list[Path]) -> Table:
+    """The table in the files of a folder, by their kind."""
+    if archives := [path for path in files if path.suffix == ".npz"]:
+        return Table(name, Archives(name, archives))
+    files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
+    kinds = {path.suffix.lower() for path in files}
+    if kinds == {".csv"}:
+        return _joined(name, list(map(_csv, training_files(folder, files, name))))
+    if kinds == {".parquet"}:
+        return _joined(name, list(map(_parquet, training_files(folder, files, name))))
+    if kinds and kinds <= set(PICTURES):
+        return _pictures(name, folder, training_files(folder, files, name))
+    from cflower.data.hub import load_with_datasets
+
+    return load_with_datasets(str(folder), name)
+
+
+def _parquet(file: Path) -> pa.Table:
+    return pa.parquet.ParquetFile(file).read()
+
+
 def training_files(folder: Path, files: list[Path], name: str) -> list[Path]:
     """Those files that folder or file names mark as training examples; all, if none is marked.
 
-    Raises
-    ------
-    DataError
-        If they mark test or validation examples only.
+    Raises a DataError if they mark test or validation examples only.
     """
-    paths = {path: path.relative_to(folder) for path in files}
-    by_folder = {path: _split_of(list(parts.parts[:-1]), "") for path, parts in paths.items()}
-    by_name = {path: _split_of([parts.name], ".") for path, parts in paths.items()}
-    marked = next((found for found in (by_folder, by_name) if any(found.values())), None)
-    if marked is None:
+    splits = [_split_of(*path.relative_to(folder).parts[:-1]) for path in files]
+    if not any(splits):
+        splits = [_split_of(path.name) for path in files]
+    if not any(splits):
         return files
-    if "train" not in marked.values():
-        raise DataError(
-            f"{name} has no training examples, only {listed(sorted(set(marked.values()) - {''}))}: "
-            "name the files or their folder 'train'."
-        )
-    return [path for path, split in marked.items() if split == "train"]
+    require_data(
+        "train" in splits,
+        f"{name} has no training examples, only {listed(sorted({*splits} - {''}))}: name the files "
+        "or their folder 'train'.",
+    )
+    return [path for path, split in zip(files, splits, strict=True) if split == "train"]
 
 
-def _split_of(names: list[str], after: str) -> str:
-    """The split that one of these names speaks of, as a word of its own; empty if none does."""
-    end = "[-._ 0-9].*" if after else "([-._ 0-9].*)?"
-    for split, words in SPLITS.items():
-        pattern = re.compile(f"(.*[-._ 0-9])?({'|'.join(words)}){end}")
-        if any(pattern.fullmatch(name) for name in names):
+def _split_of(*names: str) -> str:
+    """The split that one of these names marks, as a word of its own; empty if none does."""
+    for split, pattern in SPLITS.items():
+        if any(map(pattern.fullmatch, names)):
             return split
     return ""
 
 
 def _is_no_data(relative: Path, path: Path) -> bool:
-    """Whether a file is hidden, of the desktop, or says in words what lies beside it."""
+    """Whether a file is hidden, of the desktop, or a text about the data."""
     if any(part.startswith((".", "__")) for part in relative.parts):
         return True
     if path.name == "README.md":  # may begin with instructions for `datasets`
@@ -132,69 +135,43 @@ def _is_no_data(relative: Path, path: Path) -> bool:
 
 
 def _csv(file: Path) -> pa.Table:
-    """A CSV file in UTF-8, its types judged by all of its rows."""
+    """A CSV file in UTF-8, its types inferred from all of its rows."""
     content = file.read_bytes()
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} is not in UTF-8 ({error}): save it as CSV in UTF-8, which every table "
-            "program offers."
-        ) from None
-    if not content.strip():
-        raise DataError(f"{file} is empty: remove it, or put rows into it.")
     most = 2**31 - 1
     try:
+        content.decode()  # Arrow would not name the place
         return pa.csv.read_csv(
             pa.BufferReader(content),
             pa.csv.ReadOptions(block_size=min(len(content) + 1, most), use_threads=False),
             pa.csv.ParseOptions(newlines_in_values=True),
             pa.csv.ConvertOptions(null_values=MISSING, strings_can_be_null=True),
         )
-    except pa.ArrowInvalid as error:
+    except (UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise DataError(
-            f"{file} cannot be read ({first_line(error)}): expected a line of column names, then "
-            "as many values in every row, separated by commas."
+            f"{file} cannot be read ({first_line(error)}): expected CSV in UTF-8, a line of column "
+            "names, then as many values in every row, separated by commas."
         ) from None
 
 
-def _joined(name: str, tables: list[pa.Table], **told: Any) -> Table:
+def _joined(name: str, tables: list[pa.Table]) -> Table:
     """The rows of several tables with the same columns."""
-    first = tables[0].column_names
-    for table in tables:
-        if sorted(table.column_names) != sorted(first):
-            odd = sorted(set(first) ^ set(table.column_names))
-            raise DataError(
-                f"{name} has files with different columns (not in all: {listed(odd)}): bring them "
-                "to one form."
-            )
-    table = Table.of(name, tables[0], **told)  # refuses two columns of one name
+    first = Table.of(name, tables[0])  # refuses two columns of one name
     if len(tables) == 1:
-        return table
-    return Table.of(name, pa.concat_tables(tables, promote_options="permissive"), **told)
-
-
-def _parquet(name: str, files: list[Path]) -> Table:
-    """Parquet files; classes and images as `datasets` notes them in the file."""
-    tables = [pa.parquet.ParquetFile(file).read() for file in files]
-    noted = (tables[0].schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(noted).get("info", {}).get("features", {})
-    kinds = {column: told for column, told in features.items() if isinstance(told, dict)}
-    classes = {
-        column: tuple(told["names"])
-        for column, told in kinds.items()
-        if told.get("_type") == "ClassLabel"
-    }
-    images = [column for column, told in kinds.items() if told.get("_type") == "Image"]
-    return _joined(name, tables, classes=classes, images=images)
+        return first
+    for table in tables:
+        odd = sorted(set(first.columns) ^ set(table.column_names))
+        require_data(
+            not odd,
+            f"{name} has files with different columns (not in all: {listed(odd)}): bring them "
+            "to one form.",
+        )
+    return Table.of(name, pa.concat_tables(tables, promote_options="permissive"))
 
 
 def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
     """Images, each labelled with the name of its folder; without labels if some lie in none."""
     names = sorted({file.parent.name for file in files})
-    places = {label: place for place, label in enumerate(names)}
-    labels = np.array([places[file.parent.name] for file in files], np.int64)
-    columns: dict[str, Column] = {"image": image_files([str(file) for file in files])}
+    columns: dict[str, Column] = {"image": image_files(map(str, files))}
     if all(file.parent != folder for file in files):
-        columns["label"] = labels
-    return Table(name, columns, {"label": tuple(names)}, frozenset({"image"}))
+        columns["label"] = np.searchsorted(names, [file.parent.name for file in files])
+    return Table(name, columns, {"label": tuple(names)}, ("image",))

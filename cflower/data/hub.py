@@ -1,11 +1,11 @@
-"""What `datasets` reads: the Hugging Face Hub, and folders of other kinds than ours.
+"""Reading with `datasets`: the Hugging Face Hub, and folders of other kinds than ours.
 
 Imported only where it is needed: `datasets` alone takes over a second.
 """
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import datasets
@@ -13,6 +13,7 @@ import huggingface_hub
 
 from cflower.data.columns import Table
 from cflower.errors import DataError, first_line
+from cflower.settings import require_data
 
 HUB_TIMEOUT = 5.0
 """Seconds to wait for the Hub before it counts as not reachable."""
@@ -27,57 +28,45 @@ def load_with_datasets(path: str, name: str) -> Table:
 def load_hub(name: str) -> Table:
     """The training examples of a public data set of the Hub, or of the local cache.
 
-    Raises
-    ------
-    DataError
-        If there is none of this name, or the Hub cannot be reached.
+    Raises a DataError if there is none of this name, or the Hub cannot be reached.
     """
     instead = "use 'digits', or a local folder by its path."
-    with _quiet():
-        reachable = _hub_reachable()
-        try:
-            if reachable:
-                parts = datasets.load_dataset(name)
-            else:
-                with _offline():  # finds what an earlier run left in the cache
-                    parts = datasets.load_dataset(name)
-        except datasets.exceptions.DatasetNotFoundError:
-            raise DataError(
-                f"dataset = {name!r} is neither a local folder (from {os.getcwd()}) nor a public "
-                f"data set of the Hugging Face Hub: correct the name, {instead}"
-            ) from None
-        except ConnectionError:
-            raise DataError(
-                f"dataset = {name!r} is not a local folder (from {os.getcwd()}) and the Hugging "
-                f"Face Hub is not reachable: connect to it, {instead}"
-            ) from None
-        except Exception as error:
-            raise DataError(
-                f"dataset = {name!r} cannot be loaded from the Hugging Face Hub "
-                f"({first_line(error.__cause__ or error)}): choose another, {instead}"
-            ) from None
+    # Offline, it loads what an earlier run left in the cache.
+    place = nullcontext() if _hub_reachable() else _offline()
+    try:
+        with _quiet(), place:
+            parts = datasets.load_dataset(name)
+    except datasets.exceptions.DatasetNotFoundError:
+        raise DataError(
+            f"dataset = {name!r} is neither a local folder (from {os.getcwd()}) nor a public "
+            f"data set of the Hugging Face Hub: correct the name, {instead}"
+        ) from None
+    except ConnectionError:
+        raise DataError(
+            f"dataset = {name!r} is not a local folder (from {os.getcwd()}) and the Hugging "
+            f"Face Hub is not reachable: connect to it, {instead}"
+        ) from None
+    except Exception as error:
+        raise DataError(
+            f"dataset = {name!r} cannot be loaded from the Hugging Face Hub "
+            f"({first_line(error.__cause__ or error)}): choose another, {instead}"
+        ) from None
     return training_part(parts, name)
 
 
 def training_part(parts: Any, name: str) -> Table:
     """The table of a ``datasets.Dataset``, or of the part ``train`` of several.
 
-    Raises
-    ------
-    DataError
-        If there is no such part.
+    Raises a DataError if there is no such part.
     """
     if isinstance(parts, Mapping):
-        if "train" not in parts:
-            raise DataError(
-                f"{name} has no training examples, only {', '.join(map(str, parts))}: name the "
-                "files or their folder 'train'."
-            )
+        require_data(
+            "train" in parts,
+            f"{name} has no training examples, only {', '.join(map(str, parts))}: name the "
+            "files or their folder 'train'.",
+        )
         parts = parts["train"]
-    features = parts.features
-    classes = {n: tuple(f.names) for n, f in features.items() if isinstance(f, datasets.ClassLabel)}
-    images = [n for n, f in features.items() if isinstance(f, datasets.Image)]
-    return Table.of(name, parts.with_format("arrow")[:], classes, images)
+    return Table.of(name, parts.with_format("arrow")[:])
 
 
 def _hub_reachable() -> bool:
@@ -93,15 +82,13 @@ def _hub_reachable() -> bool:
 @contextmanager
 def _offline() -> Iterator[None]:
     """Let `datasets` look into its cache only, as with HF_HUB_OFFLINE=1."""
-    places: tuple[Any, ...] = (huggingface_hub.constants, datasets.config)
-    before = [place.HF_HUB_OFFLINE for place in places]
-    for place in places:
-        place.HF_HUB_OFFLINE = True
+    constants, config = huggingface_hub.constants, datasets.config
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

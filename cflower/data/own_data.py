@@ -1,4 +1,4 @@
-"""What a real client learns from: a folder of its own, its classes matched by name."""
+"""The data of a real client: a folder of its own, its classes matched by name."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.client_data import ClientData, prepared
-from cflower.data.columns import FOUND, Roles, check_classes, listed
+from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes, listed
 from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
+from cflower.data.prepared import ClientData, check_one_shape, prepared
 from cflower.data.stored import Stored, most_common
 from cflower.data.text import windows
-from cflower.errors import DataError
 from cflower.ordering import in_order
 from cflower.seeding import generator
+from cflower.settings import require_data
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,16 @@ class OwnData:
     path : str
         A folder of images per class, of Parquet, CSV or NPZ files; texts are in a column "text".
     class_names : tuple of str
-        The classes of the run, of texts its vocabulary; empty: the folder's own, in natural order
-        of their names.
-    validation_fraction : float
-        Share of the examples that the client is judged by and never trains on, in (0, 1).
-    seed : int
-        Decides which.
+        The classes of the run, or the vocabulary of texts; empty for the folder's own, in natural
+        order of their names.
+    validation_fraction, seed
+        Share of the examples that are held out for evaluation, in (0, 1); which, by the seed.
     key : str
         The setting that names the folder, for errors.
     roles : Roles
-        Which column is what; where it names tokens, the examples are texts.
+        The role of each column; if it names tokens, the examples are texts.
     standardise : str
-        See `cflower.data.client_data.prepared`.
+        See `cflower.data.prepared.prepared`.
     """
 
     path: str
@@ -47,60 +45,54 @@ class OwnData:
     validation_fraction: float = 0.2
     seed: int = 0
     key: str = "data-path"
-    roles: Roles = FOUND
+    roles: Roles = DEFAULT_ROLES
     standardise: str = "none"
 
 
 @lru_cache(maxsize=16)
 def load_own_data(own: OwnData) -> ClientData:
-    """The examples of a client's own folder; kept, so that a process reads it once.
+    """The examples of a client's own folder; cached, so that a process reads it once.
 
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
-    only if a column tells it. Which examples are held out depends on the seed and on what lies in
+    only from a group column. Which examples are held out depends on the seed and on the content of
     the folder only, so they are the same after a restart.
 
-    Raises
-    ------
-    DataError
-        If the folder is missing or empty, cannot be read, or does not fit the classes.
+    Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
+    classes.
     """
-    table = load_folder(Path(own.path).expanduser(), own.key, own.roles)
-    if own.roles.tokens:
-        source = windows(table, own.roles, own.class_names)
-    else:
-        source = Stored.of(table, own.roles)
-    name = f"{own.key} = {own.path!r}"
-    if not len(source):
-        raise DataError(f"{name} has no examples: put data there or correct the path.")
-    labels, theirs = source.labels, source.class_names
-    wanted = own.class_names or in_order(theirs)
-    if own.roles.unlabelled:
-        theirs = wanted[:1]  # labels are zeros, and nobody reads them
-    check_classes(wanted, name)
-    places = {label: place for place, label in enumerate(wanted)}
-    unlabelled = int((labels < 0).sum())
-    if unlabelled:
-        raise DataError(f"{name} has {unlabelled} rows without a label (-1): remove or label them.")
-    unknown = [theirs[i] for i in np.unique(labels) if theirs[i] not in places]
-    if unknown:
-        raise DataError(
-            f"{name} has the class(es) {listed(unknown)}, which the run does not know: its "
-            f"class-names are {listed(wanted)}; rename these classes or correct class-names."
-        )
-    mapping = np.array([places.get(label, -1) for label in theirs], dtype=np.int64)
-    group = most_common(source.tell(own.roles.group)) if own.roles.group else None
-    rng = generator(own.seed, "hold-out", "own-data")
+    name, roles = f"{own.key} = {own.path!r}", own.roles
+    table = load_folder(Path(own.path).expanduser(), own.key)
+    source = windows(table, roles, own.class_names) if roles.tokens else Stored.of(table, roles)
+    require_data(len(source) > 0, f"{name} has no examples: put data there or correct the path.")
+    classes = own.class_names or in_order(source.class_names)
+    check_classes(classes, name)
+    labels = source.labels if roles.unlabelled else _labels_in(source, classes, name)
 
     def chosen(rows: NDArray[Any]) -> Examples:
-        return Examples(source.take(rows).examples().inputs, mapping[labels[rows]], wanted)
+        return Examples(source.take(rows).examples().inputs, labels[rows], classes)
 
     # Divided before they are decoded: as floats, images take four times the memory, and once is
     # enough.
+    rng = generator(own.seed, "hold-out", "own-data")
     train, validation = map(chosen, split(len(source), own.validation_fraction, rng))
-    if train.input_shape != validation.input_shape:
-        raise DataError(
-            f"{name} has images of different sizes, {train.input_shape} and "
-            f"{validation.input_shape} (channels, height, width): bring them all to one size and "
-            "mode."
-        )
+    check_one_shape(name, train.input_shape, validation.input_shape)
+    group = most_common(source.metadata_of(roles.group)) if roles.group else None
     return prepared(train, validation, group, own.standardise)
+
+
+def _labels_in(source: Stored, classes: tuple[str, ...], name: str) -> NDArray[np.int64]:
+    """The labels of a source as positions in the classes of the run."""
+    labels, names = source.labels, source.class_names
+    unlabelled = int((labels < 0).sum())
+    require_data(
+        not unlabelled,
+        f"{name} has {unlabelled} rows without a label (-1): remove or label them.",
+    )
+    unknown = sorted({names[label] for label in np.unique(labels)} - set(classes))
+    require_data(
+        not unknown,
+        f"{name} has the class(es) {listed(unknown)}, which the run does not know: its "
+        f"class-names are {listed(classes)}; rename these classes or correct class-names.",
+    )
+    places = {label: place for place, label in enumerate(classes)}
+    return np.array([places.get(label, -1) for label in names], dtype=np.int64)[labels]

@@ -5,160 +5,148 @@
   (Hsu, Qi, Brown, arXiv 1909.06335; small alpha: each client sees few classes).
 - ``shards``: sorted by label, cut into equal shards, each client gets a few of them (McMahan
   et al., arXiv 1602.05629).
-- ``natural-id``: each client gets the examples of one value of a column, e.g. a writer.
+- ``natural-id``: each client gets the examples of one value of a column, e.g. a writer; values are
+  dealt out in sorted order.
+
+With shift ``topic`` the examples of each topic are dealt out to the clients of one group.
 """
 
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.data.columns import listed
-from cflower.data.options import PARTITIONERS
+from cflower.data.settings import DataSettings
+from cflower.data.shifts import groups_of
 from cflower.data.stored import Stored
 from cflower.errors import DataError
-from cflower.settings import check_choice
+from cflower.settings import require_data
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 LABEL, POSITION = "the label", "position in the source"
 """Columns of the table that is dealt out: not to be taken for columns of the source."""
+TOPIC = "topic"
+
+Positions = tuple[NDArray[np.int64], ...]
+"""Positions in a source of each client's examples: disjoint, none empty."""
 
 
-def deal_out(
-    source: Stored,
-    num_partitions: int,
-    partitioner: str = "iid",
-    *,
-    dirichlet_alpha: float = 1.0,
-    shards_per_client: int = 2,
-    natural_id_column: str = "",
-    seed: int = 0,
-) -> tuple[NDArray[np.int64], ...]:
-    """Positions in the source of every partition's examples.
+def deal_out(source: Stored, num_clients: int, settings: DataSettings) -> Positions:
+    """Deal a source out to the clients of a run; with shift ``topic`` each group holds one topic.
 
-    Parameters
-    ----------
-    source : Stored
-        As `cflower.data.sources.load_source` gives it: shuffled.
-    num_partitions : int
-        How many clients there are.
-    partitioner : str
-        One of `PARTITIONERS`.
-    dirichlet_alpha : float
-        Concentration, > 0. At 100 the clients are nearly alike, at 0.1 they share few classes.
-    shards_per_client : int
-        Shards that each client gets, >= 1.
-    natural_id_column : str
-        Column whose values are dealt out, one to a client, in sorted order; values beyond the
-        number of clients are not used.
-    seed : int
-        Decides the Dirichlet proportions and which shards a client gets.
-
-    Returns
-    -------
-    tuple of NDArray[np.int64]
-        One array per partition; disjoint, none empty. They cover the source, except for
-        surplus natural ids and, with shards, a remainder smaller than the number of shards.
-
-    Raises
-    ------
-    ConfigError
-        If the partitioner is unknown.
-    DataError
-        If the examples do not suffice for so many partitions.
+    The source is shuffled, as `cflower.data.sources.load_source` returns it. The positions cover
+    it, except for surplus topics and natural ids and, with shards, a remainder smaller than the
+    number of shards. Raises a DataError if the examples do not suffice for so many clients.
     """
-    check_choice("partitioner", partitioner, PARTITIONERS)
+    if settings.shift != "topic":
+        return _deal(source, num_clients, settings)
+    require_data(
+        TOPIC in source.metadata,
+        "shift = 'topic' needs the topic of every example: use dataset = 'text:FOLDER', or data "
+        "with a column 'topic'.",
+    )
+    topics = source.metadata_of(TOPIC)
+    sizes = Counter(topics.tolist())
+    ranked = sorted(sizes, key=lambda topic: (-sizes[topic], topic))
+    clients = Counter(groups_of(num_clients, settings.num_groups, settings.group_sizes))
+    require_data(
+        len(ranked) >= len(clients),
+        f"shift = 'topic' has {len(ranked)} topics for {len(clients)} groups "
+        f"({listed(map(str, ranked))}): use at most num-groups = {len(ranked)}.",
+    )
+    positions: list[NDArray[np.int64]] = []
+    for group, topic in enumerate(ranked[: len(clients)]):
+        rows = np.flatnonzero(topics == topic)
+        positions += [rows[part] for part in _deal(source.take(rows), clients[group], settings)]
+    return tuple(positions)
+
+
+def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions:
     num_examples = len(source)
-    if not 1 <= num_partitions <= num_examples:
-        raise DataError(
-            f"{num_examples} examples cannot be dealt out to {num_partitions} clients: use 1 to "
-            f"{num_examples} clients, or a larger dataset-size."
-        )
-    if partitioner == "iid":
+    require_data(
+        1 <= num_clients <= num_examples,
+        f"{num_examples} examples cannot be dealt out to {num_clients} clients: use 1 to "
+        f"{num_examples} clients, or a larger dataset-size.",
+    )
+    if settings.partitioner == "iid":
         # As its IidPartitioner cuts them, which takes milliseconds for every partition.
-        return tuple(np.array_split(np.arange(num_examples), num_partitions))
+        return tuple(np.array_split(np.arange(num_examples), num_clients))
     # Loads plotting libraries, for which a node with data of its own should not have to wait at
     # every message: a deployment starts a new process for each.
     from flwr_datasets import partitioner as dealers
 
-    if partitioner == "dirichlet":
-        mean = num_examples // num_partitions
+    if settings.partitioner == "dirichlet":
+        mean = num_examples // num_clients
         fewest = max(min(2, mean), min(10, mean // 4))  # 2: one to train on, one held out
         dealer: Partitioner = dealers.DirichletPartitioner(
-            num_partitions,
+            num_clients,
             partition_by=LABEL,
-            alpha=float(dirichlet_alpha),
+            alpha=float(settings.dirichlet_alpha),
             min_partition_size=fewest,
             self_balancing=False,
-            seed=seed,
+            seed=settings.seed,
         )
         failure = (
-            f"partitioner = 'dirichlet' with dirichlet-alpha = {dirichlet_alpha} found no way to "
-            f"give each of {num_partitions} clients at least {fewest} of {num_examples} examples: "
+            f"partitioner = 'dirichlet' with dirichlet-alpha = {settings.dirichlet_alpha} cannot "
+            f"give each of {num_clients} clients at least {fewest} of {num_examples} examples: "
             "use a larger dirichlet-alpha, fewer clients or more examples."
         )
-    elif partitioner == "shards":
+    elif settings.partitioner == "shards":
+        shards = settings.shards_per_client
         dealer = dealers.ShardPartitioner(
-            num_partitions,
-            partition_by=LABEL,
-            num_shards_per_partition=shards_per_client,
-            seed=seed,
+            num_clients, partition_by=LABEL, num_shards_per_partition=shards, seed=settings.seed
         )
         failure = (
             f"partitioner = 'shards' cannot cut {num_examples} examples into shards for "
-            f"{num_partitions} clients with shards-per-client = {shards_per_client}: use fewer "
-            "shards, fewer clients or more examples."
+            f"{num_clients} clients with shards-per-client = {shards}: use fewer shards, fewer "
+            "clients or more examples."
         )
     else:
-        _check_natural_ids(source, natural_id_column, num_partitions)
-        dealer = dealers.NaturalIdPartitioner(partition_by=natural_id_column)
+        column = settings.natural_id_column
+        _check_natural_ids(source, column, num_clients)
+        dealer = dealers.NaturalIdPartitioner(partition_by=column)
         failure = (
-            f"natural-id-column = {natural_id_column!r} cannot be dealt out: expected one text "
-            "or whole number in every row."
+            f"natural-id-column = {column!r} cannot be dealt out: expected one text or whole "
+            "number in every row."
         )
-    return _positions(dealer, source, natural_id_column, num_partitions, failure)
+    return _positions(dealer, source, settings.natural_id_column, num_clients, failure)
 
 
 def _positions(
-    dealer: "Partitioner",
-    source: Stored,
-    natural_id: str,
-    num_partitions: int,
-    failure: str,
-) -> tuple[NDArray[np.int64], ...]:
+    dealer: "Partitioner", source: Stored, natural_id: str, num_clients: int, failure: str
+) -> Positions:
     """Deal out the positions instead of the examples: the images are never touched."""
     import datasets
 
     columns: dict[str, Any] = {LABEL: source.labels, POSITION: np.arange(len(source))}
-    if natural_id in source.told:
-        columns[natural_id] = source.tell(natural_id).tolist()
+    if natural_id in source.metadata:
+        columns[natural_id] = source.metadata_of(natural_id).tolist()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # flwr-datasets warns at each of ten Dirichlet draws
         try:
             dealer.dataset = datasets.Dataset.from_dict(columns)
-            partitions = [dealer.load_partition(place) for place in range(num_partitions)]
+            parts = [dealer.load_partition(place) for place in range(num_clients)]
         except (ValueError, TypeError, ZeroDivisionError):
             raise DataError(failure) from None
-    positions = tuple(
-        part.with_format("arrow")[:][POSITION].to_numpy().astype(np.int64) for part in partitions
+    require_data(all(map(len, parts)), failure)
+    arrays = (part.with_format("arrow")[:][POSITION].to_numpy() for part in parts)
+    return tuple(array.astype(np.int64) for array in arrays)
+
+
+def _check_natural_ids(source: Stored, column: str, num_clients: int) -> None:
+    require_data(
+        column in source.metadata,
+        f"natural-id-column = {column!r} is no column of the data: expected one of "
+        f"{listed(source.column_names)}.",
     )
-    if any(len(chosen) == 0 for chosen in positions):
-        raise DataError(failure)
-    return positions
-
-
-def _check_natural_ids(source: Stored, column: str, num_partitions: int) -> None:
-    if column not in source.told:
-        raise DataError(
-            f"natural-id-column = {column!r} is no column of the data: expected one of "
-            f"{listed(source.column_names)}."
-        )
-    num_ids = len(set(source.tell(column).tolist()))
-    if num_ids < num_partitions:
-        raise DataError(
-            f"natural-id-column = {column!r} has only {num_ids} different values for "
-            f"{num_partitions} clients: use at most {num_ids} clients or another column."
-        )
+    num_ids = len(set(source.metadata_of(column).tolist()))
+    require_data(
+        num_ids >= num_clients,
+        f"natural-id-column = {column!r} has only {num_ids} different values for {num_clients} "
+        f"clients: use at most {num_ids} clients or another column.",
+    )

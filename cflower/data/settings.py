@@ -1,50 +1,32 @@
 """The settings of a client's data: each run-config key of this layer, declared once."""
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cflower.data.drift import changes_of
-from cflower.data.options import PARTITIONERS, SHIFTS, STANDARDISINGS, TOKENS
 from cflower.errors import ConfigError
-from cflower.settings import check_fields, choice, number
+from cflower.settings import check_fields, choice, number, require
 
 if TYPE_CHECKING:
     from cflower.data.columns import Roles
 
+PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
+SHIFTS = (
+    "none", "rotation", "label-swap", "label-permutation", "label-subset", "label-noise", "nested",
+    "topic",
+)  # fmt: skip
+TOKENS = ("words", "characters")
+STANDARDISINGS = ("none", "client")
+
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where examples come from, how they are dealt out, what makes clients differ.
+    """The source of the examples, how they are dealt out, and how clients are made to differ.
 
-    Each field is the run-config key of the same name in kebab-case.
+    Field ``label_column`` is the key ``label-column``; `pyproject.toml` explains each.
 
-    Attributes
-    ----------
-    dataset : str
-        See `cflower.data.sources.load_source`.
-    dataset_size : int
-        At most so many examples of it in all, >= 0; 0 takes all.
-    label_column, input_columns, group_column : str
-        See `cflower.data.columns.Roles`; the group is what a run is judged by, never an input.
-    tokens, series_channels
-        See `cflower.data.columns.Roles`.
-    standardise : str
-        See `prepared`.
-    partitioner, dirichlet_alpha, shards_per_client, natural_id_column
-        See `cflower.data.partition.deal_out`.
-    shift, num_groups, group_sizes, missing_labels
-        See `cflower.data.shifts.apply_shift` and `cflower.data.shifts.groups_of`.
-    drift : str
-        Clients that change their group in mid-run, see `cflower.data.drift.changes_of`.
-    validation_fraction : float
-        Share of every client's examples that it is judged by and never trains on, in (0, 1).
-    seed : int
-        Decides all of it, >= 0.
-
-    Raises
-    ------
-    ConfigError
-        If a value is unknown or out of range.
+    Raises a ConfigError if a value is unknown or out of range, or two do not fit together.
     """
 
     dataset: str = "digits"
@@ -69,53 +51,64 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.group_sizes and not all(
-            size.strip().isdecimal() and int(size) > 0 for size in self.group_sizes.split(",")
-        ):
-            raise ConfigError(
-                f"Got group-sizes={self.group_sizes!r}, but expected whole numbers above 0 "
-                'separated by commas, such as "6,4,2".'
-            )
-        if self.group_column and self.shift != "none":
-            raise ConfigError(
-                f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
-                "groups of its own: set shift='none' to judge a run by the groups in the data."
-            )
-        if not self.dataset.strip():
-            raise ConfigError("dataset is empty: expected a name or a folder.")
-        if self.partitioner == "natural-id" and not self.natural_id_column:
-            raise ConfigError(
-                "partitioner = 'natural-id' needs natural-id-column: name the column that says "
-                "whose example it is."
-            )
-        if self.tokens != "words" and not self.is_text:
-            raise ConfigError(
-                f"Got tokens={self.tokens!r} with dataset={self.dataset!r}, but only texts are "
-                "made of words or characters: set dataset='text:FOLDER' or leave it 'words'."
-            )
-        if self.missing_labels and self.shift != "label-subset":
-            raise ConfigError(
-                f"missing-labels = {self.missing_labels!r} has no effect with shift = "
-                f"{self.shift!r}: set shift = 'label-subset' or leave it empty."
-            )
-
-        if changes_of(self.drift) and self.shift in ("none", "topic"):
-            raise ConfigError(
-                f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to "
-                "change between: choose another shift, or leave drift empty."
-            )
+        sizes_in(self.group_sizes)
+        require(self.dataset.strip() != "", "dataset is empty: expected a name or a folder.")
+        require(
+            not self.group_column or self.shift == "none",
+            f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
+            "groups of its own: set shift='none' to judge a run by the groups in the data.",
+        )
+        require(
+            self.partitioner != "natural-id" or self.natural_id_column != "",
+            "partitioner = 'natural-id' needs natural-id-column: name the column of the client "
+            "that each example belongs to.",
+        )
+        require(
+            self.tokens == "words" or self.is_text,
+            f"Got tokens={self.tokens!r} with dataset={self.dataset!r}, but only texts are "
+            "made of words or characters: set dataset='text:FOLDER' or leave it 'words'.",
+        )
+        require(
+            not self.missing_labels or self.shift == "label-subset",
+            f"missing-labels = {self.missing_labels!r} has no effect with shift = "
+            f"{self.shift!r}: set shift = 'label-subset' or leave it empty.",
+        )
+        require(
+            not changes_of(self.drift) or self.shift not in ("none", "topic"),
+            f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to "
+            "change between: choose another shift, or leave drift empty.",
+        )
 
     @property
     def is_text(self) -> bool:
-        """Whether the examples are texts, and what comes next in them is to be predicted."""
+        """Whether the examples are texts, and the next token is to be predicted."""
         return self.dataset.startswith("text:")
 
     @property
     def roles(self) -> "Roles":
-        """Which column of the source is what."""
+        """The roles of the source's columns."""
         from cflower.data.columns import Roles  # loads pyarrow
 
         topic = "topic" if self.shift == "topic" else ""
         names = (self.label_column, self.input_columns, self.group_column, self.natural_id_column)
         tokens = self.tokens if self.is_text else ""
         return Roles(*names, topic, tokens, self.series_channels)
+
+
+def sizes_in(group_sizes: str) -> tuple[int, ...]:
+    """The sizes of groups in a text; none in an empty one.
+
+    Raises a ConfigError if it is no list of whole numbers above 0.
+
+    Examples
+    --------
+    >>> sizes_in("6,4,2")
+    (6, 4, 2)
+    """
+    sizes = group_sizes.split(",") if group_sizes.strip() else []
+    if not all(re.fullmatch(r"\s*0*[1-9]\d*\s*", size) for size in sizes):
+        raise ConfigError(
+            f"Got group-sizes={group_sizes!r}, but expected whole numbers above 0 separated by "
+            'commas, such as "6,4,2".'
+        )
+    return tuple(map(int, sizes))

@@ -1,43 +1,41 @@
-"""Where examples come from: the embedded digits, a folder, the Hub, a user's own function."""
+"""Sources of examples: the embedded digits, a folder, the Hub, a user's own function."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cflower.data.columns import FOUND, Roles, Table
+from cflower.data.columns import DEFAULT_ROLES, Roles, Table
 from cflower.data.folders import load_folder
-from cflower.data.published_formats import HAM10000_SIZE, emnist, ham10000
+from cflower.data.published_formats import emnist, ham10000
 from cflower.data.stored import Stored
 from cflower.data.text import windows
-from cflower.data.toys import TOYS, toy
 from cflower.errors import DataError, first_line
 from cflower.own_code import called, names_own_code, own_function
 from cflower.seeding import generator
+from cflower.settings import require_data
 
-_LAYOUTS = {"emnist": emnist, "ham10000": ham10000}
+LAYOUTS = {"emnist": emnist, "ham10000": ham10000}
 
 
-def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = FOUND) -> Stored:
+def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = DEFAULT_ROLES) -> Stored:
     """The training examples of a data set, shuffled.
 
     Parameters
     ----------
     name : str
-        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); ``"xor"`` or ``"axes"``,
-        see `cflower.data.toys`; a local folder, see `load_folder`;
-        ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts;
-        ``"package.module:function"``, see `own_table`; else a data
-        set name of the Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of
-        them makes next-word prediction of its texts, see `cflower.data.text`.
+        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
+        `load_folder`; ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts;
+        ``"package.module:function"``, see `own_table`; else a data set name of the Hugging Face
+        Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word prediction of
+        its texts, see `cflower.data.text`.
     size : int
         At most this many examples, a random choice; 0 takes all.
     seed : int
         Decides the order and the choice.
     roles : Roles
-        Which column is what.
+        The role of each column.
 
     Returns
     -------
@@ -50,27 +48,28 @@ def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = FOUND
     DataError, ConfigError
         If there is no such source, or it has no training examples or no labels.
     """
-    layout, _, root = name.partition(":")
-    if layout == "text" and root:
-        source = windows(_by_name(root, seed, roles), roles)
-    elif layout in _LAYOUTS and root:
-        source = Stored.of(_LAYOUTS[layout](Path(root).expanduser()), roles, image_size(name))
+    layout, _, rest = name.partition(":")
+    if layout == "text" and rest:
+        source = windows(_by_name(rest), roles)
     else:
-        source = Stored.of(_by_name(name, seed, roles), roles)
-    if not len(source):
-        raise DataError(f"{name} has no examples: put data there or choose another dataset.")
+        source = Stored.of(_by_name(name), roles)
+    require_data(
+        len(source) > 0,
+        f"{name} has no examples: put data there or choose another dataset.",
+    )
     order = generator(seed, "source").permutation(len(source))
     return source.take(order[: size or None])
 
 
-def _by_name(name: str, seed: int, roles: Roles) -> Table:
-    """What comes with cflower, a function makes, lies in a folder or is on the Hub, as it is."""
+def _by_name(name: str) -> Table:
+    """The table that is embedded, in a folder, on the Hub, or made by a function."""
+    layout, _, root = name.partition(":")
+    if layout in LAYOUTS and root:
+        return LAYOUTS[layout](Path(root).expanduser())
     if name == "digits":
         return _digits()
-    if name in TOYS:
-        return toy(name, seed)
     if _is_path(name):
-        return load_folder(Path(name).expanduser(), roles=roles)
+        return load_folder(Path(name).expanduser())
     if names_own_code(name):
         return own_table(name)
     from cflower.data.hub import load_hub  # imports `datasets`
@@ -79,67 +78,43 @@ def _by_name(name: str, seed: int, roles: Roles) -> Table:
 
 
 def own_table(name: str) -> Table:
-    """The examples that a user's own function returns.
+    """The examples that a user's own function ``package.module:function`` returns.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:function``; the function takes nothing and returns one of
+    It takes no argument and returns the same at every call, as every process of a run calls it:
 
-        - ``(inputs, labels)``: arrays of shape (n, features), (n, height, width) or (n,
-          channels, height, width), and (n,), of whole numbers or texts;
-        - a mapping from column name to such arrays, for data that tell more of an example;
-        - a table: pandas, polars, pyarrow, or ``datasets.Dataset`` or ``DatasetDict``.
+    - ``(inputs, labels)``: arrays of shape (n, features), (n, height, width) or (n,
+      channels, height, width), and (n,), of whole numbers or texts;
+    - a mapping from column name to such arrays, for data with more columns;
+    - a table: pandas, polars, pyarrow, or ``datasets.Dataset`` or ``DatasetDict``.
 
-        It has to return the same at every call: every process of a run calls it once.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such function, or it raises.
-    DataError
-        If it returns something else.
+    Raises a ConfigError if there is no such function or it raises, and a DataError if it returns
+    anything else.
     """
-    found = called("dataset", name, own_function("dataset", name))
-    expected = (
-        "expected (inputs, labels), a mapping from column names to arrays, or a table of pandas, "
-        "polars, pyarrow or datasets"
-    )
-    if isinstance(found, tuple):
-        if len(found) != 2:
-            raise DataError(f"dataset = {name!r} returned {len(found)} values: {expected}.")
-        found = {"x": found[0], "label": found[1]}
-    if type(found).__module__.startswith("datasets."):
+    source = f"dataset = {name!r}"
+    result = called("dataset", name, own_function("dataset", name))
+    package = type(result).__module__.partition(".")[0]
+    if package == "datasets":
         from cflower.data.hub import training_part
 
-        return training_part(found, f"dataset = {name!r}")
+        return training_part(result, source)
+    expected = (
+        "expected (inputs, labels), a mapping from column names to arrays, or a table of pandas, "
+        "polars, pyarrow or datasets."
+    )
+    if isinstance(result, tuple):
+        count = len(result)
+        require_data(count == 2, f"{source} returned {count} values: {expected}")
+        result = dict(zip(("x", "label"), result, strict=True))
     try:
-        if isinstance(found, Mapping):
-            return _of_arrays(name, {str(key): np.asarray(a) for key, a in found.items()})
-        if type(found).__module__.startswith("pandas."):
-            found = pa.Table.from_pandas(found, preserve_index=False)
-        return Table.of(f"dataset = {name!r}", pa.table(found))
+        if isinstance(result, Mapping):
+            return Table(source, {str(name): np.atleast_1d(a) for name, a in result.items()})
+        if package == "pandas":
+            result = pa.Table.from_pandas(result, preserve_index=False)
+        return Table.of(source, pa.table(result))
     except (TypeError, ValueError, AttributeError) as error:  # Arrow's are of these kinds
         raise DataError(
-            f"dataset = {name!r} returned a {type(found).__name__} ({first_line(error)}): "
-            f"{expected}."
+            f"{source} returned a {type(result).__name__} ({first_line(error)}): {expected}"
         ) from None
-
-
-def _of_arrays(name: str, columns: Mapping[str, Any]) -> Table:
-    lengths = {key: len(array) if array.ndim else 0 for key, array in columns.items()}
-    if len(set(lengths.values())) != 1:
-        told = ", ".join(f"{key} {length}" for key, length in lengths.items()) or "none"
-        raise DataError(
-            f"dataset = {name!r} returned arrays of different lengths ({told}): expected one row "
-            "for each example."
-        )
-    return Table(f"dataset = {name!r}", columns)
-
-
-def image_size(name: str) -> int | None:
-    """Pixels that the images of a source are resized to; None where they stay as they are."""
-    return HAM10000_SIZE if name.startswith("ham10000:") else None
 
 
 def _digits() -> Table:
@@ -151,10 +126,10 @@ def _digits() -> Table:
         "image": (digits.images / 16).astype(np.float32),
         "label": digits.target.astype(np.int64),
     }
-    return Table("digits", columns, {"label": tuple(str(n) for n in range(10))})
+    return Table("digits", columns, {"label": tuple("0123456789")})
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name means a local folder: there is one, or it is written like a path."""
+    """Whether a name means a local folder: it exists, or it is written like a path."""
     written_like_one = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
     return written_like_one or Path(name).exists()

@@ -1,4 +1,4 @@
-"""A source of labelled examples, its inputs as they are stored: decoded for who asks for them."""
+"""A source of labelled examples with its inputs as they are stored; rows are decoded on request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cflower.data.columns import Roles, Table, input_columns, label_column, labels_of
 from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
-from cflower.data.values import numbers as numbers_of
-from cflower.data.values import values_of
+from cflower.data.values import numbers, values_of
+from cflower.settings import require_data
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,26 +22,22 @@ class Stored:
 
     Attributes
     ----------
-    name : str
-        Of the source, for errors.
+    name, column_names, input_names
+        The source, all its columns, and those that `inputs` come from, for errors.
     inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
         Numbers, or stored image files; see `cflower.data.decoding.decoded`.
     all_labels : NDArray[np.int64], shape (n,); of sequences (n, length)
         Positions in `class_names`.
     class_names : tuple of str
         All classes of the source.
-    told : mapping of str to ndarray, shape (n,)
-        What else is known of every example and is no input, such as who wrote it.
-    column_names : tuple of str
-        All columns of the source, for errors.
-    input_names : tuple of str
-        The columns that `inputs` come from, for errors.
+    rows : NDArray[np.int64], shape (m,)
+        The selected examples, in order.
+    metadata : mapping of str to ndarray, shape (n,)
+        Columns that describe each example and are no inputs, such as its writer.
     image_size : int or None
-        Pixels that stored images are resized to; None where they stay as they are.
+        Pixels that stored images are resized to; None leaves them.
     series_channels : int
         See `cflower.data.columns.Roles`.
-    rows : NDArray[np.int64], shape (m,)
-        Which of the n are meant, in which order.
     """
 
     name: str
@@ -49,48 +45,43 @@ class Stored:
     all_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     rows: NDArray[np.int64]
-    told: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     column_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ("x",)
     image_size: int | None = None
     series_channels: int = 0
 
     @classmethod
-    def of(cls, table: Table, roles: Roles, image_size: int | None = None) -> "Stored":
+    def of(cls, table: Table, roles: Roles) -> "Stored":
         """The examples of a table.
 
-        Raises
-        ------
-        DataError
-            If it has no labels or inputs, or lacks a column that `roles` names.
+        Raises a DataError if it has no labels or inputs, lacks a column that `roles` names, or its
+        columns differ in length.
         """
         label = label_column(table, roles)
-        nothing = np.zeros(len(table), np.int64), ("",)
-        labels, names = nothing if roles.unlabelled else labels_of(table, label)
-        if roles.group:
-            table.find(roles.group, "group-column")
         inputs = input_columns(table, roles, label)
-        first = table.columns[inputs[0]]
-        stored: NDArray[Any] | pa.ChunkedArray
-        if inputs[0] in table.images:
-            stored = first
-        elif len(inputs) == 1 and (array := numbers_of(first, inputs[0], table.name)).ndim > 1:
-            stored = array
-        else:
-            # One block, each column as it is: rows of it are taken at once.
-            stored = np.empty((len(table), len(inputs)), np.float32)
-            for place, name in enumerate(inputs):
-                stored[:, place] = numbers_of(table.columns[name], name, table.name)
+        metadata = metadata_of(table, roles)
+        columns = inputs if roles.unlabelled else [*inputs, label]
+        lengths = {name: len(table.columns[name]) for name in (*columns, *metadata)}
+        require_data(
+            len(set(lengths.values())) == 1,
+            f"{table.name} has columns of different lengths "
+            f"({', '.join(f'{name} {length}' for name, length in lengths.items())}): expected one "
+            "row for each example.",
+        )
+        num_examples = lengths[inputs[0]]
+        unlabelled = np.zeros(num_examples, np.int64), ("",)
+        labels, classes = unlabelled if roles.unlabelled else labels_of(table, label)
         return cls(
             table.name,
-            stored,
+            _inputs(table, inputs),
             labels,
-            names,
-            np.arange(len(labels)),
-            {name: values_of(table.columns[name]) for name in roles.told if name in table.columns},
+            classes,
+            np.arange(num_examples),
+            metadata,
             tuple(table.columns),
             tuple(inputs),
-            image_size,
+            table.image_size,
             roles.series_channels,
         )
 
@@ -106,18 +97,14 @@ class Stored:
         """Positions in `class_names`, shape (m,); of sequences (m, length)."""
         return self.all_labels[self.rows]
 
-    def tell(self, column: str) -> NDArray[Any]:
-        """What a column of `told` says of every example, shape (m,)."""
-        return self.told[column][self.rows]
+    def metadata_of(self, column: str) -> NDArray[Any]:
+        """A column of `metadata` for the selected examples, shape (m,)."""
+        return self.metadata[column][self.rows]
 
     def examples(self) -> Examples:
         """All of them, decoded.
 
-        Raises
-        ------
-        DataError
-            If an input cannot be decoded, they differ in shape, or are no time series where
-            they ought to be.
+        Raises a DataError if an input cannot be decoded, or they differ in shape.
         """
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names, self.image_size)
         if self.series_channels:
@@ -128,6 +115,27 @@ class Stored:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the first input, such as (channels, height, width)."""
         return self.take(np.zeros(1, np.int64)).examples().input_shape
+
+
+def metadata_of(table: Table, roles: Roles) -> dict[str, NDArray[Any]]:
+    """The columns that describe examples. Raises a DataError without the group column."""
+    if roles.group:
+        table.find(roles.group, "group-column")
+    return {n: values_of(table.columns[n]) for n in roles.metadata if n in table.columns}
+
+
+def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:
+    """Stored image files, one array of several axes, or a matrix of one column per name."""
+    first = table.columns[names[0]]
+    if names[0] in table.images:
+        return first
+    if table.has_images(names[0]):
+        return numbers(first, names[0], table.name)
+    # One block, each column as it is: rows of it are taken at once.
+    matrix = np.empty((len(first), len(names)), np.float32)
+    for place, name in enumerate(names):
+        matrix[:, place] = numbers(table.columns[name], name, table.name)
+    return matrix
 
 
 def most_common(groups: Iterable[Any]) -> str:

@@ -7,9 +7,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cflower.errors import DataError
+from cflower.settings import require_data
 
 Column: TypeAlias = "NDArray[Any] | pa.ChunkedArray"
+
+ALIASES = "null", "bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"
+NUMBERS = frozenset(map(pa.type_for_alias, ALIASES))
+"""Arrow's types of numbers; a column without any value has the type null."""
+
+
+def axes_of(column: Column) -> int:
+    """Axes of one row's numbers: 0 for one number, 2 for a grey image; -1 if they are none.
+
+    >>> axes_of(np.zeros((5, 8, 8))), axes_of(pa.chunked_array([["a", "b"]]))
+    (2, -1)
+    """
+    if isinstance(column, np.ndarray):
+        return column.ndim - 1 if column.dtype.kind in "buif" else -1
+    kind, axes = column.type, 0
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    while is_list(kind):
+        kind, axes = kind.value_type, axes + 1
+    return axes if kind in NUMBERS else -1
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are lists."""
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
@@ -17,20 +42,16 @@ def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
 
     Missing numbers of a plain column are NaN.
 
-    Raises
-    ------
-    DataError
-        If its lists have different lengths or missing values.
+    Raises a DataError if its lists have different lengths or missing values.
     """
     if isinstance(column, np.ndarray):
         return column
-    if not column.num_chunks:
-        return np.zeros(0, np.float32)
-    parts = [_chunk_numbers(chunk, name, source) for chunk in column.chunks]
-    if len({part.shape[1:] for part in parts if len(part)}) > 1:
-        raise _unequal(name, source)
     # Each chunk by itself: joined, Arrow's offsets into lists would end at 2³¹ values.
-    return parts[0] if len(parts) == 1 else np.concatenate([part for part in parts if len(part)])
+    parts = [_chunk_numbers(chunk, name, source) for chunk in column.chunks if len(chunk)]
+    if len(parts) < 2:
+        return parts[0] if parts else np.zeros(0, np.float32)  # no copy
+    require_data(len({part.shape[1:] for part in parts}) == 1, _unequal(name, source))
+    return np.concatenate(parts)
 
 
 def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
@@ -39,15 +60,13 @@ def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
     shape = [len(values)]
     while is_list(values.type):
         lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-        if len(lengths) > 1 or None in lengths:
-            raise _unequal(name, source)
-        shape.append(lengths[0] if lengths else 0)
+        require_data(len(lengths) == 1 and None not in lengths, _unequal(name, source))
+        shape.append(lengths[0])
         values = values.flatten()
-    if values.null_count and len(shape) > 1:
-        raise DataError(
-            f"{source} has {values.null_count} missing values in column {name!r}: fill or "
-            "remove them."
-        )
+    require_data(
+        not values.null_count or len(shape) == 1,
+        f"{source} has {values.null_count} missing values in column {name!r}: fill or remove them.",
+    )
     if pa.types.is_null(values.type):
         return np.full(shape, np.nan, np.float32)
     return as_numpy(values).reshape(shape)
@@ -55,16 +74,16 @@ def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
 
 def as_numpy(values: pa.Array) -> NDArray[Any]:
     """Plain values as NumPy has them; where some are missing, as floats."""
-    if pa.types.is_boolean(values.type) and not values.null_count:
-        values = values.cast(pa.uint8())
     if values.null_count or not len(values):
         # Imports pandas: half a second, which the usual table does without.
         return np.asarray(values.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
     return np.from_dlpack(values)
 
 
-def _unequal(name: str, source: str) -> DataError:
-    return DataError(
+def _unequal(name: str, source: str) -> str:
+    return (
         f"{source} has images of different sizes or missing ones in column {name!r}: bring them "
         "all to one size."
     )
@@ -76,33 +95,3 @@ def values_of(column: Column) -> NDArray[Any]:
     values = np.empty(len(listed), dtype=object)
     values[:] = listed
     return values
-
-
-def is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def is_number(column: Column) -> bool:
-    """Whether it holds one number per row; an empty column is one of missing numbers."""
-    if isinstance(column, np.ndarray):
-        return column.ndim == 1 and column.dtype.kind in "buif"
-    kind = column.type
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
-    return any(test(kind) for test in tests)
-
-
-def is_nested(column: Column) -> bool:
-    """Whether it holds nested numbers, as an image is."""
-    if isinstance(column, np.ndarray):
-        return column.ndim > 1 and column.dtype.kind in "buif"
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    nested = is_list(kind)
-    while is_list(kind):
-        kind = kind.value_type
-    return nested and bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    )

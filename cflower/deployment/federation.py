@@ -1,11 +1,12 @@
-"""A SuperLink and its SuperNodes on this one machine: everything on loopback.
+"""A SuperLink and its SuperNodes on this machine, for trying out: everything on loopback.
 
 With TLS by a certificate authority of its own and authenticated SuperNodes, unless insecure. Each
-SuperNode, ``site-1`` and so on, has a data folder of its own: handwritten digits, which every
-second one sees upside down, or one that is given.
+SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or handwritten digits,
+upside down for every second SuperNode.
 """
 
 import json
+import re
 import shlex
 import time
 from pathlib import Path
@@ -16,96 +17,90 @@ from cflower.deployment.processes import BIN, Process, accepts, free_port, run
 from cflower.errors import FederationError
 
 PROJECT = Path(__file__).parents[2]
-"""The folder of cflower's own app, where its source lies; an installed package has none."""
+"""The folder of cflower's own app, if cflower runs from its source."""
 NAME = "federation"
-"""Of the connection in Flower's config.toml."""
-
+"""Name of the connection in Flower's config.toml."""
 PATIENCE = 150.0
-"""Seconds until all must be there. A SuperNode with a key that was killed is refused until its
-session has run out, a good minute later."""
+"""Seconds until all SuperNodes must be online. One with a key that was killed is refused until its
+session has expired, after a good minute."""
 ACTIVE = "SuperNode ID:"
-"""What a SuperNode's log says once the SuperLink has let it in."""
-
+"""Text in a SuperNode's log once the SuperLink has accepted it."""
 SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs=6"
-"""Split these few clients early; the default criterion needs at least three of a kind."""
+"""These split four clients early; the default criterion needs at least three of a kind."""
 
 
 class Federation:
-    """The federation in a folder: its settings in ``federation.json``, its processes by name.
+    """The federation in a folder: its settings in ``federation.json``, and its processes.
 
     Parameters
     ----------
     folder : Path
-        Absolute; made when it first goes up.
+        Made when the federation is started for the first time.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._file = folder, folder / "federation.json"
+        self.folder = folder.expanduser().absolute()
+        self._file = self.folder / "federation.json"
         self.settings: dict[str, Any] = {"port": 0, "insecure": False, "nodes": {}}
         if self._file.exists():
             self.settings = json.loads(self._file.read_text())
-        self.superlink = Process(folder, "superlink")
-        self._processes: dict[str, Process] = {}
+        self.superlink = Process(self.folder, "superlink")
 
     @property
     def nodes(self) -> dict[str, Process]:
-        """The SuperNodes by name; the same object each time, because it knows when it started."""
-        for name in self.settings["nodes"]:
-            if name not in self._processes:
-                self._processes[name] = Process(self.folder, name)
-        return self._processes
+        """The SuperNodes by name."""
+        return {name: Process(self.folder, name) for name in self.settings["nodes"]}
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Address of the SuperLink."""
         return f"127.0.0.1:{self.settings['port']}"
 
     def flwr(self, *words: object, check: bool = True) -> str:
-        """What Flower's command line printed."""
+        """Run Flower's command line; its output."""
         return run(BIN / "flwr", *words, folder=self.folder, check=check)
 
     def up(self, nodes: int, data: list[Path], insecure: bool) -> None:
-        """Start what does not run yet, and wait until all of it is there.
+        """Start the processes that are not running, and wait until all are online.
 
         Parameters
         ----------
         nodes : int
-            How many SuperNodes there are at least.
+            Least number of SuperNodes.
         data : list of Path
-            Folders of new SuperNodes, in their order; digits for those that have none.
+            Folders of the SuperNodes, in their order; the others get digits.
         insecure : bool
             Without TLS and keys.
 
         Raises
         ------
         FederationError
-            If something does not come up; the logs stay.
+            If a process does not start; its log is kept.
         """
-        alive = [process for process in (self.superlink, *self.nodes.values()) if process.pid]
-        if alive and insecure != self.settings["insecure"]:
+        running = any(process.pid for process in (self.superlink, *self.nodes.values()))
+        if not running:
+            self.settings |= {"port": free_port(), "insecure": insecure}
+        elif insecure != self.settings["insecure"]:
             raise FederationError("This federation runs with the other security: `down` first.")
-        self.settings["insecure"] = insecure
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not alive:
-            self.settings["port"] = free_port()
-        for number in range(1, max(nodes, len(data)) + 1):
-            self._provide(number, data[number - 1] if number <= len(data) else None)
+        for number, folder in enumerate([*data, *[None] * (nodes - len(data))], start=1):
+            self._add_node(number, folder)
         self._file.write_text(json.dumps(self.settings, indent=2) + "\n")
         self._start_superlink()
-        for name, node in self.nodes.items():
-            if not insecure:
-                said = self.flwr("supernode", "register", f"keys/{name}.pub", NAME, "--name", name,
-                                 check=False)  # fmt: skip
-                if "registered" not in said and "already in use" not in said:
-                    raise FederationError(f"{name} could not be registered:\n{said}")
-            if node.pid is None:
-                self._start_node(name, node)
-        self._await_nodes()
-        self.status()
+        if not insecure:
+            self._register_nodes()
+        deadline = time.monotonic() + PATIENCE
+        self._start_nodes()
+        while not self._all_online():
+            if time.monotonic() > deadline:
+                raise FederationError(f"Not every SuperNode came up: see {self.folder / 'logs'}")
+            time.sleep(2.0)
+            self._start_nodes()  # those that were refused
+        self.print_status()
         print(self.next_steps())
 
-    def _provide(self, number: int, data: Path | None) -> None:
-        """Data and key of a node that is new here."""
+    def _add_node(self, number: int, data: Path | None) -> None:
+        """Give a new SuperNode its data and its key."""
         name = f"site-{number}"
         if name in self.settings["nodes"]:
             return
@@ -116,13 +111,18 @@ class Federation:
             make_key(self.folder / "keys" / name)
         self.settings["nodes"][name] = {"data": str(data.absolute())}
 
+    def _register_nodes(self) -> None:
+        for name in self.nodes:
+            key = f"keys/{name}.pub"
+            output = self.flwr("supernode", "register", key, NAME, "--name", name, check=False)
+            if not re.search("registered|already in use", output):
+                raise FederationError(f"{name} could not be registered:\n{output}")
+
     def _start_superlink(self) -> None:
         certificates = self.folder / "certificates"
-        if self.settings["insecure"]:
-            security, entry = ["--insecure"], "insecure = true"
-        else:
-            if not certificates.exists():
-                make_certificates(certificates)
+        security, entry = ["--insecure"], "insecure = true"
+        if not self.settings["insecure"]:
+            make_certificates(certificates)
             security = ["--ssl-ca-certfile", f"{certificates}/ca.crt"]
             security += ["--ssl-certfile", f"{certificates}/server.pem"]
             security += ["--ssl-keyfile", f"{certificates}/server.key", "--enable-supernode-auth"]
@@ -133,60 +133,45 @@ class Federation:
             f'[superlink]\ndefault = "{NAME}"\n\n'
             f'[superlink.{NAME}]\naddress = "{self.address}"\n{entry}\n'
         )
-        if self.superlink.pid is None:
-            where = ["--host", "127.0.0.1", "--port", self.settings["port"]]
-            database = ["--database", self.folder / "superlink.db"]
-            self.superlink.start([BIN / "flower-superlink", *where, *database, *security])
+        where = ["--host", "127.0.0.1", "--port", self.settings["port"]]
+        database = ["--database", self.folder / "superlink.db"]
+        self.superlink.start([BIN / "flower-superlink", *where, *database, *security])
         deadline = time.monotonic() + 60
         while not accepts(self.settings["port"]):
             if self.superlink.pid is None or time.monotonic() > deadline:
                 raise FederationError(f"The SuperLink did not start: see {self.superlink.log}")
             time.sleep(0.2)
 
-    def _start_node(self, name: str, node: Process) -> None:
-        data = self.settings["nodes"][name]["data"]
-        # A new port each time: what a killed SuperNode started still looks for it at the old one,
-        # and would take a message of the new one with it when it ends.
-        port = free_port()
-        security: list[object] = ["--insecure"]
-        if not self.settings["insecure"]:
-            security = ["--root-certificates", self.folder / "certificates" / "ca.crt"]
-            security += ["--auth-supernode-private-key", self.folder / "keys" / name]
-        command = [BIN / "flower-supernode", "--superlink", self.address, *security]
-        command += ["--host", "127.0.0.1", "--port", port]
-        node.start([*command, "--node-config", f'client-id="{name}" data-path="{data}"'])
+    def _start_nodes(self) -> None:
+        for name, node in self.nodes.items():
+            security: list[object] = ["--insecure"]
+            if not self.settings["insecure"]:
+                security = ["--root-certificates", self.folder / "certificates" / "ca.crt"]
+                security += ["--auth-supernode-private-key", self.folder / "keys" / name]
+            # A new port each time: the children of a killed SuperNode still look for it at the old
+            # one, and would take a message of the new one with them when they end.
+            where = ["--host", "127.0.0.1", "--port", free_port()]
+            data = self.settings["nodes"][name]["data"]
+            config = ["--node-config", f'client-id="{name}" data-path="{data}"']
+            supernode = [BIN / "flower-supernode", "--superlink", self.address]
+            node.start([*supernode, *security, *where, *config])
+
+    def _all_online(self) -> bool:
+        # The SuperLink counts a killed SuperNode as online for a while, so the logs are read too.
+        active = all(node.has_logged(ACTIVE) for node in self.nodes.values())
+        return active and self.online() >= len(self.nodes)
 
     def online(self) -> int:
-        """How many SuperNodes the SuperLink sees."""
-        said = self.flwr("supernode", "ls", NAME, "--format", "json", check=False)
-        try:
-            return sum(node["status"] == "online" for node in json.loads(said)["nodes"])
-        except (json.JSONDecodeError, KeyError):
-            return 0
-
-    def _await_nodes(self) -> None:
-        """Wait until every SuperNode is online; one that was refused is started again."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            down = {name: node for name, node in self.nodes.items() if node.pid is None}
-            # A killed node still counts as online for a while, so its own word is asked for too.
-            if all(node.said(ACTIVE) for node in self.nodes.values()) and (
-                self.online() >= len(self.nodes)
-            ):
-                return
-            if time.monotonic() > deadline:
-                raise FederationError(f"Not every SuperNode came up: see {self.folder / 'logs'}")
-            time.sleep(2.0)
-            for name, node in down.items():
-                self._start_node(name, node)
+        """The number of SuperNodes that the SuperLink sees."""
+        return self.flwr("supernode", "ls", NAME, "--format", "json", check=False).count('"online"')
 
     def down(self) -> None:
         """End exactly the processes that `up` started."""
         for process in (*self.nodes.values(), self.superlink):
             print(f"{process.name}: {'ended' if process.end() else 'was not running'}")
 
-    def status(self) -> None:
-        """Say what lives."""
+    def print_status(self) -> None:
+        """Print which processes are running."""
         for process in (self.superlink, *self.nodes.values()):
             state = f"process {process.pid}" if process.pid else "not running"
             data = self.settings["nodes"].get(process.name, {}).get("data", self.address)
@@ -197,13 +182,11 @@ class Federation:
         config = f"min-available-nodes={len(self.nodes)} class-names='{','.join(CLASSES)}'"
         config += f" num-server-rounds=8 {SETTINGS}"
         app = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path("CFLOWER_SOURCE")
-        return "\n".join(
-            (
-                "\nNext:",
-                f"  export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
-                f'  {BIN / "flwr"} run {shlex.quote(str(app))} {NAME} --stream -c "{config}"',
-                f"  {BIN / 'flwr'} ls {NAME}",
-                f"  {BIN / 'flwr'} stop RUN_ID {NAME}",
-                f"  {BIN / 'cflower'} show",
-            )
+        commands = (
+            f"export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
+            f'{BIN / "flwr"} run {shlex.quote(str(app))} {NAME} --stream -c "{config}"',
+            f"{BIN / 'flwr'} ls {NAME}",
+            f"{BIN / 'flwr'} stop RUN_ID {NAME}",
+            f"{BIN / 'cflower'} show",
         )
+        return "\n  ".join(("\nNext:", *commands))

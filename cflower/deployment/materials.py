@@ -1,4 +1,4 @@
-"""What a federation on one machine needs before it starts: certificates, keys and data."""
+"""Certificates, keys and data for a federation on one machine."""
 
 import subprocess
 from pathlib import Path
@@ -9,8 +9,6 @@ from PIL import Image
 CLASSES = tuple("0123456789")
 SHARE = 160
 """Digits in a node's folder; those of the first eleven nodes are disjoint."""
-
-
 SERVER_CERTIFICATE = """\
 subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1
 basicConstraints=CA:FALSE
@@ -20,45 +18,35 @@ extendedKeyUsage=serverAuth
 
 
 def make_certificates(folder: Path) -> None:
-    """``ca.crt`` and ``ca.key``, and ``server.pem`` and ``server.key`` signed by it."""
+    """Make ``ca.crt`` and ``ca.key``, and ``server.pem`` and ``server.key`` signed by them."""
+    if folder.exists():
+        return
     folder.mkdir(parents=True, mode=0o700)
     (folder / "server.ext").write_text(SERVER_CERTIFICATE)
-    extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
-    may_sign = [word for extension in extensions for word in ("-addext", extension)]
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    authority = ["-subj", "/CN=cflower federation", *may_sign, "-keyout", "ca.key"]
-    server = ["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"]
-    signed = [
-        "-CA",
-        "ca.crt",
-        "-CAkey",
-        "ca.key",
-        "-CAcreateserial",
-        "-extfile",
-        "server.ext",
-        "-days",
-        "365",
-    ]
-    openssl = [
-        ["req", "-x509", *new_key, "-days", "365", *authority, "-out", "ca.crt"],
-        ["req", *new_key, *server],
-        ["x509", "-req", "-in", "server.csr", *signed, "-days", "365", "-out", "server.pem"],
-    ]
-    for words in openssl:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    may_sign = (
+        "-addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign"
+    )
+    signed = "-CA ca.crt -CAkey ca.key -CAcreateserial -extfile server.ext -days 365"
+    for command in (
+        f"req -x509 {new_key} -days 365 -subj /CN=cflower {may_sign} -keyout ca.key -out ca.crt",
+        f"req {new_key} -subj /CN=localhost -keyout server.key -out server.csr",
+        f"x509 -req -in server.csr {signed} -out server.pem",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
 
 
 def make_key(path: Path) -> None:
-    """A SuperNode's key pair: ``path`` and ``path.pub``."""
+    """Make a SuperNode's key pair, ``path`` and ``path.pub``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def make_data(folder: Path, number: int) -> None:
-    """Digits for node ``number``, counted from 1: every second one sees them upside down.
+    """Write digits for node ``number``, from 1 on, upside down for every second one.
 
-    Three formats take turns: a folder of images per class, Parquet, NPZ.
+    The formats alternate: a folder of images per class, Parquet, NPZ.
     """
     from sklearn.datasets import load_digits
 
@@ -75,7 +63,7 @@ def make_data(folder: Path, number: int) -> None:
     elif number % 3 == 2:
         import pandas
 
-        table = pandas.DataFrame({"image": [p.tolist() for p in pixels], "label": labels})
+        table = pandas.DataFrame({"image": pixels.tolist(), "label": labels})
         table.to_parquet(folder / "digits.parquet")
     else:
         np.savez(folder / "digits.npz", x=pixels, y=labels)

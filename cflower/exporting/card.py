@@ -1,4 +1,4 @@
-"""The model card: what a reader of an exported model needs to know, as Markdown."""
+"""The model card: a description of an exported model as Markdown."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
-from cflower.ordering import in_order
+from cflower.messages.metrics import Metric
+from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES
-from cflower.runs.record import RunRecord, all_clients, counted, weighted
+from cflower.runs.record import RunRecord, all_clients, weighted
 from cflower.runs.run_files import read_json
-from cflower.strategy.reports import Metric
 
 LOADING = {
     "safetensors": """\
@@ -33,7 +33,7 @@ import onnxruntime
 session = onnxruntime.InferenceSession({file!r})
 (logits,) = session.run(None, {{"input": np.zeros({batch}, np.float32)}})""",
 }
-"""How each format is read back."""
+"""Code that loads a model of cflower's own app, by format."""
 
 
 class ModelFile(NamedTuple):
@@ -47,8 +47,8 @@ class ModelFile(NamedTuple):
 ARRAYS = """\
 from safetensors.numpy import load_file
 
-arrays = load_file({file!r})  # under the names that the app gave them: {keys}"""
-"""How the arrays of an app that is not cflower's own are read back."""
+arrays = load_file({file!r})  # under the app's own names: {keys}"""
+"""Code that loads the arrays of any other app."""
 
 
 def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile) -> str:
@@ -57,22 +57,20 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
     Parameters
     ----------
     record : RunRecord
-        The run it is from.
     cluster : str
         Its name, such as ``0.1``.
     kind : DataSpec or None
-        What the run's examples look like; None: only the run's own app knows.
+        Shape and classes of the run's examples; None if only the run's own app knows them.
     file : ModelFile
-        What the card lies beside.
+        The exported file.
     """
-    line = record.clusters[cluster]
-    seed = record.settings["seed"]
-    looks, loading = looks_of(record, kind, file)
+    members = record.clusters[cluster]["members"]
+    properties, loading = own_model(record, kind, file) if kind else other_model(record, file)
     facts = {
-        "run": f"{record.name}, {progress_of(record)}, seed {seed}",
+        "run": f"{record.name}, {progress_of(record)}, seed {record.settings['seed']}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
-        "members": f"{counted(len(line['members']), 'client')}: {', '.join(line['members'])}",
-        **looks,
+        "members": f"{counted(len(members), 'client')}: {', '.join(members)}",
+        **properties,
         "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
     }
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items())
@@ -82,7 +80,7 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
             f"# Model of cluster {cluster}",
             "",
             "Trained with cflower by Clustered Federated Learning (Sattler, Müller, Samek, arXiv "
-            "1910.01991): only weight-updates left the clients, never their examples.",
+            "1910.01991): the clients sent weight updates, never their examples.",
             "",
             "| | |",
             "| --- | --- |",
@@ -106,91 +104,89 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
     )
 
 
-def looks_of(
-    record: RunRecord, kind: DataSpec | None, file: ModelFile
-) -> tuple[dict[str, str], str]:
-    """What the model is and takes, as far as the run knows; and how the file is read back."""
-    template = LOADING[file.file_format]
-    if kind is None:
-        keys = [key for key, *_ in read_json(record.path, "config.json")["arrays"]]
-        if file.file_format == "safetensors":
-            template = ARRAYS
-        loading = template.format(file=file.name, keys=", ".join(keys), batch="...")
-        return {"arrays": ", ".join(f"`{key}`" for key in keys)}, loading
+def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[str, str], str]:
+    """Properties of a model of cflower's own app, and code that loads its file."""
     model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
-    facts = {
+    pixels = "; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""
+    properties = {
         "model": f"`{model}` of cflower {record.versions.get('cflower', '?')}",
-        "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch"
-        + ("; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""),
-        "output": f"logits, shape (batch, {len(classes)}): the largest names the class",
+        "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch{pixels}",
+        "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class",
         "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
     }
-    loading = template.format(
+    loading = LOADING[file.file_format].format(
         model=model,
         input_shape=shape,
         num_classes=len(classes),
         file=file.name,
         batch=(1, *shape),
     )
-    return facts, loading
+    return properties, loading
+
+
+def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
+    """Properties of a model of any other app, and code that loads its file."""
+    keys = [key for key, *_ in read_json(record.path, "config.json")["arrays"]]
+    template = ARRAYS if file.file_format == "safetensors" else LOADING[file.file_format]
+    loading = template.format(file=file.name, keys=", ".join(keys), batch="...")
+    return {"arrays": ", ".join(f"`{key}`" for key in keys)}, loading
 
 
 def progress_of(record: RunRecord) -> str:
-    """How far the run has come."""
+    """The number of rounds, and whether the run has finished."""
     rounds = counted(record.rounds, "round")
     return f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
 
 
 def origin_of(record: RunRecord, cluster: str) -> str:
-    """Where a cluster comes from, and whether it was trained to the end."""
+    """The split that made a cluster, and the state of its model."""
     line = record.clusters[cluster]
     text = "the root: one model for all clients"
     if cluster != ROOT:
         text = f"made of {cluster.rpartition('.')[0]} in round {line['born']}"
-    if line["children"]:
-        parts, split = ", ".join(line["children"]), f"the split in round {line['split_round']}"
-        text += (
-            f"; it has learned on since {split} into {parts}"
-            if line.get("general")
-            else f"; the model as it was before {split} into {parts}"
-        )
-    return text
+    if not line["children"]:
+        return text
+    split = f"the split in round {line['split_round']} into {', '.join(line['children'])}"
+    if line.get("general"):
+        return f"{text}; trained further since {split}"
+    return f"{text}; the model as it was before {split}"
 
 
 def quality(record: RunRecord, cluster: str) -> list[str]:
     """The final evaluation of this model, by client."""
-    metric, inner = record.metric, bool(record.clusters[cluster]["children"])
-    if not record.finished or (inner and cluster != ROOT):
+    metric, is_leaf = record.metric, not record.clusters[cluster]["children"]
+    if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
-    key = f"{'fl' if inner else 'leaf'}_{metric.name}"
+    baselines = record.summary["baselines"] or {}
+    key = f"{'leaf' if is_leaf else 'fl'}_{metric.name}"
+    columns = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
     clients = all_clients(record.summary)
     members = in_order(record.clusters[cluster]["members"])
-    rows = [(n, clients[n]) for n in members if clients.get(n, {}).get(key) is not None]
+    rows = [(name, clients[name]) for name in members if clients[name].get(key) is not None]
     if not rows:
         return ["No member answered the final evaluation."]
-    baselines = record.summary["baselines"] or {}
-    headings = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
-    means = {words: metric.in_words(weighted(k, rows)) for k, words in headings.items()}
-    told = [f"{words} {mean}" for words, mean in means.items()]
+    means = [
+        f"{name} {metric.in_words(weighted(k, dict(rows).values()))}" for k, name in columns.items()
+    ]
     return [
-        f"Means over its clients: {'; '.join(told)}. Each client judged by held-out examples of "
-        "its own, never trained on:",
+        f"Means over its clients: {'; '.join(means)}. Each client is evaluated on its own held-out "
+        "examples:",
         "",
-        f"| client | held-out examples | {' | '.join(headings.values())} |",
-        "| --- | --- |" + " --- |" * len(headings),
-        *(row_of(name, client, headings, metric) for name, client in rows),
+        f"| client | held-out examples | {' | '.join(columns.values())} |",
+        "| --- | --- |" + " --- |" * len(columns),
+        *(row_of(name, client, columns, metric) for name, client in rows),
     ]
 
 
 def row_of(name: str, client: Mapping[str, Any], keys: Iterable[str], metric: Metric) -> str:
-    """One client's line of the table."""
+    """One client's row of the table."""
     count = client.get("held_out")
     cells = [cell(name), "-" if count is None else f"{count:g}"]
     return f"| {' | '.join([*cells, *(metric.in_words(client.get(key)) for key in keys)])} |"
 
 
 def cell(text: str) -> str:
-    r"""Text that stays in its cell of a Markdown table.
+    r"""Text that cannot break out of its cell in a Markdown table.
 
     >>> cell("a|b")
     'a\\|b'

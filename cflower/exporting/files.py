@@ -1,5 +1,6 @@
 """A model as a file that other programs read: safetensors, TorchScript, ONNX."""
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,28 +18,20 @@ from cflower.errors import ExportError
 from cflower.settings import check_choice
 
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
-"""What a model can be written as, and the usual ending of such a file."""
+"""Ending of the file in each format."""
 jit: Any = torch.jit  # not typed
 TOLERANCE = 1e-5
 """Largest difference of a logit, relative to the largest logit where that is above 1."""
-NEEDED_FOR_ONNX = ("onnx", "onnxruntime", "onnxscript")
+NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript")}  # packages, by format
 
 
 def check_format(name: str) -> None:
-    """Refuse a format that is unknown, or that needs what is not installed.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such format.
-    ExportError
-        If the format's packages are not installed.
-    """
+    """Refuse a format that is unknown or needs packages that are not installed."""
     check_choice("format", name, FORMATS)
-    missing = [package for package in NEEDED_FOR_ONNX if find_spec(package) is None]
-    if name == "onnx" and missing:
+    missing = [package for package in NEEDED.get(name, ()) if find_spec(package) is None]
+    if missing:
         raise ExportError(
-            f"The format onnx needs {', '.join(missing)}, not installed here: install it with "
+            f"The format {name} needs {', '.join(missing)}, not installed here: install it with "
             "pip install 'cflower[export]', or choose safetensors or torchscript."
         )
 
@@ -50,38 +43,38 @@ def write_model(
     input_shape: tuple[int, ...],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a model, read it back and compare what it answers.
+    """Write a model, read the file back and compare their logits.
 
     Parameters
     ----------
     model : torch.nn.Module
         On the CPU, in evaluation mode; takes float32 of shape (batch, *input_shape), any batch.
     path : Path
-        Replaced if it is there.
+        Replaced if it exists.
     file_format : str
         One of `FORMATS`.
     input_shape : tuple of int
-        Of one example.
+        Shape of one example.
     metadata : mapping of str to str
-        Kept in a safetensors file, whose arrays alone do not tell what model they are of.
+        Stored in a safetensors file.
 
     Raises
     ------
     ExportError
-        If the file's answers are not the model's.
+        If the file's logits differ from the model's.
     """
-    # Two examples: a batch of one would be taken for a constant.
+    # Two examples: a batch of one would be exported as a constant.
     example = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
     if file_format == "safetensors":
         path.write_bytes(save(dict(model.state_dict()), dict(metadata)))
-        return  # the arrays themselves: nothing was translated
+        return  # nothing was translated
     if file_format == "torchscript":
         with jit_allowed():
             jit.save(jit.trace(model, example), path)
     else:
         try:
             torch.onnx.export(
-                with_plain_pooling(model, input_shape),
+                with_plain_pooling(model),
                 (example,),
                 path,
                 input_names=["input"],
@@ -98,11 +91,11 @@ def write_model(
             ) from None
     for size in (1, 3):
         inputs = torch.rand(size, *input_shape, generator=torch.Generator().manual_seed(size))
-        check_same(model, inputs, answers_of(path, file_format, inputs))
+        check_same(model, inputs, logits_of(path, file_format, inputs))
 
 
-def answers_of(path: Path, file_format: str, inputs: Tensor) -> NDArray[Any]:
-    """What a TorchScript or ONNX file answers to these inputs, shape (batch, num_classes)."""
+def logits_of(path: Path, file_format: str, inputs: Tensor) -> NDArray[Any]:
+    """Logits of a TorchScript or ONNX file for these inputs, shape (batch, num_classes)."""
     if file_format == "onnx":
         import onnxruntime
 
@@ -114,24 +107,18 @@ def answers_of(path: Path, file_format: str, inputs: Tensor) -> NDArray[Any]:
 
 @contextmanager
 def jit_allowed() -> Iterator[None]:
-    """Without the warning that PyTorch itself has moved on: programs in C++ and Java have not."""
+    """Silence PyTorch's deprecation of TorchScript, which programs in C++ and Java still need."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.*deprecated", FutureWarning)
         yield
 
 
-def check_same(model: nn.Module, inputs: Tensor, answers: NDArray[Any]) -> None:
-    """Refuse a file that does not answer as the model does.
-
-    Raises
-    ------
-    ExportError
-        If their logits differ by more than `TOLERANCE`.
-    """
+def check_same(model: nn.Module, inputs: Tensor, logits: NDArray[Any]) -> None:
+    """Refuse a file with logits that differ from the model's by more than `TOLERANCE`."""
     with torch.no_grad():
         expected = np.asarray(model(inputs))
-    same_shape = answers.shape == expected.shape
-    worst = float(np.abs(answers - expected).max()) if same_shape else np.inf
+    same_shape = logits.shape == expected.shape
+    worst = float(np.abs(logits - expected).max()) if same_shape else np.inf
     if not worst <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise ExportError(
             f"The file was not written: read back, its logits differ by up to {worst:.2g} from "
@@ -139,50 +126,29 @@ def check_same(model: nn.Module, inputs: Tensor, answers: NDArray[Any]) -> None:
         )
 
 
-def with_plain_pooling(model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-    """The same function without adaptive pooling, which ONNX does not have.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Layers one after another (`nn.Sequential`), or any model without adaptive pooling.
-    input_shape : tuple of int
-        Of one example: it decides the windows that are pooled.
-    """
-    if not isinstance(model, nn.Sequential):
-        return model
-    layers, values = [], torch.zeros(1, *input_shape)
-    for layer in model:
-        plain: nn.Module = layer
-        if isinstance(layer, nn.AdaptiveMaxPool2d):
-            outputs: Any = layer.output_size
-            plain = WindowMax(values.shape[2:], outputs)
-        layers.append(plain)
-        values = layer(values)
-    return nn.Sequential(*layers).eval()
+def with_plain_pooling(model: nn.Module) -> nn.Module:
+    """A copy of a model without adaptive pooling, for which ONNX has no operator."""
+    model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.AdaptiveMaxPool2d):
+                outputs: Any = child.output_size
+                setattr(module, name, WindowMax(outputs))
+    return model
 
 
 class WindowMax(nn.Module):
-    """`nn.AdaptiveMaxPool2d` for images of one size: the maximum of every window.
+    """`nn.AdaptiveMaxPool2d` with ``outputs`` by ``outputs`` windows, as plain maxima."""
 
-    Parameters
-    ----------
-    sides : tuple of int
-        Height and width of the images.
-    outputs : int
-        Windows along either side; window i of n goes from floor(i * side / n) to
-        ceil((i + 1) * side / n).
-    """
-
-    def __init__(self, sides: tuple[int, ...], outputs: int) -> None:
+    def __init__(self, outputs: int) -> None:
         super().__init__()
-        self.windows = [
-            [(i * side // outputs, -(-(i + 1) * side // outputs)) for i in range(outputs)]
-            for side in sides
-        ]
+        self.outputs = outputs
 
     def forward(self, images: Tensor) -> Tensor:  # shape: (batch, channels, height, width)
-        for axis, windows in enumerate(self.windows, start=2):
-            parts = [images.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in windows]
-            images = torch.cat(parts, dim=axis)
-        return images
+        n = self.outputs
+        rows, columns = (
+            [slice(i * side // n, -(-(i + 1) * side // n)) for i in range(n)]
+            for side in images.shape[2:]
+        )
+        maxima = [images[:, :, row, column].amax((2, 3)) for row in rows for column in columns]
+        return torch.stack(maxima, dim=2).reshape(*images.shape[:2], n, n)

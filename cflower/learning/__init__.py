@@ -1,4 +1,4 @@
-"""Models and their local training with PyTorch: what a client does between two messages."""
+"""Models and their local training with PyTorch: the work of a client between two messages."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,24 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cflower.learning.models import MODELS, build_model
     from cflower.learning.settings import TrainingSettings
-    from cflower.learning.training import confusion_matrix, evaluate, train
+    from cflower.learning.training import evaluate, train
 
 _HOMES = {
     "MODELS": "models",
     "TrainingSettings": "settings",
     "build_model": "models",
-    "confusion_matrix": "training",
     "evaluate": "training",
     "train": "training",
 }
-__all__ = [
-    "MODELS",
-    "TrainingSettings",
-    "build_model",
-    "confusion_matrix",
-    "evaluate",
-    "train",
-]
+__all__ = ["MODELS", "TrainingSettings", "build_model", "evaluate", "train"]
 
 
 def __getattr__(name: str) -> Any:

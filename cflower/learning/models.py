@@ -3,8 +3,8 @@
 Every model returns logits, shape (batch, num_classes), and the language model one set for each
 place of its input, (batch, num_classes, length). Sources: the classroom lab
 (`lab-convnet`), the FedAvg notebook (`simple-cnn`, `ham-cnn`), the article (`mlp`), and the paper's
-section VI-C (`cifar-cnn`, `lstm`), which says "5-layer convolutional neural network" and
-"two-layer LSTM network" and no more.
+section VI-C (`cifar-cnn`, `lstm`), which specifies no more than "5-layer convolutional neural
+network" and "two-layer LSTM network".
 """
 
 from collections import OrderedDict
@@ -20,32 +20,32 @@ from torch import Tensor, nn
 
 from cflower.errors import ConfigError
 from cflower.own_code import called, names_own_code, own_function
-from cflower.settings import check_choice
+from cflower.settings import check_choice, require
 
 
 class Architecture(NamedTuple):
-    """What a model is, what it takes, and how to make it."""
+    """A model: the inputs it takes, and how to build it."""
 
-    description: str
     takes: str
     """One of `INPUTS`, or ``"anything"``."""
     build: Callable[[tuple[int, ...], int], nn.Module]
     least_side: int = 0
-    """Of images, in pixels; of time series, in moments."""
+    """Least height and width of images in pixels; least length of time series in moments."""
 
 
 class Inputs(NamedTuple):
     """A kind of inputs."""
 
     axes: int
+    unit: str
     advice: str
-    """What to do about a model that needs them where the data are others."""
+    """A cure for a model that needs them if the data are of another kind."""
 
 
 INPUTS = {
-    "images": Inputs(3, "use model = 'mlp' for rows of numbers"),
-    "time series": Inputs(2, "set series-channels to how many numbers one moment has"),
-    "text": Inputs(1, "use dataset = 'text:FOLDER', or another model"),
+    "images": Inputs(3, "pixels", "use model = 'mlp' for rows of numbers"),
+    "time series": Inputs(2, "moments", "set series-channels to how many numbers one moment has"),
+    "text": Inputs(1, "tokens", "use dataset = 'text:FOLDER', or another model"),
 }
 
 
@@ -85,26 +85,29 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
             return own_model(name, input_shape, num_classes)
     check_choice("model", name, MODELS)
     architecture = MODELS[name]
-    kind = INPUTS.get(architecture.takes)
-    if kind and len(input_shape) != kind.axes:
-        raise ConfigError(
-            f"model = {name!r} needs {architecture.takes}, but inputs have shape {input_shape}: "
-            f"{kind.advice}."
-        )
-    side = min(input_shape[1:], default=0)
-    if side < architecture.least_side:
-        fitting = [
-            n
-            for n, a in MODELS.items()
-            if a.takes in (architecture.takes, "anything") and a.least_side <= side
-        ]
-        raise ConfigError(
-            f"model = {name!r} needs {architecture.takes} of at least {architecture.least_side} "
-            f"{'pixels' if kind and kind.axes == 3 else 'moments'} a side, but these are "
-            f"{'x'.join(map(str, input_shape[1:]))}: use {' or '.join(fitting)}."
-        )
+    _check_inputs(name, architecture, input_shape)
     with _seeded(seed):
         return architecture.build(input_shape, num_classes)
+
+
+def _check_inputs(name: str, architecture: Architecture, input_shape: tuple[int, ...]) -> None:
+    """Raise a ConfigError for inputs of another kind or below the least size."""
+    takes, _, least_side = architecture
+    if takes == "anything":
+        return
+    kind = INPUTS[takes]
+    require(
+        len(input_shape) == kind.axes,
+        f"model = {name!r} needs {takes}, but inputs have shape {input_shape}: {kind.advice}.",
+    )
+    side, size = min(input_shape[1:], default=0), "x".join(map(str, input_shape[1:]))
+    fitting = [n for n, a in MODELS.items() if a.takes in (takes, "anything")]
+    smaller = " or ".join(n for n in fitting if MODELS[n].least_side <= side)
+    require(
+        side >= least_side,
+        f"model = {name!r} needs {takes} of at least {least_side} {kind.unit} a side, but these "
+        f"are {size}: use {smaller}.",
+    )
 
 
 @contextmanager
@@ -214,8 +217,8 @@ def _notebook_cnn(
 
 
 def _conv1d(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    # The last pooling gives 4 moments for any length: where in the window something happens says
-    # little, what follows what says more.
+    # The last pooling gives 4 moments for any length: the order of events in a window matters more
+    # than their position.
     return nn.Sequential(
         _named(
             conv1=nn.Conv1d(input_shape[0], 16, kernel_size=5, padding=2),
@@ -291,60 +294,14 @@ def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
     return OrderedDict(layers)
 
 
-MODELS: dict[str, Architecture] = {
-    "cnn": Architecture(
-        "2 convolutions (16, 32 channels) and 1 linear layer, 9,930 parameters for 8x8 digits; "
-        "any image from 8x8 up",
-        "images",
-        _cnn,
-        8,
-    ),
-    "lab-convnet": Architecture(
-        "the lab's: 2 convolutions (6, 16 channels, 5x5) and 1 linear layer",
-        "images",
-        _lab_convnet,
-        16,
-    ),
-    "simple-cnn": Architecture(
-        "the notebook's: 2 convolutions (10, 20 channels, 5x5) and 2 linear layers",
-        "images",
-        partial(_notebook_cnn, (10, 20), 50),
-        16,
-    ),
-    "ham-cnn": Architecture(
-        "the notebook's for HAM10000: as simple-cnn, with 16 and 32 channels and 120 hidden units",
-        "images",
-        partial(_notebook_cnn, (16, 32), 120),
-        16,
-    ),
-    "cifar-cnn": Architecture(
-        "5 layers for CIFAR-10: 3 convolutions (32, 64, 64 channels, 3x3) and 2 linear layers "
-        "(64 hidden units), 122,570 parameters",
-        "images",
-        _cifar_cnn,
-        18,
-    ),
-    "mlp": Architecture(
-        "2 linear layers with 128 hidden units; images, time series or rows of numbers",
-        "anything",
-        _mlp,
-    ),
-    "linear": Architecture(
-        "1 linear layer: logistic regression, the convex case; images, time series or rows of "
-        "numbers",
-        "anything",
-        _linear,
-    ),
-    "conv1d": Architecture(
-        "for time series: 2 convolutions over time (16, 32 channels, 5 moments) and 1 linear layer",
-        "time series",
-        _conv1d,
-        8,
-    ),
-    "lstm": Architecture(
-        "language model for text: 2 LSTM layers of 64 units over tokens in 32 dimensions",
-        "text",
-        _lstm,
-    ),
+MODELS = {
+    "cnn": Architecture("images", _cnn, 8),
+    "lab-convnet": Architecture("images", _lab_convnet, 16),
+    "simple-cnn": Architecture("images", partial(_notebook_cnn, (10, 20), 50), 16),
+    "ham-cnn": Architecture("images", partial(_notebook_cnn, (16, 32), 120), 16),
+    "cifar-cnn": Architecture("images", _cifar_cnn, 18),
+    "mlp": Architecture("anything", _mlp),
+    "linear": Architecture("anything", _linear),
+    "conv1d": Architecture("time series", _conv1d, 8),
+    "lstm": Architecture("text", _lstm),
 }
-"""Name of each model -> what it is."""

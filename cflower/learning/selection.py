@@ -1,4 +1,4 @@
-"""Which of several models serves a client best, by its own held-out examples (section V-C)."""
+"""Selects the model that serves a client best, by its own held-out examples (section V-C)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,14 +10,14 @@ Metrics = dict[str, float]
 """``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy, in nats."""
 
 WORST = 1e6
-"""Nats: what counts as the loss of a model whose predictions are not even finite."""
+"""Loss in nats of a model with predictions that are not finite."""
 
 
 class Judged(NamedTuple):
     """How the models on a client's path serve it."""
 
     levels: dict[str, Metrics]
-    """Each of them, on all examples."""
+    """Metrics of each model on all examples."""
     best: Metrics
     """The chosen level, measured by two-fold cross-fitting: each half of the examples is judged by
     the level that the other half chooses."""
@@ -37,7 +37,7 @@ def judge_path(
     Parameters
     ----------
     logits : mapping of str to ndarray, shape (n, num_classes)
-        What each model says of the same n >= 1 examples, the most general model first.
+        Of each model on the same n >= 1 examples, the most general model first.
     labels : ndarray of int, shape (n,)
     rng : numpy.random.Generator
         Halves the examples.
@@ -47,10 +47,10 @@ def judge_path(
 
     names, every = list(logits), np.arange(len(labels))
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
-        said = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
-        mixed = logsumexp(said, axis=0) - np.log(len(names))  # shape: (n, num_classes)
+        log_p = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
+        mixed = logsumexp(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
     right = np.stack([logits[name].argmax(axis=1) == labels for name in names])  # (levels, n)
-    losses = -said[:, every, labels]  # shape: (levels, n)
+    losses = -log_p[:, every, labels]  # shape: (levels, n)
     level = chosen_by_others(losses, rng)
     return Judged(
         {name: measured(right[i], losses[i]) for i, name in enumerate(names)},
@@ -74,8 +74,8 @@ def choose(losses: NDArray[np.floating]) -> int:
 
     The rule of Breiman et al., Classification and Regression Trees (1984), for choosing the
     smallest tree: here "small" is general, and the standard error is that of the mean of the
-    paired differences. So what the examples cannot tell apart is decided for the model that more
-    clients trained.
+    paired differences. So models without a significant difference are decided for the one that
+    more clients trained.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def choose(losses: NDArray[np.floating]) -> int:
 
 
 def mean_entropy(logits: NDArray[np.floating]) -> float:
-    """Of the predicted probabilities, in nats: how unsure a model is of examples, labels or not.
+    """Mean entropy of the predicted probabilities in nats; needs no labels.
 
     Parameters
     ----------

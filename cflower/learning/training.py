@@ -155,26 +155,8 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     return logits.movedim(1, -1).reshape(-1, logits.shape[1]), labels.reshape(-1)
 
 
-def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
-    """Which class a model takes each class for.
-
-    Parameters
-    ----------
-    model, examples
-        As for `evaluate`.
-
-    Returns
-    -------
-    NDArray[np.int64], shape (num_classes, num_classes)
-        Number of examples by true class (row) and predicted class (column).
-    """
-    counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
-    np.add.at(counts, (examples.labels.ravel(), predict(model, examples).argmax(axis=1)), 1)
-    return counts
-
-
 def device() -> torch.device:
-    """Where clients compute: CUDA if there is any, else the CPU."""
+    """The device that clients compute on: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -203,7 +185,7 @@ def _tensors(examples: Examples) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _own_randomness(seed: int) -> Iterator[None]:
-    """What a model draws itself, as Dropout does, from this seed."""
+    """Seeds the random numbers that a model draws itself, as Dropout does."""
     devices = [torch.cuda.current_device()] if device().type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(seed)

@@ -1,10 +1,11 @@
-"""What clients tell of themselves: of the right kind, of bounded length, fit to be shown.
+"""Checks of what clients report about themselves: type, length, and printable text.
 
-Everything that a client says in words or facts passes here before a log, a file or another
-client's run sees it. Numbers of its replies are checked in `cflower.messages.replies`.
+No text or fact from a client reaches a log, a file or another client without these checks.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 from unicodedata import category
 
@@ -14,18 +15,24 @@ LONGEST_NAME = 200
 LONGEST_TEXT = 500
 MOST_FACTS = 50
 MOST_ITEMS = 100_000
-"""Of a list, such as the names of classes, and bytes of a preview."""
-MOST_CLIENTS = 10**6
-UNUSABLE_NAMES = frozenset({"", "__metadata__"})
-"""The second is safetensors' own key in the files that name clients."""
+"""Maximum length of a list, such as the names of classes, and of bytes."""
+COMMITMENT = "permutation"
+"""The fact with a commitment to the client's seed; clients without it do not permute weights."""
 
 
-class Facts(NamedTuple):
-    """What a client told, as far as it can be used."""
+class CheckedFacts(NamedTuple):
+    """The usable facts that a client reported, and a sentence for each that was left out."""
 
-    told: dict[str, Any]
+    facts: dict[str, Any]
     problems: tuple[str, ...] = ()
-    """One sentence without its end for each fact that was left out."""
+
+
+class Kind(NamedTuple):
+    """The values that a fact may have."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+    """Completes "... is 5, not "."""
 
 
 def line(text: object, most: int = LONGEST_TEXT) -> str:
@@ -35,155 +42,146 @@ def line(text: object, most: int = LONGEST_TEXT) -> str:
     (' ]0;me  two lines', '... (600 characters)')
     """
     text = str(text)
-    if len(text) <= most and text.isprintable():
+    if len(text) > most:
+        return f"{line(text[:most], most)}... ({len(text)} characters)"
+    if text.isprintable():  # thousands of clients report names of classes
         return text
-    start = text[: most + 1]
-    shown = "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in start)
-    return shown if len(text) <= most else f"{shown[:most]}... ({len(text)} characters)"
+    return "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in text)
 
 
-def listed(names: Collection[str], most: int = 12) -> str:
-    """The first of some names from outside, and how many more there are.
+def listed(names: Collection[str], most: int = 12, longest: int = 60) -> str:
+    """The first names from outside, and the number of the others.
 
     >>> listed(["a", "b"]), listed([str(i) for i in range(20)], 2)
     ('a, b', '0, 1 and 18 more')
     """
-    shown = ", ".join(line(name, 60) for name in list(names)[:most])
+    shown = ", ".join(line(name, longest) for name in list(names)[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def is_name(value: Any) -> bool:
-    """Whether a client or a metric may be called this, in files, logs and tables."""
-    short = isinstance(value, str) and len(value) <= LONGEST_NAME
-    return short and value.isprintable() and value not in UNUSABLE_NAMES
+def is_sized(value: Any, kind: Any, least: int = 0, most: int = MOST_ITEMS) -> bool:
+    """Whether a value has one of these types and a length in this range."""
+    return isinstance(value, kind) and least <= len(value) <= most
+
+
+def is_list(value: Any, of: Callable[[Any], bool], least: int = 0, most: int = MOST_ITEMS) -> bool:
+    """Whether a value is a list of acceptable items with a length in this range."""
+    return is_sized(value, list | tuple, least, most) and all(map(of, value))
 
 
 def is_whole(value: Any, least: int = 0, most: int = 2**53) -> bool:
-    """Whether a value is a whole number in a range; ``True`` is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    """Whether a value is a whole number in this range; ``True`` is not."""
+    return type(value) is int and least <= value <= most
 
 
-def is_list(value: Any, of: Callable[[Any], bool], most: int = MOST_ITEMS) -> bool:
-    """Whether a value is a list, not too long, of such items."""
-    return isinstance(value, list | tuple) and len(value) <= most and all(map(of, value))
+def is_name(value: Any) -> bool:
+    """Whether a client or a metric may have this name in files, logs and tables."""
+    # safetensors has its own entry __metadata__ in files with an entry for each client.
+    usable = is_sized(value, str, 1, LONGEST_NAME) and value != "__metadata__"
+    return usable and value.isprintable()
+
+
+def is_name_or_whole(value: Any, least: int = 0) -> bool:
+    """Whether a value is a name or a whole number."""
+    return is_name(value) or is_whole(value, least)
+
+
+def is_item(value: Any) -> bool:
+    """Whether a value is a number, a flag or a text that is short enough."""
+    return isinstance(value, int | float) or is_sized(value, str, most=LONGEST_TEXT)
 
 
 def is_short(value: Any) -> bool:
-    """What a fact that only an app of one's own knows may be."""
-    if isinstance(value, str | bytes):
-        return len(value) <= MOST_ITEMS
-    return isinstance(value, bool | int | float) or is_list(
-        value, lambda item: isinstance(item, bool | int | float) or is_short_text(item)
-    )
+    """Whether an app's own fact is short enough."""
+    return is_item(value) or is_sized(value, str | bytes) or is_list(value, is_item)
 
 
-def is_short_text(value: Any) -> bool:
-    """Whether a value is a text that fits on a line."""
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT
-
-
-KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "client-id": (
-        lambda value: is_name(value) or is_whole(value),
+NAME = Kind(is_name, "a printable name")
+FLAG = Kind(lambda value: isinstance(value, bool), "true or false")
+WHOLE_NUMBERS = Kind(partial(is_list, of=is_whole), "a list of whole numbers")
+KINDS = {
+    "client-id": Kind(
+        is_name_or_whole,
         f"a printable name of 1 to {LONGEST_NAME} characters, other than __metadata__",
     ),
-    "problem": (lambda value: isinstance(value, str), "a text"),
-    "num-partitions": (lambda value: is_whole(value, 1, MOST_CLIENTS), "a number of clients"),
-    "num-examples": (is_whole, "a whole number"),
-    "input-shape": (lambda value: is_list(value, is_whole, 32), "a list of whole numbers"),
-    "class-names": (lambda value: is_list(value, is_short_text), "a list of short texts"),
-    "evaluates-way": (lambda value: isinstance(value, bool), "true or false"),
-    "tells-entropies": (lambda value: isinstance(value, bool), "true or false"),
-    "label-counts": (lambda value: is_list(value, is_whole), "a list of whole numbers"),
-    "sample-images": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
-    "sample-shape": (
-        lambda value: is_list(value, is_whole, 3) and len(value) == 3,
-        "three whole numbers",
+    "problem": Kind(lambda value: isinstance(value, str), "a text"),
+    "num-partitions": Kind(partial(is_whole, least=1, most=10**6), "a number from 1 to 10^6"),
+    "num-examples": Kind(is_whole, "a whole number"),
+    "input-shape": Kind(partial(is_list, of=is_whole, most=32), "up to 32 whole numbers"),
+    "class-names": Kind(
+        partial(is_list, of=partial(is_sized, kind=str, most=LONGEST_TEXT)),
+        "a list of short texts",
     ),
-    "mean-examples": (lambda value: isinstance(value, bytes) and is_short(value), "a few bytes"),
-    "mean-shape": (
-        lambda value: is_list(value, is_whole, 2) and len(value) == 2,
-        "two whole numbers",
-    ),
-    "sample-labels": (lambda value: is_list(value, is_whole, 100), "a list of whole numbers"),
-    "permutation": (is_name, "a short text"),
-    "group": (lambda value: is_whole(value, -(2**53)) or is_name(value), "a whole number or name"),
-    "best-cluster": (is_name, "a cluster"),
+    "evaluates-way": FLAG,
+    "tells-entropies": FLAG,
+    "label-counts": WHOLE_NUMBERS,
+    "sample-images": Kind(partial(is_sized, kind=bytes), "a few bytes"),
+    "sample-shape": Kind(partial(is_list, of=is_whole, least=3, most=3), "three whole numbers"),
+    "sample-labels": WHOLE_NUMBERS,
+    "mean-examples": Kind(partial(is_sized, kind=bytes, least=1), "a few bytes"),
+    "mean-shape": Kind(partial(is_list, of=is_whole, least=2, most=2), "two whole numbers"),
+    COMMITMENT: NAME,
+    "group": Kind(partial(is_name_or_whole, least=-(2**53)), "a whole number or a name"),
+    "best-cluster": NAME,
 }
-"""The facts that cflower reads: what each may be, and that in words."""
-PREVIEW = (
-    "label-counts",
-    "sample-images",
-    "sample-shape",
-    "sample-labels",
-    "mean-examples",
-    "mean-shape",
-)
-"""What a client tells of its data for the report; none of it where it does not fit together."""
+"""The facts that cflower reads."""
+PREVIEW = tuple(key for key in KINDS if key.startswith(("sample-", "mean-", "label-")))
+"""A client's preview of its data for the report, dropped as a whole if its parts do not fit."""
 
 
-def facts_in(content: RecordDict, key: str) -> Facts:
-    """The facts in a client's answer, checked.
-
-    Parameters
-    ----------
-    content : RecordDict
-    key : str
-        Of the ConfigRecord that has them.
-    """
+def facts_in(content: RecordDict, key: str) -> CheckedFacts:
+    """The checked facts in a client's reply, from its ConfigRecord under ``key``."""
     record = content.get(key)
-    if not isinstance(record, ConfigRecord):
-        return Facts({})
-    return checked(dict(record.items()))
+    return checked(dict(record.items())) if isinstance(record, ConfigRecord) else CheckedFacts({})
 
 
-def checked(facts: Mapping[str, Any]) -> Facts:
-    """The facts that are of the right kind, texts made fit to be shown.
+def checked(facts: Mapping[str, Any]) -> CheckedFacts:
+    """The facts of the right kind, with printable texts.
 
-    >>> checked({"client-id": "a", "class-names": 5})
-    Facts(told={'client-id': 'a'}, problems=('class-names is 5, not a list of short texts',))
+    >>> checked({"client-id": "a", "evaluates-way": 1})
+    CheckedFacts(facts={'client-id': 'a'}, problems=('evaluates-way is 1, not true or false',))
     """
     if len(facts) > MOST_FACTS:
-        return Facts({}, (f"it tells {len(facts)} facts, more than {MOST_FACTS}",))
-    told, problems = dict[str, Any](), []
+        return CheckedFacts({}, (f"it reports {len(facts)} facts, more than {MOST_FACTS}",))
+    usable, problems = dict[str, Any](), []
     for key, value in facts.items():
-        fits, expected = KINDS.get(key, (is_short, "short"))
+        kind = KINDS.get(key, Kind(is_short, "short"))
         if not is_name(key):
-            problems.append(f"a fact is called {line(repr(key), 60)}, which is no name")
-        elif fits(value):
-            told[key] = shown(value)
+            problems.append(f"the name of a fact is {line(repr(key), 60)}, not {NAME.expected}")
+        elif not kind.accepts(value):
+            problems.append(f"{key} is {line(repr(value), 60)}, not {kind.expected}")
         else:
-            problems.append(f"{key} is {line(repr(value), 60)}, not {expected}")
-    if not problems and (problem := preview_problem(told)):
+            usable[key] = printable(value)
+    if not problems and (problem := preview_problem(usable)):
         problems.append(problem)
-        told = {key: value for key, value in told.items() if key not in PREVIEW}
-    return Facts(told, tuple(problems))
+        usable = {key: value for key, value in usable.items() if key not in PREVIEW}
+    return CheckedFacts(usable, tuple(problems))
 
 
-def preview_problem(told: Mapping[str, Any]) -> str:
-    """Why what a client tells of its labels and images does not fit together; empty if it does."""
-    images, labels = told.get("sample-images"), told.get("sample-labels", ())
-    classes, counts = len(told.get("class-names", ())), told.get("label-counts")
-    if counts is not None and len(counts) != classes:
-        return f"label-counts are {len(counts)} numbers for {classes} classes"
-    if any(label >= classes for label in labels):
-        return f"sample-labels are beyond its {classes} classes"
-    height, width, channels = told.get("sample-shape", (0, 0, 0))
-    if images is not None and (
-        len(images) != len(labels) * height * width * channels or channels not in (1, 3)
+def preview_problem(facts: Mapping[str, Any]) -> str:
+    """Why the parts of a client's preview do not fit together; empty if they do."""
+    classes, labels = len(facts.get("class-names", ())), facts.get("sample-labels", ())
+    images = len(labels) * prod(facts.get("sample-shape", [0]))
+    # Two bytes for each number; the report weights the means by label-counts.
+    means = 2 * len(facts.get("label-counts", ())) * prod(facts.get("mean-shape", [0]))
+    for key, size, others in (
+        ("label-counts", classes, "class-names"),
+        ("sample-images", images, "sample-labels and sample-shape"),
+        ("mean-examples", means, "label-counts and mean-shape"),
     ):
-        return f"sample-images are {len(images)} bytes, not {len(labels)} images of sample-shape"
-    means, (channels, points) = told.get("mean-examples"), told.get("mean-shape", (0, 0))
-    expected = 2 * classes * channels * points
-    if means is not None and (len(means) != expected or not expected or counts is None):
-        return f"mean-examples are {len(means)} bytes, not {classes} counted classes of mean-shape"
+        if key in facts and len(facts[key]) != size:
+            return f"{key} has length {len(facts[key])}, not {size} as {others} require"
+    if max(labels, default=-1) >= classes:
+        return f"sample-labels are beyond its {classes} classes"
+    if facts.get("sample-shape", [1])[-1] not in (1, 3):
+        return "sample-shape does not end with 1 or 3 channels"
     return ""
 
 
-def shown(value: Any) -> Any:
-    """A fact with its texts made fit to be shown."""
+def printable(value: Any) -> Any:
+    """A fact with each text as one printable line."""
     if isinstance(value, str):
         return line(value)
     if isinstance(value, list | tuple):
-        return [shown(item) for item in value]
+        return [printable(item) for item in value]
     return value

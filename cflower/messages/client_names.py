@@ -1,7 +1,7 @@
-"""Lasting names for the clients of any ClientApp, and what a ClientApp can be asked.
+"""Lasting names for the clients of any ClientApp, and the functions that a ClientApp has.
 
-A ClientApp that does not know a message raises, and Flower prints its traceback; so it is found
-out first, by looking at the app itself, which the ServerApp's bundle (FAB) carries too.
+A ClientApp raises for a message that it has no function for, and Flower prints a traceback. Its
+functions are therefore looked up in the app, which the ServerApp's bundle (FAB) contains too.
 """
 
 import sys
@@ -14,11 +14,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.object_ref import load_app
 
-from cflower.simulation.inline_grid import InlineGrid
-
 FACTS = "client"
-"""Key of the ConfigRecord in which a client tells of itself; ``client-id`` in it is its name,
-``problem`` a sentence that says why it cannot take part."""
+"""Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
+that explains why it cannot take part."""
 ROLL_CALL = "query.roll_call"
 EVALUATE = "evaluate.default"
 
@@ -27,18 +25,18 @@ def name_clients(app: ClientApp) -> ClientApp:
     """Give the clients of a ClientApp names that last: one line in a ClientApp of any framework.
 
     The name is ``client-id`` of the node config, else ``partition-<n>``, else the node id. Without
-    it a client's name is its node id, which is another in every simulated run, and another after
-    an unauthenticated SuperNode has restarted: such a run cannot be resumed.
+    it a client's name is its node id, which changes in every simulated run, and after each restart
+    of an unauthenticated SuperNode: such a run cannot be resumed.
 
     Parameters
     ----------
     app : ClientApp
-        Is changed: it answers the query ``roll_call``.
+        Gets a function for the query ``roll_call``.
 
     Returns
     -------
     ClientApp
-        The same one.
+        The given one.
 
     Examples
     --------
@@ -47,10 +45,10 @@ def name_clients(app: ClientApp) -> ClientApp:
 
     @app.query("roll_call")
     def roll_call(message: Message, context: Context) -> Message:
-        node = context.node_config
-        simulated = "num-partitions" in node and "data-path" not in node
-        told = {"num_partitions": int(node["num-partitions"])} if simulated else {}
-        return answer(message, client_id=client_name(context), **told)
+        node, facts = context.node_config, {"client_id": client_name(context)}
+        if "num-partitions" in node and "data-path" not in node:
+            return answer(message, **facts, num_partitions=int(node["num-partitions"]))
+        return answer(message, **facts)
 
     return app
 
@@ -69,30 +67,21 @@ def answer(message: Message, **facts: Any) -> Message:
     return Message(RecordDict({FACTS: record}), reply_to=message)
 
 
-def functions_of(grid: Grid) -> frozenset[str] | None:
-    """The message types that the run's ClientApp has functions for; None if that cannot be told.
+def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
+    """Whether the run's ClientApp has a function for messages of this type, such as `EVALUATE`.
 
-    Parameters
-    ----------
-    grid : Grid
-
-    Returns
-    -------
-    frozenset of str or None
-        Each ``<category>.<action>``, such as `ROLL_CALL` and `EVALUATE`.
+    A grid in process has the app as its attribute ``client_app``.
     """
-    app = grid.client_app if isinstance(grid, InlineGrid) else bundled_client_app()
+    app = getattr(grid, "client_app", None) or bundled_client_app()
     if app is not None and not isinstance(app, ClientApp):
-        return frozenset({ROLL_CALL, EVALUATE})  # a plain function is sent everything
+        return True  # a plain function gets every message
     # Flower has no public way to ask a ClientApp this.
-    return frozenset(getattr(app, "_registered_funcs", ())) or None
+    functions = getattr(app, "_registered_funcs", None)
+    return message_type in functions if functions else if_unknown
 
 
 def bundled_client_app() -> ClientApp | None:
-    """The ClientApp of the bundle that this ServerApp came in; None if there is none to be had.
-
-    Flower puts the bundle's folder on ``sys.path`` of the ServerApp, in simulation and deployment.
-    """
+    """The ClientApp of the ServerApp's bundle, which Flower puts on ``sys.path``; None without."""
     for folder in sys.path:
         try:
             project = tomllib.loads((Path(folder or ".") / "pyproject.toml").read_text())
@@ -100,8 +89,8 @@ def bundled_client_app() -> ClientApp | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         try:
-            # Flower's own way, under its lock: the simulation engine loads the same module from
-            # another thread, and would find it half imported.
+            # Flower's own loader takes its lock: the simulation engine imports the same module in
+            # another thread, which would expose it half imported.
             app = load_app(str(reference), ImportError, folder or ".")
         except Exception:  # a server may lack what a client needs, such as its framework
             return None

@@ -1,4 +1,4 @@
-"""What the clients' data must have in common, so that one model fits them all."""
+"""The shape and classes that all clients' data must share, so that one model fits them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ from cflower.messages.claims import listed
 
 
 class DataSpec(NamedTuple):
-    """What a client's examples look like, as it told in the roll call."""
+    """The shape and classes of a client's examples, as reported in the roll call."""
 
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "DataSpec":
-        """The kind in a client's facts."""
+        """The specification in a client's facts."""
         return cls(tuple(facts.get("input-shape", ())), tuple(facts.get("class-names", ())))
 
     def problem_with(self, facts: Mapping[str, Any]) -> str:
@@ -39,5 +39,5 @@ class DataSpec(NamedTuple):
 
 
 def most_common(facts: Iterable[Mapping[str, Any]]) -> DataSpec:
-    """The kind that most clients have; among equals that of the first."""
+    """The specification of most clients; the first one in a tie."""
     return Counter(map(DataSpec.of, facts)).most_common(1)[0][0]

@@ -1,8 +1,9 @@
-"""One exchange over a Grid: messages out, replies back as they come."""
+"""One exchange over a Grid: messages out, replies back as they arrive."""
 
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heappop, heappush
 from logging import INFO
 from typing import NamedTuple
 
@@ -10,81 +11,63 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.ordering import without
+
 HOLD = 64
-"""Replies that may wait for an earlier one. Bounds the server's memory; far above what the
-simulation engine's workers overtake each other by, so there the order is always the same."""
+"""Maximum number of replies that wait for an earlier one. It bounds the server's memory; in
+simulation replies overtake each other by far less, so there the order is always the same."""
+LOG_INTERVAL = 10.0
+"""Seconds between log lines about the progress of an exchange."""
 
-TELL = 10.0
-"""Seconds after which it is said how many have answered."""
 
-
-class Closing(NamedTuple):
-    """When an exchange closes although replies are still to come; never before anyone answered."""
+class Quorum(NamedTuple):
+    """When an exchange may end although replies are missing; never before the first reply."""
 
     share: float = 1.0
-    """Of the clients that owe replies, without those that answered with an error."""
+    """Share of the clients that owe a reply, without those that replied with an error."""
     seconds: float = math.inf
+    """Time since the start of the exchange."""
 
-    def due(self, answered: int, owing: int, owing_now: int, seconds: float) -> bool:
-        """Whether an exchange closes now.
+    def reached(self, answered: int, owing: int, waited: float) -> bool:
+        """Whether the exchange may end, with ``owing`` clients left after ``waited`` seconds.
 
-        Parameters
-        ----------
-        answered, owing : int
-            Clients all of whose replies are in, not all of them errors, and the others.
-        owing_now : int
-            Those of the latter that owe a reply to this exchange's own messages.
-        seconds : float
-            Since it began.
-
-        Examples
-        --------
-        One of ten may be missing, and once it is late, nobody waits for it:
-
-        >>> Closing(0.9).due(8, 2, 2, 0.0), Closing(0.9).due(9, 1, 1, 0.0)
-        (False, True)
-        >>> Closing(0.9).due(8, 2, 1, 0.0), Closing(0.9).due(9, 1, 0, 0.0)
+        >>> Quorum(0.9).reached(8, 2, 0.0), Quorum(0.9).reached(9, 1, 0.0)
         (False, True)
         """
-        enough = answered >= math.ceil(round(self.share * (answered + owing), 6))
-        return answered > 0 and (enough or not owing_now or seconds > self.seconds)
+        needed = math.ceil(round(self.share * (answered + owing), 6))
+        return answered >= needed or waited > self.seconds
 
 
-FOR_ALL = Closing()
-"""Everyone is waited for."""
+FOR_ALL = Quorum()
+"""Wait for every client."""
 
 
 class Exchange:
     """Sends messages and yields the replies, in the order of the messages where possible.
 
-    Replies arrive in an order that depends on chance, and sums of floats depend on their order.
-    So a reply that overtook others waits for them, unless `HOLD` are waiting already. Replies to
-    earlier exchanges come last.
+    Sums of floats depend on their order. A reply that overtook others therefore waits for them,
+    unless `HOLD` replies are waiting already. Replies to earlier exchanges come last.
 
     Parameters
     ----------
-    grid : Grid
-    messages : iterable of Message
-    timeout : float
-        Seconds.
-    closing : Closing
-        When it goes on without those that have not answered. In process nothing is late: while a
-        grid has something to bring, an exchange does not close.
+    grid, messages, timeout
+        What is sent, and for how many seconds replies are awaited.
+    quorum : Quorum
+        When to end without the missing replies, once the grid delivers no more at the moment.
     earlier : mapping of str to int
         Node id by message id, of messages of earlier exchanges that may be answered now.
 
     Attributes
     ----------
     recipients : dict of str to int
-        Node id by message id, the earlier ones too. An error reply may come from the SuperLink
-        instead of the node, so who failed is told by the message it answers.
+        Node id by message id, including the earlier messages. The sender of an error reply may be
+        the SuperLink, so replies are attributed by the message that they answer.
     silent : list of int
-        Nodes that did not answer in time; complete after the last reply.
+        Nodes that did not answer in time. This and the next two are complete after the last reply.
     unanswered : tuple of str
-        The messages to which replies were still to come when it closed; set after the last reply.
+        Messages without a reply when the quorum was reached.
     strays : list of int
-        Senders of replies to none of these messages, or to one that was answered already;
-        they are not yielded. Complete after the last reply.
+        Senders of replies to other messages and of second replies, which are not yielded.
     """
 
     def __init__(
@@ -92,68 +75,84 @@ class Exchange:
         grid: Grid,
         messages: Iterable[Message],
         timeout: float,
-        closing: Closing = FOR_ALL,
+        quorum: Quorum = FOR_ALL,
         earlier: Mapping[str, int] | None = None,
     ) -> None:
-        self._grid, self._deadline = grid, time.monotonic() + timeout
-        self._closing = closing
+        self._grid, self._quorum = grid, quorum
+        self._deadline = time.monotonic() + timeout
         sent = list(messages)
         pushed = set(grid.push_messages(sent))
-        by_id = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
-        self._new = {i: node for i, node in by_id.items() if i in pushed}
+        nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
+        lost = without(nodes, pushed)
+        self.silent = list(lost.values())
+        self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
-        self._left: set[str] = set()
         self.unanswered: tuple[str, ...] = ()
-        self.silent = [node for i, node in by_id.items() if i not in pushed]
         self.strays: list[int] = []
+        self._open = set(self.recipients)
+        self._successful: set[int] = set()
+        """Nodes with a reply that is not an error."""
+        self._ended_early = False
 
     def __iter__(self) -> Iterator[Message]:
-        early: dict[str, Message] = {}
-        awaited = dict(self.recipients)
+        missing = {message_id: place for place, message_id in enumerate(self.recipients)}
+        early: list[tuple[int, Message]] = []
         for reply in self._arrivals():
-            early[reply.metadata.reply_to_message_id] = reply
-            while awaited and (next(iter(awaited)) in early or len(early) > HOLD):
-                message_id = next(i for i in awaited if i in early)
-                del awaited[message_id]
-                yield early.pop(message_id)
-        for message_id in [i for i in awaited if i in early]:
-            del awaited[message_id]
-            yield early.pop(message_id)
-        self.unanswered = tuple(i for i in awaited if i in self._left)
-        self.silent += [node for i, node in awaited.items() if i not in self._left]
+            heappush(early, (missing.pop(reply.metadata.reply_to_message_id), reply))
+            first_missing = next(iter(missing.values()), math.inf)
+            while early and (early[0][0] < first_missing or len(early) > HOLD):
+                yield heappop(early)[1]
+        while early:
+            yield heappop(early)[1]
+        if self._ended_early:
+            self.unanswered = tuple(missing)
+        else:
+            self.silent += [self.recipients[message_id] for message_id in missing]
 
     def _arrivals(self) -> Iterator[Message]:
-        """Replies to what was sent, each once, as they come, until the deadline."""
-        open_ids, started = set(self.recipients), time.monotonic()
-        told, good = started, set[int]()
-        while open_ids:
+        """Each expected reply once, as it arrives, until the deadline or the quorum."""
+        started = last_log = time.monotonic()
+        while self._open:
             before = time.monotonic()
-            if before - told > TELL:
-                told, there = before, len(self.recipients) - len(open_ids)
-                progress = f"{there:,} of {len(self.recipients):,} clients have answered"
-                log(INFO, "  %s", progress, extra={"progress": True})
-            arrived = list(self._grid.pull_messages(open_ids))
+            if before - last_log > LOG_INTERVAL:
+                last_log = before
+                self._log_progress()
+            arrived = list(self._grid.pull_messages(self._open))
             for reply in arrived:
-                answered = reply.metadata.reply_to_message_id
-                if answered in open_ids:
-                    open_ids.discard(answered)
-                    if not reply.has_error():
-                        good.add(self.recipients[answered])
+                if self._is_expected(reply):
                     yield reply
-                else:
-                    self.strays.append(self.recipients.get(answered, reply.metadata.src_node_id))
-            # In process the clients compute in there; and nobody waits while replies are read.
+            # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
+            waited = time.monotonic() - started
             if time.monotonic() > self._deadline:
                 return
             if arrived:
                 continue
-            owing = {self.recipients[i] for i in open_ids}
-            now = {self._new[i] for i in open_ids & self._new.keys()}
-            waited = time.monotonic() - started
-            if self._closing.due(len(good - owing), len(owing), len(now), waited):
-                self._left = open_ids
+            if self._may_end(waited):
+                self._ended_early = True
                 return
-            if open_ids:
-                # Short waits for short rounds; a deployment is not asked more than once a second.
-                time.sleep(min(1.0, max(0.05, (time.monotonic() - started) / 20)))
+            # Short waits in short rounds; a deployment is polled at most once a second.
+            time.sleep(min(1.0, max(0.05, waited / 20)))
+
+    def _is_expected(self, reply: Message) -> bool:
+        """Note a reply; False for one to another message, and for a second one."""
+        message_id = reply.metadata.reply_to_message_id
+        if message_id not in self._open:
+            self.strays.append(self.recipients.get(message_id, reply.metadata.src_node_id))
+            return False
+        self._open.discard(message_id)
+        if not reply.has_error():
+            self._successful.add(self.recipients[message_id])
+        return True
+
+    def _may_end(self, waited: float) -> bool:
+        """Whether enough clients replied, or all to which this exchange sent a message."""
+        owing = {self.recipients[message_id] for message_id in self._open}
+        answered = len(self._successful - owing)
+        only_earlier = self._open.isdisjoint(self._new)
+        return answered > 0 and (only_earlier or self._quorum.reached(answered, len(owing), waited))
+
+    def _log_progress(self) -> None:
+        total = len(self.recipients)
+        progress = f"{total - len(self._open):,} of {total:,} clients have answered"
+        log(INFO, "  %s", progress, extra={"progress": True})

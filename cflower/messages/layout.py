@@ -1,20 +1,21 @@
-"""Between Flower's records and the algorithm's vectors."""
+"""Conversion between Flower's records and the algorithm's vectors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from cflower.algorithm.difference import SMALL, Difference, Update
-from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Weights
+from cflower.algorithm.projection import OutputLayer, Projection
+from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.claims import listed
+from cflower.ordering import counted
 
 UNTRAINED = (
     "*running_mean",
@@ -23,18 +24,23 @@ UNTRAINED = (
     "*moving_mean*",
     "*moving_var*",
 )
-"""Entries that are averaged but not learned, by PyTorch's and Keras' names."""
+"""Patterns of entries that are averaged but not trained, by PyTorch's and Keras' names."""
 
 
 def is_trained(key: str, dtype: np.dtype[Any], untrained: Iterable[str]) -> bool:
-    """Whether an array is learned: a floating one that none of these patterns names.
+    """Whether an array is trained: floating-point, and matched by none of the patterns.
 
     >>> is_trained("bn.weight", np.dtype("f4"), UNTRAINED)
     True
     >>> is_trained("bn.running_mean", np.dtype("f4"), UNTRAINED)
     False
     """
-    return dtype.kind == "f" and not any(fnmatch(key, pattern) for pattern in untrained)
+    return dtype.kind == "f" and not matches(key, untrained)
+
+
+def matches(key: str, patterns: Iterable[str]) -> bool:
+    """Whether one of these patterns (``*``, ``?``) matches the key."""
+    return any(fnmatch(key, pattern.strip()) for pattern in patterns)
 
 
 class BadArraysError(FederationError):
@@ -42,7 +48,7 @@ class BadArraysError(FederationError):
 
 
 class Entry(NamedTuple):
-    """One array of the reference model and where it lies in its vector."""
+    """One array of the reference model, and its place in its vector."""
 
     key: str
     shape: tuple[int, ...]
@@ -50,88 +56,111 @@ class Entry(NamedTuple):
     trained: bool
     place: slice
 
+    def read(self, array: Array) -> NDArray[Any]:
+        """The values of this array in a reply; `BadArraysError` if they do not fit."""
+        try:
+            values = values_of(array)
+        except Exception as error:  # bytes from outside can fail to be an array in any way
+            raise BadArraysError(f"has an array {self.key} that cannot be read: {error}") from None
+        if values.shape != self.shape:
+            raise BadArraysError(f"has {self.key} of shape {values.shape}, not {self.shape}")
+        if values.dtype.kind != self.dtype.kind:
+            raise BadArraysError(f"has {self.key} of dtype {values.dtype}, not {self.dtype}")
+        return values
+
 
 @dataclass(frozen=True)
 class Layout:
-    """How the reference model's arrays are laid out in `Weights`, in its own key order.
-
-    Replies may hold their arrays in any order: they are read by key.
-    """
+    """The places of the reference model's arrays in `Weights`, in its own key order."""
 
     entries: tuple[Entry, ...]
     dtype: np.dtype[Any]
-    """Of the trained vector: float32, or float64 if the model has float64 entries."""
+    """The dtype of the trained vector: float32, or float64 if the model has float64 entries."""
+    num_trained: int = 0
+    """d, the length of the trained vector."""
+    num_carried: int = 0
+    """The length of the vector of entries that are not trained."""
 
     @classmethod
     def of(cls, reference: ArrayRecord, untrained: Sequence[str] = UNTRAINED) -> "Layout":
-        """The layout of a model.
-
-        Parameters
-        ----------
-        reference : ArrayRecord
-        untrained : sequence of str
-            Patterns (``*``, ``?``) of floating entries that are not learned. Integer and
-            boolean entries never are.
+        """The layout of a model; integers and floats that match ``untrained`` are not trained.
 
         Raises
         ------
         ConfigError
-            If there is nothing to train in it.
+            If no entry is trained.
         """
-        entries, ends, dtypes = [], {True: 0, False: 0}, [np.dtype(np.float32)]
+        entries, ends = [], {True: 0, False: 0}
         for key, array in reference.items():
-            dtype = np.dtype(array.dtype)
-            learned = is_trained(key, dtype, untrained)
-            size = int(np.prod(array.shape, dtype=int))
-            place = slice(ends[learned], ends[learned] + size)
-            ends[learned] = place.stop
-            entries.append(Entry(key, tuple(array.shape), dtype, learned, place))
-            if learned:
-                dtypes.append(dtype)
+            dtype, shape = np.dtype(array.dtype), tuple(array.shape)
+            trained = is_trained(key, dtype, untrained)
+            place = slice(ends[trained], ends[trained] + prod(shape))
+            ends[trained] = place.stop
+            entries.append(Entry(key, shape, dtype, trained, place))
         if not ends[True]:
             raise ConfigError(
-                f"The initial model has {len(entries)} array(s) and none of them is trained: it "
+                f"No array of the initial model ({counted(len(entries), 'array')}) is trained: it "
                 "needs at least one floating-point array that no `untrained` pattern matches."
             )
-        return cls(tuple(entries), np.result_type(*dtypes))
+        dtypes = [entry.dtype for entry in entries if entry.trained]
+        return cls(tuple(entries), np.result_type(np.float32, *dtypes), ends[True], ends[False])
 
     @property
-    def num_trained(self) -> int:
-        """d, the length of the trained vector."""
-        return sum(e.place.stop - e.place.start for e in self.entries if e.trained)
-
-    @property
-    def num_carried(self) -> int:
-        """The length of the vector of entries that are not trained."""
-        return sum(e.place.stop - e.place.start for e in self.entries if not e.trained)
+    def carried(self) -> tuple[slice, ...]:
+        """The place of each array that is not trained in its vector."""
+        return tuple(entry.place for entry in self.entries if not entry.trained)
 
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
-        """Which trained entries a comma-separated list of key patterns names; None: all.
+        """Mask of the trained entries that comma-separated key patterns match; None: all.
 
         Raises
         ------
         ConfigError
-            If the patterns name no trained entry.
+            If the patterns match no trained entry.
         """
-        patterns = [part.strip() for part in pattern.split(",")]
+        places = {entry.key: entry.place for entry in self.entries if entry.trained}
         mask = np.zeros(self.num_trained, dtype=bool)
-        for entry in self.entries:
-            if entry.trained and any(fnmatch(entry.key, p) for p in patterns):
-                mask[entry.place] = True
+        for key, place in places.items():
+            mask[place] = matches(key, pattern.split(","))
         if not mask.any():
-            keys = ", ".join(e.key for e in self.entries if e.trained)
             raise ConfigError(
-                f"Got similarity-layers={pattern!r}, which names none of the "
-                f"trained arrays: {keys}."
+                f"Got similarity-layers={pattern!r}, which names none of the trained arrays: "
+                f"{', '.join(places)}."
             )
         return None if mask.all() else mask
 
-    def projection(self, length: int, seed: int, similarity_layers: str) -> Projection:
-        """What is kept and compared of updates of this model; see `Projection` and `mask`."""
-        return Projection(self.num_trained, length, seed, self.mask(similarity_layers))
+    @property
+    def output_layer(self) -> OutputLayer | None:
+        """The output layer of a classifier, by its shape; None if there is none.
+
+        The last two trained arrays are weights and biases of two or more classes: shapes (C, h) and
+        (C,), as in PyTorch, or (h, C) and (C,), as in Keras. C = h shows no orientation.
+        """
+        shapes = [entry.shape for entry in self.entries if entry.trained][-2:]
+        if [len(shape) for shape in shapes] != [2, 1]:
+            return None
+        (rows, columns), (classes,) = shapes
+        if classes < 2 or rows == columns or classes not in (rows, columns):
+            return None
+        return OutputLayer(classes, rows * columns // classes, classes_first=classes == rows)
+
+    def projection(
+        self, length: int, seed: int, similarity_layers: str, *, output: bool = False
+    ) -> Projection:
+        """The projection of this model's updates for comparisons; see `Projection` and `mask`.
+
+        ``output`` keeps the updates of the output layer, if similarity looks at all of it and it
+        is no longer than the projection.
+        """
+        mask, layer = self.mask(similarity_layers), self.output_layer if output else None
+        if layer and mask is not None and not mask[-layer.size :].all():
+            layer = None
+        if layer and 0 < length < layer.size:
+            layer = None
+        return Projection(self.num_trained, length, seed, mask, layer)
 
     def weights(self, arrays: ArrayRecord) -> Weights:
-        """The vectors of a model that came from outside.
+        """The vectors of a received model.
 
         Raises
         ------
@@ -144,45 +173,35 @@ class Layout:
             part_of(weights, entry)[:] = values.reshape(-1)
         return weights
 
-    def update(self, arrays: ArrayRecord, origin: Weights) -> Update:
-        """Δ_i = θ_i − θ_c of a model that came from outside.
+    def update(self, arrays: ArrayRecord, origin: Weights) -> Weights:
+        """Δ_i = θ_i − θ_c of a model from outside.
 
-        Whether its trained entries are finite its norm tells, in a fraction of the time; if that is
-        not, ask `check`.
+        The norm of the trained entries shows whether they are finite, in a fraction of the time;
+        if it is not finite, `weights` names the array.
 
         Raises
         ------
         BadArraysError
             As `weights`.
         """
-        learned, carried = [], np.empty(self.num_carried)
+        update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
         with np.errstate(over="ignore", invalid="ignore"):
             for entry, values in self._read(arrays):
                 if not entry.trained or values.dtype != entry.dtype:
                     check_finite(entry, values)
-                if entry.trained:
-                    learned.append(values)
-                else:
-                    old = origin.carried[entry.place]
-                    np.subtract(values.reshape(-1), old, out=carried[entry.place])
-            trained = Difference(learned, origin.trained)
-            small = len(trained) <= SMALL or self.dtype != np.float32
-            return Update(np.asarray(trained) if small else trained, carried)
-
-    def check(self, arrays: ArrayRecord) -> None:
-        """Raise `BadArraysError` for what is not finite."""
-        for entry, values in self._read(arrays):
-            check_finite(entry, values)
+                before, difference = part_of(origin, entry), part_of(update, entry)
+                np.subtract(values.reshape(-1), before, out=difference, casting="same_kind")
+        return update
 
     def _read(self, arrays: ArrayRecord) -> Iterator[tuple[Entry, NDArray[Any]]]:
         """The values of every entry, of the right shape and kind."""
-        expected = {entry.key for entry in self.entries}
-        if missing := expected - set(arrays):
-            raise BadArraysError(f"lacks the array(s) {listed(sorted(missing))}")
-        if extra := set(arrays) - expected:
-            raise BadArraysError(f"has the unknown array(s) {listed(sorted(extra))}")
+        expected, received = {entry.key for entry in self.entries}, set(arrays)
+        if expected - received:
+            raise BadArraysError(f"lacks the array(s) {listed(sorted(expected - received))}")
+        if received - expected:
+            raise BadArraysError(f"has the unknown array(s) {listed(sorted(received - expected))}")
         for entry in self.entries:
-            yield entry, checked(entry, arrays[entry.key])
+            yield entry, entry.read(arrays[entry.key])
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""
@@ -190,47 +209,25 @@ class Layout:
 
     def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
         """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""
-        arrays = {}
-        for entry in self.entries:
-            vector = part_of(weights, entry)
-            if entry.dtype.kind != "f":
-                vector = np.rint(vector)
-            arrays[entry.key] = vector.astype(entry.dtype).reshape(entry.shape)
-        return arrays
+        return {e.key: self._rounded(weights, e).reshape(e.shape) for e in self.entries}
 
     def as_sent(self, weights: Weights) -> Weights:
-        """The weights as clients will see them: rounded to the arrays' own dtypes."""
-        exact = all(e.dtype == self.dtype if e.trained else e.dtype == float for e in self.entries)
-        if exact:
+        """The weights as clients receive them: rounded to the arrays' own dtypes."""
+        if all(e.dtype == (self.dtype if e.trained else np.float64) for e in self.entries):
             return weights
         sent = Weights(weights.trained.copy(), weights.carried.copy())
-        arrays = self.arrays(weights)
         for entry in self.entries:
-            part_of(sent, entry)[:] = arrays[entry.key].reshape(-1)
+            part_of(sent, entry)[:] = self._rounded(weights, entry)
         return sent
 
-
-def checked(entry: Entry, array: Array) -> NDArray[Any]:
-    """The values of one array of a reply.
-
-    Raises
-    ------
-    BadArraysError
-        If it has another shape than the reference, is of another kind, or cannot be read.
-    """
-    try:
-        values = values_of(array)
-    except Exception as error:  # bytes from outside can fail to be an array in any way
-        raise BadArraysError(f"has an array {entry.key} that cannot be read: {error}") from None
-    if values.shape != entry.shape:
-        raise BadArraysError(f"has {entry.key} of shape {values.shape}, not {entry.shape}")
-    if values.dtype.kind != entry.dtype.kind:
-        raise BadArraysError(f"has {entry.key} of dtype {values.dtype}, not {entry.dtype}")
-    return values
+    def _rounded(self, weights: Weights, entry: Entry) -> NDArray[Any]:
+        """One array in its own dtype, flat; integers are rounded."""
+        vector = part_of(weights, entry)
+        return (vector if entry.dtype.kind == "f" else np.rint(vector)).astype(entry.dtype)
 
 
 def check_finite(entry: Entry, values: NDArray[Any]) -> None:
-    """Raise `BadArraysError` for what is not finite in the reference's precision."""
+    """Raise `BadArraysError` for values that are not finite in the reference's precision."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
     if not finite:

@@ -1,39 +1,58 @@
-"""Messages out and replies back: which client gets which model, and who said what."""
+"""Messages to clients and their replies: which client gets which model, and what it replies to."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.robust_mean import FAR_LESS, LASTING, MOST, TOLD
-from cflower.algorithm.tree import Cluster
+from cflower.algorithm.state import Ask
+from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed
-from cflower.messages.exchange import FOR_ALL, Closing, Exchange
-from cflower.messages.failures import Fault, Problem, fault_of
+from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
+from cflower.messages.failures import Fault, Problem
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import Range, counted
-from cflower.messages.replies import BadReplyError, ClientMetrics, read_metrics
+from cflower.messages.metrics import (
+    MAX_EXAMPLES_RATIO,
+    ClientMetrics,
+    Range,
+    limited_examples,
+    mean_over_clients,
+)
+from cflower.messages.replies import BadReplyError, as_record, read_metrics
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order
+from cflower.ordering import in_order, only, without
 
-OUTSTANDING = (
-    "Client(s) %s count for less than they claim, down to %.2g of it: their updates are longer, or "
-    "their examples more, than is usual in their clusters, and nobody counts for more than %g "
-    "usual clients. So it is with a group of its own until it is split off."
+Content = TypeVar("Content")
+MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
+REPORTED = 0.5
+"""A client that counts for less than this fraction of its claim is logged."""
+FAR_LESS, LASTING = 0.03, 10
+"""Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
+own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
+LOWERED = (
+    "Client(s) %s count for as little as %.2g%% of their claim: their updates are longer, or their "
+    "examples more, than is usual in their clusters, and no client counts for more than %g usual "
+    "ones. A group of its own is treated like this until it is split off."
 )
 FAR_ABOVE = (
-    "Client(s) %s count for far less than they claim, or less for long, down to %.2g of it: their "
-    "updates or numbers of examples are far above what is usual in their clusters, and nobody "
-    "counts for more than %g usual clients. If you know that they are honest, raise max-influence."
+    "Client(s) %s count for as little as %.2g%% of their claim, or have been limited for long: "
+    "their updates or numbers of examples are far above what is usual in their clusters, and no "
+    "client counts for more than %g usual ones. If they are honest, raise max-influence."
+)
+
+IMPLAUSIBLE = "Client %s reports implausible metrics, which are ignored: %s."
+HEAVY = (
+    "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
+    "examples are far above the median."
 )
 
 
 class Keys(NamedTuple):
-    """The names in records, as in ``FedAvg``."""
+    """The names of records and metrics in messages, as in ``FedAvg``."""
 
     weighted_by: str = "num-examples"
     arrays: str = "arrays"
@@ -46,126 +65,121 @@ class Measured(NamedTuple):
     metrics: dict[str, ClientMetrics]
     contents: dict[str, RecordDict]
 
+    @classmethod
+    def of(cls, metrics: Mapping[str, ClientMetrics], weighted_by: str) -> "Measured":
+        """These metrics, each in a record with its number of examples under ``weighted_by``."""
+        contents = {}
+        for client, (values, num_examples) in metrics.items():
+            record = as_record(values | {weighted_by: num_examples})
+            contents[client] = RecordDict({"metrics": record})
+        return cls(dict(metrics), contents)
 
-class Asked(NamedTuple):
-    """A message to a client, as far as a late reply to it needs it."""
+    def mean(self, aggregation: MetricsAggregation | None, weighted_by: str) -> MetricRecord | None:
+        """The mean metrics by the app's own aggregation, if it has one; None without any."""
+        if not self.metrics:
+            return None
+        if aggregation is not None:
+            return aggregation(list(self.contents.values()), weighted_by)
+        return as_record(mean_over_clients(self.metrics.values()))
 
-    client: str
-    server_round: int
-    cluster: str
-    """Whose model it was sent."""
+
+class Sent(NamedTuple):
+    """An ask that was sent, with what a late reply to it needs."""
+
+    ask: Ask
     arrays: ArrayRecord
-    """That model."""
+    """The model that was sent; empty if there were several."""
     node: int = 0
 
 
 class ClientMessenger:
-    """Sends messages to clients by name and attributes replies to clients.
-
-    Parameters
-    ----------
-    roll_call : RollCall
-        Where each client is.
-    keys : Keys
+    """Sends asks to clients by name and attributes replies to asks.
 
     Attributes
     ----------
     problems : dict of str to Problem
-        Why a client's reply was set aside or did not come, since `drain_problems` was last called.
-    outstanding : dict of str to Asked
-        By message id: to whom a round was closed before they answered. The reply may still come;
+        Why a client's reply was set aside or is missing, since `drain_problems` was last called.
+    outstanding : dict of str to Sent
+        By message id: asks without a reply when their round was closed. The reply may still come;
         past its time to live the grid itself answers with an error.
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
         self._roll_call, self.keys = roll_call, keys
-        self._asked: dict[str, Asked] = {}
-        self.outstanding: dict[str, Asked] = {}
+        self._sent: list[tuple[Message, Sent]] = []
+        self.outstanding: dict[str, Sent] = {}
         self.problems: dict[str, Problem] = {}
         self._lowered_for: Counter[str] = Counter()
-        self._told_of: dict[int, set[str]] = {INFO: set(), WARNING: set()}
+        self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
         self._dropped: set[tuple[str, str]] = set()
 
     @property
     def busy(self) -> dict[str, int]:
-        """Who still owes a reply, and to which round."""
-        return {asked.client: asked.server_round for asked in self.outstanding.values()}
+        """The clients that still owe a reply, and to which round."""
+        return {sent.ask.client: sent.ask.server_round for sent in self.outstanding.values()}
 
     def messages(
         self,
-        assigned: Mapping[str, Cluster],
+        asks: Mapping[Ask, Mapping[str, Weights]],
         layout: Layout,
-        kind: str,
         config: ConfigRecord,
-        server_round: int,
+        message_type: str = "",
     ) -> list[Message]:
-        """A message for every client with the model of the cluster assigned to it.
+        """A message for every ask, with its models by their keys; its type is the ask's task.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
-        another; the arrays in them are made once for each cluster.
+        another; the arrays in them are made once for each model. ``server-round`` and ``cluster``
+        are added to the config.
         """
-        ways = {client: {self.keys.arrays: cluster} for client, cluster in assigned.items()}
-        return self.messages_with(ways, layout, kind, config, server_round)
+        self._sent, made = [], dict[int, ArrayRecord]()
+        for ask, models in asks.items():
+            content = RecordDict()
+            for key, model in models.items():
+                if id(model) not in made:
+                    made[id(model)] = layout.record(model)
+                content[key] = ArrayRecord(dict(made[id(model)]))
+            self._sent.append(self._addressed(ask, content, config, message_type or ask.task))
+        return [message for message, _ in self._sent]
 
-    def messages_with(
-        self,
-        models: Mapping[str, Mapping[str, Cluster]],
-        layout: Layout,
-        kind: str,
-        config: ConfigRecord,
-        server_round: int,
-    ) -> list[Message]:
-        """As `messages`, with any number of models for a client: the last is its cluster's.
-
-        Of one name there is one model.
-        """
-        clusters = {c.name: c for named in models.values() for c in named.values()}
-        arrays = {name: layout.record(cluster.model) for name, cluster in clusters.items()}
-        messages = []
-        for client, named in models.items():
-            records = RecordDict()
-            for key, cluster in named.items():
-                records[key] = ArrayRecord(dict(arrays[cluster.name]))
-            records[self.keys.config] = ConfigRecord(
-                {**config, "server-round": server_round, "cluster": cluster.name}
-            )
-            node, group = self._roll_call.nodes[client], str(server_round)
-            messages.append(Message(records, node, kind, group_id=group))
-        return messages
+    def _addressed(
+        self, ask: Ask, content: RecordDict, config: ConfigRecord, message_type: str
+    ) -> tuple[Message, Sent]:
+        content[self.keys.config] = ConfigRecord(
+            {**config, "server-round": ask.server_round, "cluster": ask.cluster}
+        )
+        node = self._roll_call.nodes[ask.client]
+        message = Message(content, node, message_type, group_id=str(ask.server_round))
+        arrays = content.array_records.get(self.keys.arrays, ArrayRecord())
+        return message, Sent(ask, arrays, node)
 
     def exchange(
         self,
         grid: Grid,
         messages: Iterable[Message],
         timeout: float,
-        closing: Closing = FOR_ALL,
+        quorum: Quorum = FOR_ALL,
         *,
         late: bool = False,
     ) -> Iterator[Message]:
-        """The replies as they come; who did not answer is noted at the end.
+        """The replies as they come, as `Exchange`; missing ones are noted at the end.
 
-        Parameters
-        ----------
-        grid, messages, timeout, closing
-            As for `Exchange`.
-        late : bool
-            Whether replies may also be to `outstanding` messages, and those to these messages may
-            come in a later exchange.
+        With ``late``, replies may also answer `outstanding` asks, and those to these messages may
+        come in a later exchange.
         """
-        messages, before = list(messages), self.outstanding if late else {}
+        messages = list(messages)
         for message in messages:
-            # What is not delivered by then is dropped; it would hold up its node's next round.
+            # What is not delivered by then is dropped; it would delay its node's next round.
             message.metadata.ttl = timeout
-        earlier = {message_id: asked.node for message_id, asked in before.items()}
-        exchange = Exchange(grid, messages, timeout, closing, earlier)
-        self._asked = before | {m.metadata.message_id: self._as_asked(m) for m in messages}
+        before = self.outstanding if late else {}
+        earlier = {message_id: sent.node for message_id, sent in before.items()}
+        exchange = Exchange(grid, messages, timeout, quorum, earlier)
         yield from exchange
+        unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
-            self.outstanding = {i: a for i, a in self._asked.items() if i in exchange.unanswered}
-        else:
-            for message_id in exchange.unanswered:
-                problem = "did not come before the round was closed"
-                self.set_aside(self._asked[message_id].client, problem, Fault.ABSENT)
+            self.outstanding, unanswered = unanswered, {}
+        for sent in unanswered.values():
+            problem = "did not come before the round was closed"
+            self.set_aside(sent.ask.client, problem, Fault.ABSENT)
         for node in exchange.silent:
             problem = f"did not come within {timeout:g} s"
             self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
@@ -173,79 +187,83 @@ class ClientMessenger:
             problem = "came twice, or answers a message of another round"
             self.set_aside(self._roll_call.name_of(node), problem)
 
-    def ask_again(
-        self, grid: Grid, asked: Iterable[Asked], config: ConfigRecord, timeout: float
+    @property
+    def _by_id(self) -> dict[str, Sent]:
+        return {message.metadata.message_id: sent for message, sent in self._sent}
+
+    def send_again(
+        self, grid: Grid, outstanding: Iterable[Sent], config: ConfigRecord, timeout: float
     ) -> None:
-        """Send to those who are there what an earlier process of this run had asked of them."""
-        messages = []
-        for one in asked:
-            if one.client in self._roll_call.nodes:
-                told = {**config, "server-round": one.server_round, "cluster": one.cluster}
-                records = RecordDict({self.keys.arrays: ArrayRecord(dict(one.arrays))})
-                records[self.keys.config] = ConfigRecord(told)
-                node, group = self._roll_call.nodes[one.client], str(one.server_round)
-                kind = MessageType.TRAIN
-                messages.append(Message(records, node, kind, ttl=timeout, group_id=group))
-        pushed = set(grid.push_messages(messages))
-        again = {m.metadata.message_id: self._as_asked(m) for m in messages}
-        self.outstanding = {i: one for i, one in again.items() if i in pushed}
+        """Send what an earlier process of this run had sent to clients that are connected."""
+        self._sent = []
+        for ask, arrays, _ in outstanding:
+            if ask.client in self._roll_call.nodes:
+                content = RecordDict({self.keys.arrays: ArrayRecord(dict(arrays))})
+                self._sent.append(self._addressed(ask, content, config, ask.task))
+        messages = [message for message, _ in self._sent]
+        for message in messages:
+            message.metadata.ttl = timeout
+        pushed = list(grid.push_messages(messages))  # messages have ids once they are sent
+        self.outstanding = only(self._by_id, pushed)
 
-    def _as_asked(self, message: Message) -> Asked:
-        node = message.metadata.dst_node_id
-        config = message.content.config_records[self.keys.config]
-        arrays = message.content.array_records.get(self.keys.arrays, ArrayRecord())
-        server_round, cluster = int(str(config["server-round"])), str(config["cluster"])
-        return Asked(self._roll_call.name_of(node), server_round, cluster, arrays, node)
+    def read(
+        self, replies: Iterable[Message], reader: Callable[[Sent, Message], Content]
+    ) -> Iterator[tuple[Sent, Content]]:
+        """Each usable reply, as ``reader`` returns it, with what it answers.
 
-    def asked(self, reply: Message) -> Asked | None:
-        """What this answers; None if it is not known."""
-        return self._asked.get(reply.metadata.reply_to_message_id)
-
-    def by_client(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-        """Each reply with its sender's name; a second one to the same model is set aside."""
-        seen = set()
-        for message in replies:
-            # An error reply may come from the SuperLink, so the message it answers tells.
-            asked = self.asked(message)
-            sender = message.metadata.src_node_id
-            client = asked.client if asked else self._roll_call.name_of(sender)
-            if (client, self.model_of(message)) in seen:
-                self.set_aside(client, "came twice")
+        A reply that the reader refuses, and a second one to the same ask, is set aside. An error
+        reply may come from the SuperLink instead of the client's node, so the message that it
+        answers shows the client. A wrapper around the strategy sends messages of its own: then
+        the client's only ask is the one that it answers.
+        """
+        by_client = {sent.ask.client: sent for _, sent in reversed(self._sent)}
+        by_id, seen = dict[str, Sent](), set[Ask]()
+        for reply in replies:
+            by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
+            sender = self._roll_call.name_of(reply.metadata.src_node_id)
+            sent = by_id.get(reply.metadata.reply_to_message_id, by_client.get(sender))
+            if sent is None:
+                self.set_aside(sender, "answers no message of this run")
                 continue
-            seen.add((client, self.model_of(message)))
-            yield client, message
-
-    def model_of(self, reply: Message) -> str:
-        """The cluster whose model was sent to whom this answers; empty if it is not known."""
-        asked = self.asked(reply)
-        return asked.cluster if asked else ""
+            if sent.ask in seen:
+                self.set_aside(sent.ask.client, "came twice")
+                continue
+            seen.add(sent.ask)
+            try:
+                content = reader(sent, reply)
+            except BadReplyError as problem:
+                self.set_aside(sent.ask.client, str(problem), problem.fault)
+            else:
+                yield sent, content
 
     def measured(self, replies: Iterable[Message]) -> Measured:
         """The usable metrics among the replies; the others are set aside."""
         measured = Measured({}, {})
-        for client, message in self.by_client(replies):
-            try:
-                measured.metrics[client] = read_metrics(message, self.keys.weighted_by)
-                measured.contents[client] = message.content
-            except BadReplyError as problem:
-                self.set_aside(client, str(problem), fault_of(message))
-        plausible = Range.of(measured.metrics.values())
-        for client, told in measured.metrics.items():
-            measured.metrics[client] = self.plausible(client, told, plausible)
-        return measured
+        for sent, (metrics, content) in self.read(replies, self._metrics_and_content):
+            measured.metrics[sent.ask.client] = metrics
+            measured.contents[sent.ask.client] = content
+        return measured._replace(metrics=self.plausible(measured.metrics))
 
-    def plausible(self, client: str, told: ClientMetrics, plausible: Range) -> ClientMetrics:
-        """A client's metrics without those that cannot be true; logged once a client and metric."""
-        kept = plausible.sifted(told.metrics)
-        dropped = {key for key in told.metrics if key not in kept}
-        if new := [key for key in dropped if (client, key) not in self._dropped]:
+    def _metrics_and_content(self, _: Sent, reply: Message) -> tuple[ClientMetrics, RecordDict]:
+        return read_metrics(reply, self.keys.weighted_by), reply.content
+
+    def plausible(self, measured: Mapping[str, ClientMetrics]) -> dict[str, ClientMetrics]:
+        """The clients' metrics without implausible ones, each logged once."""
+        usual = Range.of(measured.values())
+        return {name: self.sifted(name, usual, metrics) for name, metrics in measured.items()}
+
+    def sifted(self, client: str, usual: Range, measured: ClientMetrics) -> ClientMetrics:
+        """One client's metrics without those out of range."""
+        kept = usual.sifted(measured.metrics)
+        new = [k for k in measured.metrics if k not in kept and (client, k) not in self._dropped]
+        if new:
             self._dropped |= {(client, key) for key in new}
-            figures = ", ".join(f"{key} = {told.metrics[key]:.4g}" for key in sorted(new)[:5])
-            log(WARNING, "What client %s measured cannot be and is set aside: %s.", client, figures)
-        return told._replace(metrics=kept)
+            figures = ", ".join(f"{key} = {measured.metrics[key]:.4g}" for key in sorted(new)[:5])
+            log(WARNING, IMPLAUSIBLE, client, figures)
+        return measured._replace(metrics=kept)
 
     def drain_problems(self) -> dict[str, Problem]:
-        """The problems so far; then there are none."""
+        """The problems so far, which are then forgotten."""
         taken, self.problems = self.problems, {}
         return taken
 
@@ -255,34 +273,28 @@ class ClientMessenger:
         self.problems.setdefault(client, Problem(problem, fault))
         log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
 
-    def tell_lowered(
-        self, lowered: Mapping[str, float], heard: Collection[str], most: float
+    def log_lowered(
+        self, lowered: Mapping[str, float], clients: Collection[str], most: float
     ) -> None:
-        """Log who counts for less than it claims, and warn if for far less, or for long."""
-        for client in heard:
+        """Log the clients that count for less than their claim; warn if far less, or for long."""
+        lowered = {client: share for client, share in lowered.items() if share < REPORTED}
+        for client in clients:
             self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
-        odd = {
-            client
-            for client, share in lowered.items()
-            if share < FAR_LESS or self._lowered_for[client] >= LASTING
-        }
-        for level, clients, sentence in (
-            (INFO, lowered.keys() - odd - self._told_of[WARNING], OUTSTANDING),
-            (WARNING, odd, FAR_ABOVE),
-        ):
-            if new := clients - self._told_of[level]:
-                self._told_of[level] |= new
-                log(level, sentence, listed(in_order(new)), min(lowered[c] for c in new), most)
+        odd = {c for c, s in lowered.items() if s < FAR_LESS or self._lowered_for[c] >= LASTING}
+        usual = lowered.keys() - odd - self._logged[WARNING]
+        self._log_once(INFO, LOWERED, only(lowered, usual), most)
+        self._log_once(WARNING, FAR_ABOVE, only(lowered, odd), most)
 
-    def tell_heavy(self, measured: Mapping[str, ClientMetrics]) -> None:
-        """Log whose number of examples counts for less than is claimed in a mean of metrics."""
+    def _log_once(
+        self, level: int, sentence: str, lowered: Mapping[str, float], most: float
+    ) -> None:
+        if new := without(lowered, self._logged[level]):
+            self._logged[level].update(new)
+            log(level, sentence, listed(in_order(new)), 100 * min(new.values()), most)
+
+    def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
+        """Log the clients with numbers of examples that are limited in a mean of metrics."""
         claimed = [one.num_examples for one in measured.values()]
-        told = zip(measured, claimed, counted(claimed), strict=True)
-        if heavy := [name for name, examples, believed in told if believed < TOLD * examples]:
-            log(
-                WARNING,
-                "In the means of what clients measured, %s count for at most %g usual clients: "
-                "their numbers of examples are far above the median.",
-                listed(in_order(heavy)),
-                MOST,
-            )
+        limits = zip(measured, claimed, limited_examples(claimed), strict=True)
+        if heavy := [name for name, examples, limit in limits if limit < REPORTED * examples]:
+            log(WARNING, HEAVY, listed(in_order(heavy)), MAX_EXAMPLES_RATIO)

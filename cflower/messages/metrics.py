@@ -1,100 +1,166 @@
-"""Whether what clients measured can be true: judged by a metric's range and by the other clients.
+"""Metrics of clients: their direction, their plausible range, and their mean over clients.
 
-A client may tell any figure of itself. What no honest one would tell must not become everyone's.
+A client may report any value. An implausible one must not change the mean over all clients.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.robust_mean import MOST
-from cflower.messages.replies import ClientMetrics, Metrics, weighted_mean
+Metrics = dict[str, int | float | list[int] | list[float]]
 
-SHARES = ("accuracy", "acc", "precision", "recall", "f1", "auc", "iou", "dice")
-"""Words in the names of metrics that are shares, of 1 or of 100."""
-FAR = 1000.0
-"""Times the median size (or 1, if that is less) beyond which a metric of another kind is set aside;
-times the median number of examples beyond which a claim to have more is not believed at all."""
+LOWER_IS_BETTER = {
+    *("loss", "losses", "logloss", "nll", "perplexity", "ppl", "error", "errors", "err"),
+    *("mae", "mse", "rmse", "nrmse", "rmsle", "mape", "smape", "bpc", "bpb", "wer", "cer"),
+}
+"""Words in the names of metrics that are better the lower they are."""
+SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou", "dice"}
+"""Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
+MAX_EXAMPLES_RATIO = 3.0
+"""A client's examples count in a mean of metrics for at most this many times the median."""
+IMPLAUSIBLE_RATIO = 1000.0
+"""Times the median size (at least 1) beyond which a metric that is no share is dropped, and times
+the median number of examples beyond which a claimed number is replaced by the median."""
+
+
+class Metric(NamedTuple):
+    """The metric that leads in tables, charts and comparisons of a run."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, name: str, higher_is_better: bool | None = None) -> "Metric":
+        """A metric by its name, which decides the direction if that is None.
+
+        >>> Metric.of("val_rmse"), Metric.of("answer_f1").higher_is_better
+        (Metric(name='val_rmse', higher_is_better=False), True)
+        """
+        if higher_is_better is None:
+            higher_is_better = LOWER_IS_BETTER.isdisjoint(words_in(name))
+        return cls(name, higher_is_better)
+
+    @property
+    def share(self) -> bool:
+        """Whether values are shares of 1, shown as percentages."""
+        return not SHARES.isdisjoint(words_in(self.name))
+
+    def in_words(self, value: float | None) -> str:
+        """A value as shown to users; a dash for None.
+
+        >>> Metric().in_words(0.975), Metric("perplexity", False).in_words(26.6)
+        ('97.5%', '26.6')
+        """
+        if value is None:
+            return "-"
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """The best value; None if there are no values."""
+        return (max if self.higher_is_better else min)(values, default=None)
+
+    def worst(self, values: Iterable[float]) -> float | None:
+        """The worst value; None if there are no values."""
+        return (min if self.higher_is_better else max)(values, default=None)
+
+
+class ClientMetrics(NamedTuple):
+    """The metrics of one client and the number of examples they were measured on."""
+
+    metrics: Metrics
+    num_examples: float
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The metrics that are single numbers."""
+        scalars = {k: v for k, v in self.metrics.items() if not isinstance(v, list)}
+        return {key: float(value) for key, value in scalars.items()}
+
+
+def words_in(name: str) -> set[str]:
+    """The words of a metric's name in lower case, such as val, mae and f1 of ``valMAE/f1``."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return set(re.split(r"[\W_]+", spaced.lower()))
 
 
 @dataclass(frozen=True)
 class Range:
-    """What values of each metric are plausible in one exchange."""
+    """The plausible values of each metric in one exchange."""
 
-    most: Mapping[str, float]
-    least: Mapping[str, float]
+    bounds: Mapping[str, tuple[float, float]]
+    """Least and largest plausible value, by metric."""
 
     @classmethod
     def of(cls, measured: Iterable[ClientMetrics]) -> "Range":
         """The ranges that these clients' metrics suggest.
 
-        >>> told = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9)]
-        >>> [Range.of(told).sifted(one.metrics) for one in told]
+        >>> clients = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9)]
+        >>> [Range.of(clients).sifted(one.metrics) for one in clients]
         [{'accuracy': 0.9}, {'accuracy': 0.8}, {}]
         """
-        values: dict[str, list[float]] = {}
+        sizes: dict[str, list[float]] = defaultdict(list)
         for one in measured:
-            for key, value in one.metrics.items():
-                if not isinstance(value, list):
-                    values.setdefault(key, []).append(abs(float(value)))
-        most, least = {}, {}
-        for key, sizes in values.items():
-            usual = float(np.median(sizes))
-            if is_share(key) and usual <= 100:
-                most[key], least[key] = 1.0 if usual <= 1 else 100.0, 0.0
-            else:
-                most[key] = FAR * max(1.0, usual)
-                least[key] = -most[key]
-        return cls(most, least)
+            for key, value in one.scalars.items():
+                sizes[key].append(abs(value))
+        return cls({key: bounds_of(key, float(np.median(sizes[key]))) for key in sizes})
 
-    def sifted(self, metrics: Mapping[str, int | float | list[int] | list[float]]) -> Metrics:
-        """The metrics that are in range; lists are not judged."""
-        return {
-            key: value
-            for key, value in metrics.items()
-            if isinstance(value, list) or self.least[key] <= value <= self.most[key]
-        }
+    def sifted(self, metrics: Metrics) -> Metrics:
+        """The metrics in range, and all lists."""
+        kept = dict(metrics)
+        for key, value in ClientMetrics(metrics, 0).scalars.items():
+            least, largest = self.bounds[key]
+            if not least <= value <= largest:
+                del kept[key]
+        return kept
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric of this name is a share.
+def bounds_of(name: str, median_size: float) -> tuple[float, float]:
+    """Least and largest plausible value of a metric, given the median of its absolute values."""
+    if Metric(name).share and median_size <= 100:
+        return 0.0, 1.0 if median_size <= 1 else 100.0
+    largest = IMPLAUSIBLE_RATIO * max(1.0, median_size)
+    return -largest, largest
 
-    >>> is_share("val_acc"), is_share("balanced-accuracy"), is_share("pace"), is_share("loss")
-    (True, True, False, False)
+
+def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
+    """Mean of each scalar metric over the clients that report it, weighted by examples.
+
+    >>> weighted_mean([ClientMetrics({"accuracy": 1.0}, 1), ClientMetrics({"accuracy": 0.5}, 3)])
+    {'accuracy': 0.625}
     """
-    return not set(SHARES).isdisjoint(metric.lower().replace("-", "_").split("_"))
+    totals: dict[str, float] = defaultdict(float)
+    weights: dict[str, float] = defaultdict(float)
+    for one in measured:
+        for key, value in one.scalars.items():
+            totals[key] += one.num_examples * value
+            weights[key] += one.num_examples
+    return {key: total / weights[key] for key, total in totals.items()}
 
 
 def mean_over_clients(measured: Iterable[ClientMetrics]) -> Metrics:
-    """As `weighted_mean`, but nobody weighs more than a few usual clients; see `counted`.
-
-    >>> told = [ClientMetrics({"accuracy": 0.9}, 100)] * 9 + [ClientMetrics({"accuracy": 0}, 1e12)]
-    >>> round(mean_over_clients(told)["accuracy"], 2)
-    0.81
-    """
+    """Weighted mean with weights limited by `limited_examples`."""
     measured = list(measured)
-    weights = counted(one.num_examples for one in measured)
-    return weighted_mean(
-        one._replace(num_examples=float(weight))
-        for one, weight in zip(measured, weights, strict=True)
-    )
+    weights = limited_examples(one.num_examples for one in measured).tolist()
+    return weighted_mean(map(ClientMetrics, [one.metrics for one in measured], weights))
 
 
-def counted(examples: Iterable[float]) -> NDArray[np.floating]:
-    """What clients' numbers of examples count for in a mean of their metrics, shape (m,).
+def limited_examples(claimed: Iterable[float]) -> NDArray[np.floating]:
+    """The clients' numbers of examples as they count in a mean of metrics, shape (m,).
 
-    At most `MOST` times the median; what is `FAR` beyond it is not believed and counts as usual. Of
-    fewer than three nobody can tell what is usual.
+    At most `MAX_EXAMPLES_RATIO` times the median. A number beyond `IMPLAUSIBLE_RATIO` times the
+    median is replaced by the median. With fewer than three clients there is no limit.
 
-    >>> counted([100, 100, 100, 1000, 1e12])
+    >>> limited_examples([100, 100, 100, 1000, 1e12])
     array([100., 100., 100., 300., 100.])
     """
-    claimed = np.array(list(examples), dtype=float)
-    if len(claimed) < 3:
-        return claimed
-    usual = float(np.median(claimed))
-    believed: NDArray[np.floating] = np.minimum(claimed, MOST * usual)
-    believed[claimed > FAR * usual] = usual
-    return believed
+    examples = np.array(list(claimed), dtype=float)
+    if len(examples) < 3:
+        return examples
+    median = float(np.median(examples))
+    limited = np.minimum(examples, MAX_EXAMPLES_RATIO * median)
+    return np.where(examples > IMPLAUSIBLE_RATIO * median, median, limited)

@@ -1,137 +1,65 @@
-"""What clients send back, checked before anything else sees it."""
+"""Checks of the clients' replies; nothing else reads an unchecked one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
-from typing import NamedTuple, TypeVar
+import math
+import re
+from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from cflower.algorithm.difference import Update, Vector
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Weights
+from cflower.algorithm.state import Ask, Reply
+from cflower.algorithm.weights import Weights, norm
 from cflower.errors import FederationError
 from cflower.messages.claims import is_name, line
+from cflower.messages.failures import Fault, fault_of
 from cflower.messages.layout import BadArraysError, Layout
+from cflower.messages.metrics import ClientMetrics
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
-Metrics = dict[str, int | float | list[int] | list[float]]
 
 MOST_METRICS = 1000
 LONGEST_REASON = 100_000
 MOST_EXAMPLES = 1e12
-"""More than any client has; a larger number would silence all others of its cluster."""
+"""A larger number would outweigh all other clients of the cluster."""
 
 
 class BadReplyError(FederationError):
     """A reply that must not be used; its text completes "the reply of client x ..."."""
 
-
-class TooLateError(BadReplyError):
-    """A late reply that says nothing about any model that is in training now."""
-
-
-class ClientMetrics(NamedTuple):
-    """The metrics of one client and the number of examples they were measured on."""
-
-    metrics: Metrics
-    num_examples: float
+    def __init__(self, problem: str, fault: Fault = Fault.CLIENT) -> None:
+        super().__init__(problem)
+        self.fault = fault
 
 
-class TrainReply(NamedTuple):
-    """A client's whole reply to training."""
-
-    client: str
-    update: Weights | Update
-    """Δ_i = θ_i − θ_c."""
-    norm: float
-    """‖Δ_i‖ over all trained entries."""
-    measured: ClientMetrics
-    general: str = ""
-    """The inner cluster whose model it trained beside its own; empty: its own."""
-    probe: bool = False
-    """Whether that was only to see where it belongs."""
-    kept: Vector | None = None
-    """What is kept of Δ_i, see `Projection.keep`; None: not known."""
-    origin: Weights | None = None
-    """Of a late one: the model that was sent."""
-
-
-class Answer(NamedTuple):
-    """A client's reply to training, read but not yet measured."""
-
-    client: str
-    message: Message
-    arrays: ArrayRecord
-    update: Update
-    measured: ClientMetrics
-    general: str = ""
-    probe: bool = False
-
-
-def read_answer(
-    client: str, message: Message, layout: Layout, weighted_by: str, origin: Weights
-) -> Answer:
-    """The update of ``origin``, the model that was sent, and the metrics in a reply to training.
-
-    Raises
-    ------
-    BadReplyError
-        As `read_metrics`, and for arrays that do not fit the layout.
-    """
-    measured = read_metrics(message, weighted_by)
-    arrays = only(ArrayRecord, message.content)
-    try:
-        return Answer(client, message, arrays, layout.update(arrays, origin), measured)
-    except BadArraysError as problem:
-        raise BadReplyError(str(problem)) from None
-
-
-def measured_replies(
-    answers: Sequence[Answer],
+def read_training(
+    message: Message,
+    ask: Ask,
+    origin: Weights,
     layout: Layout,
     projection: Projection,
-    weight: Callable[[float], float] = float,
-) -> Iterator[TrainReply | tuple[Answer, BadReplyError]]:
-    """The replies of clients that trained one model, or why one cannot be used.
+    weighted_by: str,
+) -> Reply:
+    """The client update and the metrics in a reply to training with the model ``origin``.
 
-    Parameters
-    ----------
-    answers : sequence of Answer
-        Looked at together, see `Projection.measure`.
-    layout : Layout
-    projection : Projection
-    weight : callable
-        w_i before normalisation, from a number of examples.
-    """
-    updates = [answer.update.trained for answer in answers]
-    weights = [weight(answer.measured.num_examples) for answer in answers]
-    found = projection.measure(updates, weights)
-    for answer, (norm, kept) in zip(answers, found, strict=True):
-        client, _, arrays, update, measured, general, probe = answer
-        try:
-            if not np.isfinite(norm):
-                layout.check(arrays)
-            yield TrainReply(client, update, norm, measured, general, probe, kept)
-        except BadArraysError as problem:
-            yield answer, BadReplyError(str(problem))
-
-
-def read_train_reply(
-    message: Message, layout: Layout, projection: Projection, weighted_by: str, origin: Weights
-) -> TrainReply:
-    """A reply to training, alone.
+    ``weighted_by`` is the metric with the number of examples.
 
     Raises
     ------
     BadReplyError
-        As `read_answer`.
+        As `read_metrics`, and for arrays that do not fit the layout or are not finite.
     """
-    answer = read_answer("", message, layout, weighted_by, origin)
-    (reply,) = measured_replies([answer], layout, projection)
-    if isinstance(reply, TrainReply):
-        return reply
-    raise reply[1]
+    metrics, num_examples = read_metrics(message, weighted_by)
+    arrays = the_one(ArrayRecord, message.content)
+    try:
+        update = layout.update(arrays, origin)
+        length = norm(update.trained)
+        if not math.isfinite(length):
+            layout.weights(arrays)
+    except BadArraysError as problem:
+        raise BadReplyError(str(problem)) from None
+    return Reply(ask, num_examples, metrics, update, length, projection.keep(update.trained))
 
 
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
@@ -143,12 +71,18 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
         For an error message, not exactly one MetricRecord, or a weight that is no number
         above zero, or more than `MOST_EXAMPLES`.
     """
+    return read_record(the_one(MetricRecord, content_of(message)), weighted_by)
+
+
+def content_of(message: Message) -> RecordDict:
+    """The content of a reply; `BadReplyError` for an error message."""
     if message.has_error():
-        raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
-    return read_record(only(MetricRecord, message.content), weighted_by)
+        problem = f"is an error: {first_line(message.error.reason)}"
+        raise BadReplyError(problem, fault_of(message))
+    return message.content
 
 
-def only(kind: type[Record], content: RecordDict) -> Record:
+def the_one(kind: type[Record], content: RecordDict) -> Record:
     """The one record of this kind; `BadReplyError` for none or several."""
     records = [record for record in content.values() if isinstance(record, kind)]
     if len(records) != 1:
@@ -160,57 +94,42 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
     """The metrics and the weight in one record, as `read_metrics`."""
     if len(record) > MOST_METRICS:
         raise BadReplyError(f"has {len(record)} metrics, more than {MOST_METRICS}")
+    if weighted_by not in record:
+        raise BadReplyError(f"lacks the metric {weighted_by!r}")
+    metrics = {}
     for key, value in record.items():
         if not is_name(key):
-            raise BadReplyError(f"has a metric called {line(repr(key), 60)}, which is no name")
-        if isinstance(value, list) and len(value) > MOST_METRICS:
-            raise BadReplyError(f"has {len(value)} numbers as {key}, more than {MOST_METRICS}")
-    metrics = {
-        key: value for key, value in record.items() if key != weighted_by and is_finite(value)
-    }
-    weight = record.get(weighted_by)
-    if weight is None:
-        raise BadReplyError(f"says no {weighted_by!r}")
-    if isinstance(weight, list) or not is_finite(weight) or weight <= 0:
-        raise BadReplyError(f"says {weighted_by}={weight!r}, not a finite number above 0")
-    if weight > MOST_EXAMPLES:
-        raise BadReplyError(f"says {weighted_by}={weight!r}, more than {MOST_EXAMPLES:g}")
+            raise BadReplyError(f"has a metric with the invalid name {line(repr(key), 60)}")
+        size = np.size(value)
+        if size > MOST_METRICS:
+            raise BadReplyError(f"has {size} numbers as {key}, more than {MOST_METRICS}")
+        if is_finite(value):
+            metrics[key] = value
+    weight = metrics.pop(weighted_by, math.nan)
+    if isinstance(weight, list) or not 0 < weight <= MOST_EXAMPLES:
+        raise BadReplyError(
+            f"has {weighted_by}={record[weighted_by]!r}, not a number above 0 and up to "
+            f"{MOST_EXAMPLES:g}"
+        )
     return ClientMetrics(metrics, float(weight))
 
 
-def is_finite(value: float | list[int] | list[float]) -> bool:
+def is_finite(value: int | float | list[int] | list[float]) -> bool:
     """Whether a metric's numbers are finite ones that a float can hold."""
     try:
-        if isinstance(value, list):
-            return bool(np.isfinite(np.asarray(value, dtype=float)).all())
-        return isfinite(value)
+        return bool(np.isfinite(np.asarray(value, dtype=float)).all())
     except OverflowError:
         return False
 
 
 def first_line(reason: str | None) -> str:
-    """The line of a client's error that says what happened: the last one of a traceback."""
+    """The line of a client's error with its cause: the last one of a traceback, else the first."""
     text = reason or ""
-    traced = "Traceback" in text
-    # What a client sends may be long.
-    text = text[-LONGEST_REASON:] if traced else text[:LONGEST_REASON]
-    lines = [one.strip() for one in text.splitlines() if one.strip()] or ["no reason given"]
-    return line(lines[-1 if traced else 0])[:300].rstrip(".")
-
-
-def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
-    """Each scalar metric's mean, weighted by examples, over the clients that report it.
-
-    >>> weighted_mean([ClientMetrics({"accuracy": 1.0}, 1), ClientMetrics({"accuracy": 0.5}, 3)])
-    {'accuracy': 0.625}
-    """
-    sums: dict[str, tuple[float, float]] = {}
-    for metrics, num_examples in measured:
-        for key, value in metrics.items():
-            if not isinstance(value, list):
-                total, weight = sums.get(key, (0.0, 0.0))
-                sums[key] = (total + num_examples * float(value), weight + num_examples)
-    return {key: total / weight for key, (total, weight) in sums.items()}
+    place = -1 if "Traceback" in text else 0
+    # A client may send a long text.
+    text = text[-LONGEST_REASON:] if place else text[:LONGEST_REASON]
+    lines = re.findall(r"\S.*", text) or ["no reason given"]
+    return line(lines[place].strip())[:300].rstrip(".")
 
 
 def as_record(metrics: Mapping[str, int | float | list[int] | list[float]]) -> MetricRecord:

@@ -1,13 +1,14 @@
-"""Who is there: node ids come and go, clients have lasting names.
+"""The clients of a run by name: node ids change, names last.
 
-A node id is good for one run in simulation, and changes when an unauthenticated SuperNode
-restarts. So every unknown node is asked once for its client's name and facts, if its ClientApp
-knows the question; else its node id is its name.
+A node id is valid for one run in simulation, and changes when an unauthenticated SuperNode
+restarts. Every unknown node is therefore asked once for its client's name and facts if its
+ClientApp can answer; otherwise its node id is the name.
 """
 
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -18,30 +19,38 @@ from flwr.supercore import log
 
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in, line, listed
-from cflower.messages.client_names import FACTS, ROLL_CALL, functions_of
+from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.exchange import Exchange
+from cflower.messages.failures import CLIENT_FAILED
 from cflower.messages.replies import first_line
 from cflower.ordering import in_order
-from cflower.simulation.inline_grid import CLIENT_FAILED
 
-TWIN = "another node already holds this name: give each SuperNode a client-id of its own"
-MOST_TOLD = 12
-"""Refusals told in an error."""
+DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"
+SILENT = (
+    "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
+    "simulation; a longer node-timeout helps where the app has one"
+)
 RETRY = 600.0
 """Seconds until a node that did not answer is asked again; each retry delays a round."""
 
 
 class Refusal(NamedTuple):
-    """A node that may not take part."""
+    """The reason why a connected node does not take part."""
 
     client: str
     reason: str
     facts: Mapping[str, Any]
+    retry_at: float = math.inf
+    """Time of the next question to a node that did not answer, as `time.monotonic`."""
+
+    def holds(self, nodes: Container[str], now: float) -> bool:
+        """Whether the node need not be asked again, given the clients that take part."""
+        return now < self.retry_at and (self.reason != DUPLICATE or self.client in nodes)
 
 
 @dataclass
 class RollCall:
-    """The clients of a run by name, and the node each is at now.
+    """The clients of a run by name, and the node of each.
 
     Attributes
     ----------
@@ -50,11 +59,11 @@ class RollCall:
     nodes : dict of str to int
         Node id by client name, of clients that are connected.
     facts : dict of str to dict
-        What each client told of itself.
+        The facts that each client reported.
     refused : dict of int to Refusal
-        Why a node may not take part, by node id; forgotten when the node leaves.
+        Connected nodes that do not take part, by node id.
     check : callable
-        From a client's facts to why it cannot take part; empty if it can.
+        From a client's facts to the reason why it cannot take part; empty if it can.
     asks : bool or None
         Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
         see `cflower.name_clients`.
@@ -67,11 +76,7 @@ class RollCall:
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     asks: bool | None = True
     _names: dict[int, str] = field(default_factory=dict)
-    _silent_since: dict[int, float] = field(default_factory=dict)
-    _unheard: dict[int, str] = field(default_factory=dict)
-    """Why there is no answer of a node that is connected."""
-    _registered: dict[int, str] = field(default_factory=dict)
-    """The names that silent nodes are registered by at the SuperLink; empty without."""
+    """Clients by node id, of all nodes that were accepted."""
     _remote: bool = False
 
     @property
@@ -81,15 +86,15 @@ class RollCall:
 
     @property
     def announced(self) -> int:
-        """How many clients a simulation has, as most of them tell; 0 if most tell nothing."""
-        told = [*self.facts.values(), *(refusal.facts for refusal in self.refused.values())]
-        counts = Counter(facts.get("num-partitions", 0) for facts in told)
-        number, votes = counts.most_common(1)[0] if counts else (0, 0)
-        return number if 2 * votes > len(told) else 0
+        """The number of clients of a simulation that most clients report; 0 if they do not."""
+        refused = (one.facts for one in self.refused.values() if one.facts)
+        reports = [facts.get("num-partitions", 0) for facts in (*self.facts.values(), *refused)]
+        ((number, votes),) = Counter(reports).most_common(1) or [(0, 0)]
+        return number if 2 * votes > len(reports) else 0
 
     @property
     def simulated(self) -> bool:
-        """Whether the nodes are those of a simulation, which are there from first to last."""
+        """Whether this is a simulation, with nodes that are there from first to last."""
         return bool(self.announced) and not self._remote
 
     def name_of(self, node_id: int) -> str:
@@ -97,29 +102,28 @@ class RollCall:
         return self._names.get(node_id, str(node_id))
 
     def gather(self, grid: Grid, at_least: int) -> tuple[str, ...]:
-        """Wait until enough clients are there, and all that a simulation announces.
+        """Wait for enough clients, and for all that a simulation announces.
 
         Raises
         ------
         FederationError
-            When there are too few after ``timeout`` seconds, or when more cannot come: all nodes
-            that a simulation has are there.
+            If there are too few after ``timeout`` seconds, or in a simulation that is complete.
         """
-        deadline, before = time.monotonic() + self.timeout, -1
+        deadline, count = time.monotonic() + self.timeout, -1
         while True:
-            unanswered = self.update(grid)
-            announced = self.announced
-            there = len(self.nodes) + len(self.refused)
-            # Nodes of which nobody says how many they are may still be coming in.
-            settled, before = self.asks or there == before, there
-            complete = not unanswered and there >= announced and settled
-            late = time.monotonic() > deadline
-            if (complete or late) and len(self.nodes) >= at_least:
-                return self.clients
+            before, unanswered = count, self.update(grid)
+            count = len(self.nodes) + len(self.refused)
+            # Nodes that do not report how many they are may still be connecting.
+            settled = self.asks or count == before
+            complete = settled and not unanswered and count >= self.announced
+            enough = len(self.nodes) >= at_least
             # A simulation never grows, so there is nothing to wait for.
-            if (complete and self.simulated) or late:
-                raise FederationError(self._too_few(at_least, announced))
+            if time.monotonic() > deadline or (complete and (enough or self.simulated)):
+                break
             time.sleep(0.1)
+        if not enough:
+            raise FederationError(self._too_few(at_least))
+        return self.clients
 
     def update(self, grid: Grid) -> int:
         """Ask the nodes that are not known yet; the number of those that did not answer."""
@@ -128,122 +132,99 @@ class RollCall:
 
         self._remote = isinstance(grid, HttpGrid)
         if self.asks is None:
-            self.asks = ROLL_CALL in (functions_of(grid) or ())
-        live, now = set(grid.get_node_ids()), time.monotonic()
-        self.nodes = {name: node for name, node in self.nodes.items() if node in live}
-        for node, name in self._names.items():
-            if node in live:
-                self.nodes.setdefault(name, node)
-        # Who comes back may have been put right meanwhile, so it is asked again.
-        self.refused = {node: why for node, why in self.refused.items() if node in live}
-        for node, refusal in list(self.refused.items()):
-            if refusal.reason == TWIN and refusal.client not in self.nodes:
-                del self.refused[node]  # the node that held its name is gone
-                self._enter(node, refusal.facts)
-        known = self._names.keys() | self.refused.keys()
-        asked = sorted(n for n in live - known if now - self._silent_since.get(n, -RETRY) >= RETRY)
-        problems: dict[str, list[str]] = {}
-        before = dict(self._unheard)
-        for node, facts in self._ask(grid, asked):
-            if problem := self._enter(node, facts):
-                problems.setdefault(problem, []).append(self.refused[node].client)
-        for problem, names in problems.items():
-            log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), problem)
-        known = self._names.keys() | self.refused.keys()
-        self._unheard = {n: why for n, why in self._unheard.items() if n in live - known}
-        if new := {n: why for n, why in self._unheard.items() if before.get(n) != why}:
-            registered = {node.node_id: node.name for node in grid.get_nodes()}
-            self._registered |= {node: line(registered.get(node) or "") for node in new}
-            log(
-                WARNING,
-                "Connected, but not in the roll call: %s. The run goes on without; who was silent "
-                "is asked again after %g s.",
-                self._told_unheard(new),
-                RETRY,
-            )
-        return sum(node not in known for node in asked)
-
-    def _told_unheard(self, unheard: Mapping[int, str]) -> str:
-        """Nodes without an answer, by the name they are registered or known by, and why."""
-        named = {n: self._names.get(n) or self._registered.get(n) or f"node {n}" for n in unheard}
-        return listed([f"{named[node]} {why}" for node, why in unheard.items()])
+            self.asks = has_function(grid, ROLL_CALL, if_unknown=False)
+        live, now, before = set(grid.get_node_ids()), time.monotonic(), self.refused
+        self.nodes = {name: node for node, name in self._names.items() if node in live}
+        # A refused node that leaves and returns is asked again: its cause may be gone.
+        self.refused = {
+            n: one for n, one in before.items() if n in live and one.holds(self.nodes, now)
+        }
+        unknown = sorted(live - self._names.keys() - self.refused.keys())
+        answers = self._ask(grid, unknown)
+        self._admit(answers)
+        self._log_refused(before)
+        return len(unknown) - len(answers)
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
-        """Set `check`, also for those who are there already."""
-        self.check = check
-        for name, node in list(self.nodes.items()):
-            if check(self.facts[name]):
-                del self.nodes[name], self._names[node]
-                problem = self._enter(node, self.facts.pop(name))
-                log(WARNING, "Client %s cannot take part: %s", name, problem)
+        """Set `check`, and apply it to the clients that are there."""
+        self.check, before = check, dict(self.refused)
+        refused = {c: node for c, node in self.nodes.items() if check(self.facts[c])}
+        for client, node in refused.items():
+            del self.nodes[client], self._names[node]
+        self._admit({node: self.facts.pop(client) for client, node in refused.items()})
+        self._log_refused(before)
 
-    def _ask(self, grid: Grid, nodes: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The facts each node answers with; empty for an app that does not know the question."""
-        if not self.asks:
-            yield from ((node, {}) for node in nodes)
-            return
-        messages = [
-            Message(RecordDict(), node, ROLL_CALL, ttl=self.timeout, group_id="roll-call")
-            for node in nodes
-        ]
-        if not messages:
-            return
+    def _ask(self, grid: Grid, nodes: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The facts of nodes that answer (an app without the query: none); refuse the others."""
+        if not nodes or not self.asks:
+            return {node: {} for node in nodes}
+        options: Any = {"ttl": self.timeout, "group_id": "roll-call"}
+        messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in nodes]
         exchange = Exchange(grid, messages, self.timeout)
+        names = {node.node_id: line(node.name or "") for node in grid.get_nodes()}
+        answers, problems = dict[int, dict[str, Any]](), dict[int, tuple[str, float]]()
         for reply in exchange:
             node = exchange.recipients[reply.metadata.reply_to_message_id]
             if not reply.has_error():
-                facts, problems = facts_in(reply.content, FACTS)
-                # What it tells of itself cannot be relied on: with the first reason it is refused.
-                yield node, facts | {"problem": said_wrong(problems)} if problems else facts
+                answers[node] = roll_call_facts(reply.content)
             elif reply.error.code == CLIENT_FAILED:
-                yield node, {}
+                answers[node] = {}
             else:
-                self._unheard[node] = f"answered with an error: {first_line(reply.error.reason)}"
-        silence = f"did not answer within {self.timeout:g} s"
-        self._unheard |= dict.fromkeys(exchange.silent, silence)
-        self._silent_since |= dict.fromkeys(exchange.silent, time.monotonic())
+                problems[node] = f"the roll call failed: {first_line(reply.error.reason)}", 0.0
+        silent = SILENT.format(self.timeout), time.monotonic() + RETRY
+        problems |= dict.fromkeys(exchange.silent, silent)
+        for node, (reason, retry_at) in problems.items():
+            self.refused[node] = Refusal(names.get(node) or f"node {node}", reason, {}, retry_at)
+        return answers
 
-    def _enter(self, node: int, facts: Mapping[str, Any]) -> str:
-        """Note what a node answered; the problem, if it cannot take part."""
-        name = str(facts.get("client-id", node))
-        problem = facts.get("problem", "") or (TWIN if name in self.nodes else "")
-        problem = problem or self.check(facts)
-        if problem:
-            self.refused[node] = Refusal(name, problem, facts)
-            return problem
-        if name in self.facts:
-            log(INFO, "Client %s is back, at node %d.", name, node)
-        self._names[node], self.nodes[name], self.facts[name] = name, node, dict(facts)
-        return ""
+    def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
+        """Accept or refuse the clients at these nodes, given their facts."""
+        for node, facts in answers.items():
+            client = str(facts.get("client-id", node))
+            duplicate = DUPLICATE if client in self.nodes else ""
+            if problem := facts.get("problem") or duplicate or self.check(facts):
+                self.refused[node] = Refusal(client, problem, facts)
+                continue
+            if client in self.facts:
+                log(INFO, "Client %s is back, at node %d.", client, node)
+            self._names[node], self.nodes[client], self.facts[client] = client, node, facts
 
-    def _too_few(self, at_least: int, announced: int) -> str:
+    def _log_refused(self, before: Mapping[int, Refusal]) -> None:
+        """Log the nodes that are refused for a new reason, one line for each reason."""
+        clients = defaultdict(list)
+        for node, refusal in self.refused.items():
+            if node not in before or before[node].reason != refusal.reason:
+                clients[refusal.reason].append(refusal.client)
+        for reason, names in clients.items():
+            log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), reason)
+
+    def _too_few(self, at_least: int) -> str:
+        """The error when there are fewer clients than needed."""
         reasons = {refusal.reason for refusal in self.refused.values()}
         if not self.nodes and len(reasons) == 1:
             return reasons.pop()
-        told = [f"{refusal.client}: {refusal.reason}" for refusal in self.refused.values()]
-        refused = f"; refused: {'; '.join(told[:MOST_TOLD])}" if told else ""
-        refused += f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-        how = (
-            f'add --federation-config "num-supernodes={at_least}" to `flwr run`, '
-            f"or set -c min-available-nodes={max(len(self.nodes), 1)}"
-            if announced or not self.nodes
-            else "start more SuperNodes, or lower min-available-nodes"
+        refused = [f"{one.client}: {one.reason}" for one in self.refused.values()]
+        details = {
+            "connected": listed(self.clients),
+            "refused": listed(refused, longest=500),
+            "disconnected": listed(in_order(self.facts.keys() - self.nodes.keys())),
+        }
+        known = "".join(f"; {words}: {names}" for words, names in details.items() if names)
+        count = len(self.nodes)
+        problem = (
+            f"This run needs {at_least} SuperNodes (min-available-nodes) and has {count}{known}."
         )
-        if self._unheard:
-            how = (
-                f"connected as well: {self._told_unheard(self._unheard)}, as happens while a busy "
-                "machine starts a simulation: start the run again, with a longer node-timeout "
-                "where the app has one"
-            )
-        there = f" ({listed(self.clients)})" if self.nodes else ""
-        gone = [name for name in self.facts if name not in self.nodes]
-        left = f"; left again: {listed(in_order(gone))}" if gone else ""
+        if count and not self.announced:
+            return f"{problem} Start more SuperNodes, or lower min-available-nodes."
         return (
-            f"This run needs {at_least} SuperNodes (min-available-nodes) and has "
-            f"{len(self.nodes)}{there}{refused}{left}: {how}."
+            f'{problem} Add --federation-config "num-supernodes={at_least}" to `flwr run`, '
+            f"or set -c min-available-nodes={max(count, 1)}."
         )
 
 
-def said_wrong(problems: Iterable[str]) -> str:
-    """Why a client cannot take part whose facts are not of the right kind."""
-    return f"what it tells of itself is wrong: {'; '.join(problems)}"
+def roll_call_facts(content: RecordDict) -> dict[str, Any]:
+    """The facts in an answer, with a ``problem`` if some are not valid."""
+    facts, problems = facts_in(content, FACTS)
+    if problems:
+        facts["problem"] = f"its facts are not valid: {'; '.join(problems)}"
+    return facts

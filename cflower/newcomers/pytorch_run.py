@@ -1,4 +1,4 @@
-"""A run that was written to its folder, with its models as PyTorch modules."""
+"""A run of cflower's own app, read from its folder with its models as PyTorch modules."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from cflower.algorithm.difference import Vector
-from cflower.algorithm.tree import Weights
+from cflower.algorithm.weights import Vector, Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
@@ -15,35 +14,24 @@ from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
 from cflower.privacy.permutation import commitment, permuted, read_seed, turn_back
-from cflower.runs.saved_tree import read_data_spec
-from cflower.runs.stored_run import StoredRun
+from cflower.runs.stored_run import StoredRun, read_data_spec
 
 
 @dataclass(frozen=True)
 class SavedRun(StoredRun):
-    """What it takes to use the models of a run of cflower's own app as PyTorch modules."""
+    """A run of cflower's own app; models and edges are read when they are first used."""
 
     own: RunConfig
     kind: DataSpec
     """Input shape and class names of the run's examples."""
     secret: bytes | None = None
-    """What undoes the permutation of its models; None if they lie there as they are."""
+    """The clients' secret, if the stored models are permuted with it."""
 
     @classmethod
     def read(cls, path: Path, seed_file: str = "") -> "SavedRun":
-        """Read a run folder; models and edges only when they are asked for.
+        """Read a run folder; ``seed_file`` is only for a run with ``privacy = "permutation"``.
 
-        Parameters
-        ----------
-        path : Path
-        seed_file : str
-            The clients' secret, for a run with ``privacy = "permutation"`` only.
-
-        Raises
-        ------
-        RunFolderError, ConfigError
-            If it lacks ``config.json`` or ``examples.json``, one of them is damaged, or the seed
-            is not the run's.
+        Raises `RunFolderError` if it is damaged, `ConfigError` if the seed is not the run's.
         """
         stored = StoredRun.read(path)
         secret = secret_of(path.name, stored.permutation, seed_file)
@@ -58,7 +46,7 @@ class SavedRun(StoredRun):
         return run
 
     def module(self, weights: Weights) -> nn.Module:
-        """A model as PyTorch has it, on the CPU, in evaluation mode."""
+        """A model on the CPU, in evaluation mode, its permutation undone."""
         model = self._empty_model()
         arrays = self.layout.arrays(weights)
         if self.secret is not None:
@@ -67,15 +55,7 @@ class SavedRun(StoredRun):
         return model.eval()
 
     def compared(self, model: nn.Module, start: Weights) -> Vector:
-        """What the run would have compared of a client's update, shape (k,).
-
-        Parameters
-        ----------
-        model : torch.nn.Module
-            θ_i after its local training.
-        start : Weights
-            θ_c before.
-        """
+        """The update from ``start`` to a trained model, as the run compared updates, shape (k,)."""
         sent = arrays_of(model)
         if self.secret is not None:
             sent = permuted(sent, self.secret)
@@ -87,26 +67,20 @@ class SavedRun(StoredRun):
         return build_model(self.own.model, shape, num_classes, self.own.seed)
 
 
-def secret_of(run: str, told: str, seed_file: str) -> bytes | None:
-    """The secret of a run, checked against the commitment that its clients told.
-
-    Raises
-    ------
-    ConfigError
-        If it is missing, not the run's, or not needed.
-    """
-    if told and not seed_file:
+def secret_of(run: str, committed: str, seed_file: str) -> bytes | None:
+    """The secret of a run, checked against the clients' commitment; None without permutation."""
+    if not committed and not seed_file:
+        return None
+    if not seed_file:
         raise ConfigError(
             f"The models of the run {run} are permuted: give --seed-file, its clients' secret."
         )
-    if not told and seed_file:
+    if not committed:
         raise ConfigError(
             f"Got --seed-file {seed_file}, but the models of the run {run} are not permuted: "
             "leave it out."
         )
-    if not seed_file:
-        return None
     secret = read_seed(str(Path(seed_file).expanduser().absolute()))
-    if commitment(secret) != told:
+    if commitment(secret) != committed:
         raise ConfigError(f"{seed_file} is not the seed file of the run {run}: give its clients'.")
     return secret

@@ -1,111 +1,101 @@
-"""A newcomer whose examples have no labels: which leaf's model is the one for it, if that shows.
+"""Assigns a newcomer without labels, where its inputs suffice for that.
 
-Two kinds of evidence, and neither suffices alone. How sure the leaves' models are of its inputs,
-against how sure they were of their own members' and of each other's: that has honest
-probabilities, see `cflower.newcomers.entropies`, but a stranger's inputs may by chance be nearer
-to one leaf. And Algorithm 4 with labels that a leaf's model gives: on inputs like those that it
-learned from they are mostly right, and the update made with them resembles that leaf's own; on
-others they are noise, and it does not. Where groups differ in their labels alone, every leaf's
-labels are as good as any other's.
+The entropies of the leaves' models give probabilities, assuming that the newcomer belongs to one of
+the leaves. Algorithm 4 with a leaf's pseudo-labels checks that: on inputs like its training data
+they are mostly right, and the update resembles the leaf's; on other inputs they are noise. Where
+groups differ only in their labels, neither distinguishes them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from posixpath import commonpath
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.difference import Vector
 from cflower.algorithm.placement import confirms
-from cflower.algorithm.tree import ROOT, Cluster
-from cflower.data.client_data import ClientData
+from cflower.algorithm.tree import ROOT
+from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.selection import mean_entropy
 from cflower.learning.training import predict
-from cflower.newcomers.assign import check_fits, load_newcomer, newcomers_update
-from cflower.newcomers.entropies import NEGLIGIBLE, SURE, MembersEntropies
+from cflower.newcomers.assign import Progress, newcomers_data, newcomers_update
+from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.ordering import in_order
 from cflower.runs.run_files import read_json
 from cflower.runs.stored_run import check_assignable
 
-
-class Outcome(StrEnum):
-    """What a newcomer's inputs say."""
-
-    PLACED = "placed"
-    UNTOLD = "cannot be told without labels"
-    STRANGER = "resembles nobody"
+CONFIDENCE = 0.9  # total probability of the leaves in question
+Outcome = Literal["placed", "ambiguous", "stranger"]
 
 
 class Candidate(NamedTuple):
-    """A leaf, as far as it is in question."""
+    """A leaf, compared with the newcomer."""
 
     cluster: str
     members: int
     entropy: float
-    """Mean over the newcomer's examples, of the predictions of this leaf's model, in nats."""
+    """Mean entropy of this leaf's model on the newcomer's examples, in nats."""
     usual: float | None
-    """The same of its members, on examples held out; None if none of them told it."""
+    """Mean of the same over its members' held-out examples; None if none of them reported it."""
     probability: float
-    """That the newcomer is of it, if it is of any; 0 if Algorithm 4 leads away from it."""
+    """Of this leaf, if the newcomer belongs to any; 0 if it is ruled out."""
     confirmed: bool | None
-    """Whether with its labels Algorithm 4 leads to it; None: it was out of the question before."""
+    """Whether Algorithm 4 leads here with this leaf's pseudo-labels; None if not in question."""
 
 
 @dataclass(frozen=True)
 class Recognition:
-    """Where a newcomer without labels belongs, or why that cannot be said."""
+    """The leaves that a newcomer without labels may belong to."""
 
-    outcome: Outcome
-    cluster: str
-    """The leaf; if it cannot be told, the smallest cluster that holds all leaves in question; of a
-    stranger the root."""
-    candidates: tuple[Candidate, ...]
-    """Every leaf; first the one whose model knows the newcomer best."""
     in_question: tuple[str, ...]
-    """The leaves that it is of in all likelihood; none for a stranger."""
+    """The fewest leaves with a total probability of `CONFIDENCE`; none for a stranger."""
+    candidates: tuple[Candidate, ...]
+    """Every leaf, the most probable first, then by entropy."""
     num_examples: int
+
+    @property
+    def outcome(self) -> Outcome:
+        """Placed in one leaf, ambiguous between several, or a stranger."""
+        if not self.in_question:
+            return "stranger"
+        return "placed" if len(self.in_question) == 1 else "ambiguous"
+
+    @property
+    def cluster(self) -> str:
+        """The smallest cluster above all leaves in question; the root for a stranger."""
+        paths = [name.replace(".", "/") for name in self.in_question]
+        return commonpath(paths or [ROOT]).replace("/", ".")
 
 
 def assign_unlabelled(
     run: Path | str,
     data: ClientData | Path | str,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda text: None,
     *,
     seed_file: str = "",
 ) -> Recognition:
-    """Find the leaf for a client that was not there and has no labels, where that can be told.
-
-    Everything is computed here, and nothing leaves this machine.
+    """Assign a client that did not take part and has no labels, where its inputs suffice.
 
     Parameters
     ----------
-    run : Path or str
-        The folder of a finished run of cflower's own app.
-    data : ClientData, Path or str
-        The newcomer's examples, or a folder of them as `assign` takes it; labels are not looked
-        at and need not be there.
-    say : callable
-        Told, in a few words, what goes on.
-    seed_file : str
-        The clients' secret, if the run's weights were permuted.
+    run, data, progress, seed_file
+        As for `assign`, but labels in ``data`` are ignored.
 
     Returns
     -------
     Recognition
+        The leaves in question, and how each leaf compares with the newcomer.
 
     Raises
     ------
-    RunFolderError, ConfigError
-        If the run is not finished, was never split, learned from text, whose labels lie in
-        itself, or was made before clients told how sure the models are.
-    DataError
-        If the examples cannot be read or do not fit the run's.
+    RunFolderError, ConfigError, DataError
+        As for `assign`; also for runs without entropies, and for text, which contains its labels.
     """
     path = Path(run).expanduser()
     saved = SavedRun.read(path, seed_file)
@@ -117,114 +107,88 @@ def assign_unlabelled(
             "newcomer's text without --unlabelled."
         )
     members = members_entropies(saved)
-    if not isinstance(data, ClientData):
-        data = load_newcomer(saved, data, replace(roles, unlabelled=True), say)
-    check_fits(saved, data)
-    say("Reading the run")
-    return recognise(saved, members, data, say)
+    progress("Reading the data")
+    examples = newcomers_data(saved, data, replace(roles, unlabelled=True))
+    progress("Reading the run")
+    return compare_with_leaves(saved, members, examples, progress)
 
 
 def members_entropies(saved: SavedRun) -> MembersEntropies:
-    """What the members told in the final evaluation, as far as it can be true.
-
-    Raises
-    ------
-    RunFolderError
-        If nobody told anything.
-    """
-    leaves = {leaf.name for leaf in saved.tree.leaves}
-    most = math.log(len(saved.kind.class_names)) + 1e-6  # nats: of a model that knows nothing
-    leaf_of, entropies = {}, {}
-    for client, told in read_json(saved.path, "summary.json")["clients"].items():
-        leaf, nats = told["cluster"], told.get("entropies", {})
-        if leaf in nats and leaves.issuperset(nats) and max(nats.values()) <= most:
-            leaf_of[client], entropies[client] = leaf, nats
-    if not entropies:
+    """The valid entropies among those that the members reported in the final evaluation."""
+    largest = math.log(len(saved.kind.class_names)) + 1e-6  # nats: a uniform prediction
+    clients = read_json(saved.path, "summary.json")["clients"]
+    valid = {
+        name: client["entropies"]
+        for name, client in clients.items()
+        if client["cluster"] in client.get("entropies", {})
+        and max(client["entropies"].values()) <= largest
+    }
+    if not valid:
         raise RunFolderError(
-            f"The run {saved.path.name} does not say how sure its models are of its clients' "
-            "examples, as earlier versions of cflower did not: give the newcomer's labels, or run "
-            "it again."
+            f"No client of the run {saved.path.name} reported the entropies of its models: give "
+            "the newcomer's labels, or run it again."
         )
-    return MembersEntropies.of(leaf_of, entropies)
+    return MembersEntropies({name: clients[name]["cluster"] for name in valid}, valid)
 
 
-def recognise(
-    saved: SavedRun, members: MembersEntropies, data: ClientData, say: Callable[[str], None]
+def compare_with_leaves(
+    saved: SavedRun, members: MembersEntropies, data: ClientData, progress: Progress
 ) -> Recognition:
-    """Which leaf's inputs the newcomer's are like; see `assign_unlabelled`."""
-    tree, parts = saved.tree, (data.train, data.validation)
-    leaves = {leaf.name: leaf for leaf in tree.leaves}
-    entropy = {
-        name: mean_entropy(np.concatenate([predict(saved.module(leaf.model), p) for p in parts]))
-        for name, leaf in leaves.items()
-    }
-    first = members.probabilities(entropy, leaves)
-    confirmed = {
-        name: confirms(tree, name, with_labels_of(saved, leaves[name], data, say))
-        for name in leaves
-        if first[name] > NEGLIGIBLE * max(first.values())
-    }
-    best = max(
-        (name for name, found in confirmed.items() if found),
-        key=lambda name: first[name],
-        default="",
-    )
-    rivals = [
-        name
-        for name, found in confirmed.items()
-        # Two models that are alike, as right after a split, give the same labels: one leaf's way.
-        if found or (best and not members.told_apart(best, name))
-    ]
-    probability = members.probabilities(entropy, rivals)
-    contradicted = sum(first[name] for name in rivals) < 0.5
-    stranger = contradicted or members.unsure(entropy, best)
-    left = () if stranger else likely(probability)
-    outcome = {0: Outcome.STRANGER, 1: Outcome.PLACED}.get(len(left), Outcome.UNTOLD)
-    cluster = common_cluster(left) or ROOT
+    """Compare the newcomer's inputs with those of every leaf; see `assign_unlabelled`."""
+    leaves, parts = saved.tree.leaves, (data.train, data.validation)
+    entropies = {}
+    for leaf in leaves:
+        logits = [predict(saved.module(leaf.model), part) for part in parts]
+        entropies[leaf.name] = mean_entropy(np.concatenate(logits))
+    nearest = most_probable(members.probabilities(entropies))
+    confirmed = {name: pseudo_labels_confirm(saved, name, data, progress) for name in nearest}
+    plausible = plausible_leaves(members, confirmed)
+    if members.is_unusual(entropies, nearest[0]):
+        plausible = []
+    probability = members.probabilities({name: entropies[name] for name in plausible})
     candidates = [
         Candidate(
-            name,
+            leaf.name,
             len(leaf.members),
-            entropy[name],
-            members.own[name].mean if name in members.own else None,
-            probability.get(name, 0.0),
-            confirmed.get(name),
+            entropies[leaf.name],
+            members.own.means.get(leaf.name),
+            probability.get(leaf.name, 0.0),
+            confirmed.get(leaf.name),
         )
-        for name, leaf in leaves.items()
+        for leaf in leaves
     ]
-    candidates.sort(key=lambda c: (-c.probability * (not stranger), -first[c.cluster]))
-    return Recognition(outcome, cluster, tuple(candidates), left, sum(map(len, parts)))
+    candidates.sort(key=lambda candidate: (-candidate.probability, candidate.entropy))
+    in_question = in_order(most_probable(probability))
+    return Recognition(in_question, tuple(candidates), sum(map(len, parts)))
 
 
-def with_labels_of(
-    saved: SavedRun, leaf: Cluster, data: ClientData, say: Callable[[str], None]
-) -> Callable[[Cluster], Vector]:
-    """The newcomer's update of any cluster's model, with the labels that a leaf's model gives."""
-    labels = predict(saved.module(leaf.model), data.train).argmax(axis=1)
+def plausible_leaves(members: MembersEntropies, confirmed: Mapping[str, bool]) -> list[str]:
+    """The confirmed leaves, and those with nearly the same model as the first of them.
+
+    Right after a split two leaves' models give the same pseudo-labels, which confirm only one.
+    """
+    first = next((leaf for leaf, leads_there in confirmed.items() if leads_there), "")
+    return [
+        leaf
+        for leaf, leads_there in confirmed.items()
+        if leads_there or (first and not members.distinguishes(first, leaf))
+    ]
+
+
+def pseudo_labels_confirm(saved: SavedRun, leaf: str, data: ClientData, progress: Progress) -> bool:
+    """Whether Algorithm 4 leads to a leaf with the labels that the leaf's model predicts."""
+    model = saved.module(saved.tree.clusters[leaf].model)
+    labels = predict(model, data.train).argmax(axis=1)
     labelled = replace(data, train=replace(data.train, labels=labels))
-    return lambda cluster: newcomers_update(saved, labelled, say, cluster)
+    return confirms(saved.tree, leaf, partial(newcomers_update, saved, labelled, progress))
 
 
-def likely(probability: Mapping[str, float]) -> tuple[str, ...]:
-    """The fewest leaves that hold a newcomer with probability `SURE`.
+def most_probable(probability: Mapping[str, float]) -> list[str]:
+    """The fewest leaves with a total probability of `CONFIDENCE`, the most probable first.
 
-    >>> likely({"0.0": 0.02, "0.1.0": 0.5, "0.1.1": 0.48})
-    ('0.1.0', '0.1.1')
+    >>> most_probable({"0.0": 0.02, "0.1.0": 0.38, "0.1.1": 0.6})
+    ['0.1.1', '0.1.0']
     """
     names = sorted(probability, key=lambda name: -probability[name])
-    sums = np.cumsum([probability[name] for name in names])
-    return in_order(names[: int(np.searchsorted(sums, SURE)) + 1])
-
-
-def common_cluster(names: Iterable[str]) -> str:
-    """The smallest cluster that is above all of these, or is the only one; empty of none.
-
-    >>> common_cluster(["0.1.0", "0.1.1"]), common_cluster(["0.1.0", "0.10"])
-    ('0.1', '0')
-    """
-    steps = []
-    for level in zip(*(name.split(".") for name in names), strict=False):
-        if len(set(level)) > 1:
-            break
-        steps.append(level[0])
-    return ".".join(steps)
+    totals = np.cumsum([probability[name] for name in names])
+    return names[: int(np.searchsorted(totals, CONFIDENCE)) + 1]

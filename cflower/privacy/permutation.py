@@ -1,13 +1,12 @@
 """A secret permutation P of a model's parameters (section V-B, eqs. 45 and 46).
 
-Norms and inner products of updates stay the same when every client puts their entries into the
-same other order. So the server can average, compare and split what it gets, without being told
-which number is which parameter. `docs/privacy.md` says what that protects and what not.
+Norms and inner products of updates do not change when every client permutes their entries in the
+same way. The server can therefore average, compare and split updates without knowing which number
+is which parameter. `docs/privacy.md` explains what this protects.
 
-Differences from the paper: P moves numbers only among arrays that are treated alike, which are
-trained or not and have the same dtype. So nothing is rounded to another precision, BatchNorm's
-statistics and counters stay out of norms and similarities, and all of them still travel permuted.
-The arrays are taken in the order of their names, whatever order they come in.
+Unlike the paper's, P moves numbers only among arrays of one dtype that are all trained or all not.
+So nothing is rounded to another precision, and BatchNorm's statistics and counters stay out of
+norms and similarities but are permuted too. Arrays are taken in the order of their names.
 """
 
 import hmac
@@ -24,7 +23,7 @@ from cflower.errors import ConfigError
 from cflower.messages.layout import UNTRAINED, is_trained
 
 LEAST_SEED = 16
-"""Bytes: 128 bits. Whoever guesses the seed undoes the permutation."""
+"""Minimum length of a seed in bytes, 128 bits. A guessed seed undoes the permutation."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -35,13 +34,13 @@ def read_seed(path: str) -> bytes:
     Raises
     ------
     ConfigError
-        If the path is relative, the file is missing, cannot be read, or is too short.
+        If the path is relative, or the file is missing, cannot be read, or is too short.
     """
     file = Path(path).expanduser()
     if not file.is_absolute():
         raise ConfigError(
-            f"Got seed-file = {path!r}, a relative path: a client runs elsewhere, so name the "
-            "whole path."
+            f"Got seed-file = {path!r}, a relative path: a client runs elsewhere, so give an "
+            "absolute path."
         )
     try:
         seed = file.read_bytes().strip()
@@ -59,48 +58,35 @@ def read_seed(path: str) -> bytes:
 
 
 def commitment(seed: bytes) -> str:
-    """What a client tells of its seed: equal for equal seeds, and not to be turned back."""
-    return hmac.digest(seed, b"cflower commitment", "sha256").hex()
+    """A text that is equal for equal seeds and does not reveal the seed."""
+    return _digest(seed, "commitment").hex()
 
 
 def permuted(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
-    """Pθ: a model as it travels.
+    """Pθ: a model as it is sent.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        Every array of the model: the permutation depends on their names, shapes and dtypes.
-    seed : bytes
-        As `read_seed` gives it.
-    untrained : sequence of str
-        As in `Layout.of`; the same on all clients and the server.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Arrays of the same names, shapes and dtypes in the same order; new ones.
+    P depends on the seed and on the names, shapes and dtypes of all arrays; ``untrained``, as in
+    `Layout.of`, has to be equal on all clients and the server.
     """
-    return _rearranged(arrays, seed, untrained, lambda flat, order: flat[order])
+    return _rearranged(arrays, seed, untrained, lambda order: order)
 
 
 def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
-    """P⁻¹θ: the model that `permuted` was given.
+    """P⁻¹θ: the model from which `permuted` made these arrays.
 
-    Examples
-    --------
     >>> model = {"w": np.array([[0.0, 1.0], [2.0, 3.0]]), "b": np.array([4.0, 5.0])}
     >>> seed = b"0123456789abcdef"
     >>> permuted(model, seed)["w"].tolist(), turn_back(permuted(model, seed), seed)["w"].tolist()
     ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
     """
-    return _rearranged(arrays, seed, untrained, _at_their_places)
+    return _rearranged(arrays, seed, untrained, _inverse)
 
 
 def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:
     """Each array's entries in a secret order of its own.
 
-    For a freshly initialised model, whose entries of one array are drawn alike: it stays one,
-    but whoever knows how it was drawn does not know which entry is where.
+    For a freshly initialised model with the entries of each array drawn from one distribution. It
+    remains such a model, but its initialisation no longer reveals the place of each entry.
     """
     return {
         key: array.reshape(-1)[_order(seed, f"first model {key}", array.size)].reshape(array.shape)
@@ -109,43 +95,46 @@ def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:
 
 
 def derived_number(seed: bytes, purpose: str) -> int:
-    """A 63-bit number for one purpose, which says nothing about the seed."""
-    digest = hmac.digest(seed, f"cflower {purpose}".encode(), "sha256")
-    return int.from_bytes(digest[:8], "big") >> 1
+    """A 63-bit number for one purpose, which does not reveal the seed."""
+    return int.from_bytes(_digest(seed, purpose)[:8], "big") >> 1
 
 
 def _rearranged(
     arrays: Arrays,
     seed: bytes,
     untrained: Iterable[str],
-    rearrange: Callable[[NDArray[Any], NDArray[np.intp]], NDArray[Any]],
+    direction: Callable[[NDArray[np.intp]], NDArray[np.intp]],
 ) -> dict[str, Any]:
     alike: dict[str, list[str]] = {}
     for key in sorted(arrays):
         dtype = arrays[key].dtype
         kind = "trained" if is_trained(key, dtype, untrained) else "carried"
         alike.setdefault(f"{kind} {dtype.name}", []).append(key)
-    moved = {}
+    moved = dict(arrays)
     for group, keys in alike.items():
         flat = np.concatenate([arrays[key].reshape(-1) for key in keys])
-        flat = rearrange(flat, _order(seed, group, len(flat)))
+        flat = flat[direction(_order(seed, group, len(flat)))]
         ends = np.cumsum([arrays[key].size for key in keys])
         for key, part in zip(keys, np.split(flat, ends[:-1]), strict=True):
             moved[key] = part.reshape(arrays[key].shape)
-    return {key: moved[key] for key in arrays}
+    return moved
 
 
-def _at_their_places(flat: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
-    back = np.empty_like(flat)
-    back[order] = flat
-    return back
+def _inverse(order: NDArray[np.intp]) -> NDArray[np.intp]:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse
 
 
 @lru_cache(maxsize=8)
 def _order(seed: bytes, purpose: str, length: int) -> NDArray[np.intp]:
-    """The places of 0 to length - 1 in a random order: those of numbers from a keyed hash.
+    """The numbers 0 to length - 1 in a random order, from a keyed hash.
 
-    Unlike NumPy's generators a hash gives the same on every version, and hides its key.
+    Unlike NumPy's generators a hash is the same in every version, and hides its key.
     """
-    stream = shake_256(hmac.digest(seed, f"cflower {purpose}".encode(), "sha256"))
+    stream = shake_256(_digest(seed, purpose))
     return np.argsort(np.frombuffer(stream.digest(8 * length), "<u8"), kind="stable")
+
+
+def _digest(seed: bytes, purpose: str) -> bytes:
+    return hmac.digest(seed, f"cflower {purpose}".encode(), "sha256")

@@ -1,8 +1,8 @@
 """Checkpoints: the algorithm's whole state after a round, so that a run can go on from there.
 
-One safetensors file a round (no pickle) with the arrays that are new, its structure as JSON in the
-file's metadata, and beside it a file with its SHA-256. An array that lies in an earlier round's
-file already is referred to there: of ten thousand clients a round may hear a hundred. The last two
+One safetensors file a round (no pickle) with the new arrays, and the structure of the state as JSON
+in its metadata; a second file has its SHA-256. Arrays that are already in an earlier round's file
+are referred to there: of ten thousand clients a round may sample a hundred. The last two
 checkpoints are kept, and the earlier files that they refer to.
 """
 
@@ -10,56 +10,44 @@ import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from cflower.algorithm.moving import Move
-from cflower.algorithm.norm_history import Habit
+from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.similarity import marks_of
-from cflower.algorithm.state import CFLState, KnownUpdate
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Weights
-from cflower.algorithm.trial import Standing, Trial
-from cflower.errors import RunFolderError
+from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
+from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.weights import Weights
+from cflower.errors import RunFolderError, first_line
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import FailureRecord
-from cflower.messages.messenger import Asked
-from cflower.runs.shapes import Shape, misfit, tangle
+from cflower.messages.messenger import Sent
+from cflower.runs.format import tree_misfit
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-5"
+FORMAT = "cflower-checkpoint-6"
 KEPT = 2
-STRUCTURE: Shape = {
-    "server_round": int,
-    "walking": {str: str},
-    "habits": {str: list},
-    "moves": [list],
-    "failures": dict,
-    "clusters": [
-        {
-            "name": str,
-            "members": [str],
-            "model": list,
-            "born": int,
-            "children": [str],
-            "split_round": (int, type(None)),
-            "edge": dict,
-            "optimizer": dict,
-            "memory": dict,
-        }
-    ],
-    "known": {str: list},
+RECORDS: Mapping[str, Callable[..., Any]] = {
+    record.__name__: record
+    for record in (
+        *(Checkpoint, CFLState, FailureRecord, ParameterTree, Cluster, Weights, Proposal),
+        *(KnownUpdate, NormHistory, Move, Sent, Ask),
+    )
 }
+ENUMS: Mapping[str, Callable[[str], Any]] = {"Role": Role, "Status": Status}
 ROWS = 1_000_000
 """Bytes from which the rows of a matrix are kept one by one: each belongs to a client."""
 
 
 class Place(NamedTuple):
-    """Where an array lies."""
+    """The file that holds an array."""
 
     file: str
     num_bytes: int
@@ -68,15 +56,9 @@ class Place(NamedTuple):
 class Pack:
     """The arrays of one checkpoint by their content.
 
-    Parameters
-    ----------
-    name : str
-        Of the checkpoint's own file.
-    there : mapping of str to Place
-        By digest: what lies in earlier files and may stay there.
-    before : mapping
-        The `digests` of the checkpoint before: of ten thousand clients few are new. An array is
-        known by its id, so nothing in a state is ever changed in place.
+    ``name`` is that of its own file, ``there`` has the arrays in earlier files that may stay there,
+    by their digests, and ``before`` the `digests` of the checkpoint before. An array is identified
+    by its id, so nothing in a state is ever changed in place.
     """
 
     def __init__(
@@ -84,12 +66,12 @@ class Pack:
     ) -> None:
         self._name, self._there, self._before = name, there, before
         self.digests: dict[Any, tuple[Any, str]] = {}
-        """By an array's id, with the array, so that its id stays its own; or by a row's mark."""
+        """Digests by an array's id, with the array, so that its id stays its own; or by a row."""
         self.new: dict[str, NDArray[Any]] = {}
         self.used: dict[str, Place] = {}
 
     def put(self, array: NDArray[Any]) -> Any:
-        """What to read it by again: ``file/digest``, or a list of these, one for each row."""
+        """The reference of an array: ``file/digest``, or a list of these, one for each row."""
         if array.ndim == 2 and array.nbytes > ROWS:
             kind = array.dtype.str, array.shape[1]
             marks = marks_of(array).tolist()
@@ -97,8 +79,8 @@ class Pack:
         return self._put(array, id(array), array)
 
     def _put(self, array: NDArray[Any], key: Any, holds: Any = None) -> str:
-        told = self.digests.get(key) or self._before.get(key) or (holds, digest_of(array))
-        self.digests[key], digest = told, told[1]
+        entry = self.digests.get(key) or self._before.get(key) or (holds, digest_of(array))
+        self.digests[key], digest = entry, entry[1]
         place = self.used.get(digest) or self._there.get(digest)
         if place is None:
             self.new[digest] = np.ascontiguousarray(array)
@@ -108,20 +90,14 @@ class Pack:
 
 
 class PackReader:
-    """The arrays that a checkpoint refers to.
-
-    Parameters
-    ----------
-    folder : Path
-    """
+    """The arrays that a checkpoint in a folder refers to."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._load = cache(self._load)  # type: ignore[method-assign]
+        self._load = cache(lambda file: load((folder / f"{file}.safetensors").read_bytes()))
         self.used: dict[str, Place] = {}
 
     def __getitem__(self, reference: str | list[str]) -> NDArray[Any]:
-        """ValueError if its content is not what was written."""
+        """The array of a reference; ValueError if it is damaged."""
         if isinstance(reference, list):
             return np.stack([self[row] for row in reference])
         file, digest = reference.split("/")
@@ -131,30 +107,22 @@ class PackReader:
         self.used[digest] = Place(file, array.nbytes)
         return array
 
-    def _load(self, file: str) -> dict[str, NDArray[Any]]:
-        return load((self._folder / f"{file}.safetensors").read_bytes())
-
 
 class Checkpoints:
-    """Those of one run.
-
-    Parameters
-    ----------
-    folder : Path
-    write : callable
-        ``write(name, content)`` replaces a file in the folder atomically.
-    """
+    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder."""
 
     def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
         self._folder, self._write = folder, write
-        self._used: deque[Mapping[str, Place]] = deque(maxlen=KEPT)
+        self._used: deque[Mapping[str, Place]] = deque([{}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write what is new, then remove what the last two do not need."""
+        """Write the new arrays, then remove the files that the last two checkpoints do not need."""
         name = f"{checkpoint.server_round:06d}"
         pack = Pack(name, self._worth_keeping(), self._digests)
-        structure = json.dumps(structure_of(checkpoint, pack.put))
+        state = replace(checkpoint.state, placed={}, judging=None)  # they are of one round only
+        whole = packed(checkpoint._replace(state=state), pack.put)
+        structure = json.dumps({"format": FORMAT, "checkpoint": whole})
         # One entry: safetensors writes several in any order.
         content = save(pack.new, metadata={"structure": structure})
         self._write(f"{name}.safetensors", content)
@@ -172,32 +140,21 @@ class Checkpoints:
                 path.unlink()
 
     def newest(self, warn: Callable[[str], None]) -> Checkpoint:
-        """The newest that is whole.
+        """The newest checkpoint that is not damaged, or a `RunFolderError` if there is none.
 
-        Parameters
-        ----------
-        warn : callable
-            Called with one sentence for each that cannot be used.
-
-        Raises
-        ------
-        RunFolderError
-            If there is none.
+        ``warn`` is called with one sentence for each that cannot be used.
         """
         for checksum in sorted(self._folder.glob("*.sha256"), reverse=True):
             path = checksum.with_suffix(".safetensors")
             try:
                 content = path.read_bytes()
                 if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
-                    warn(
-                        f"The checkpoint {path} is damaged (wrong checksum): using the one before "
-                        "it."
-                    )
-                    continue
+                    raise ValueError("wrong checksum")
                 arrays = PackReader(self._folder)
                 checkpoint = decode(content, arrays)
-            except Exception as error:  # what is not written by us can be wrong in any way
-                warn(f"The checkpoint {path} cannot be read ({error!r}): using the one before it.")
+            except Exception as error:  # a file from outside can be wrong in any way
+                problem = first_line(error)
+                warn(f"The checkpoint {path} cannot be read ({problem}): using the one before it.")
             else:
                 self._used.append(arrays.used)
                 return checkpoint
@@ -206,8 +163,8 @@ class Checkpoints:
         )
 
     def _worth_keeping(self) -> dict[str, Place]:
-        """What the last checkpoint has in files of which it still needs half."""
-        last = self._used[-1] if self._used else {}
+        """The last checkpoint's arrays in files of which it still needs half."""
+        last = self._used[-1]
         needed: Counter[str] = Counter()
         for place in last.values():
             needed[place.file] += place.num_bytes
@@ -220,133 +177,62 @@ class Checkpoints:
 
 
 def digest_of(array: NDArray[Any]) -> str:
-    """Of an array's content, type and shape."""
-    told = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    told.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    return told.hexdigest()
-
-
-def structure_of(checkpoint: Checkpoint, put: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
-    """A checkpoint as JSON, its arrays put away."""
-    tree, known = checkpoint.state.tree, checkpoint.state.known
-    return {
-        "format": FORMAT,
-        "server_round": checkpoint.server_round,
-        "walking": dict(tree.unassigned),
-        "habits": checkpoint.state.habits,
-        "moves": checkpoint.state.moves,
-        "failures": checkpoint.failures.as_json(),
-        "clusters": [
-            {
-                "name": cluster.name,
-                "members": cluster.members,
-                "model": [put(part) for part in cluster.model],
-                "born": cluster.born,
-                "children": cluster.children,
-                "split_round": cluster.split_round,
-                "edge": {client: put(vector) for client, vector in cluster.edge.items()},
-                "optimizer": {key: put(vector) for key, vector in cluster.optimizer.items()},
-                "memory": packed(cluster.memory, put),
-                "general": cluster.general and [put(part) for part in cluster.general],
-                "trial": cluster.trial,
-                "undone": cluster.undone,
-                "rounds": cluster.rounds,
-            }
-            for cluster in tree.clusters.values()
-        ],
-        "known": {
-            client: [
-                *(k.server_round, put(k.vector), k.norm, k.num_examples),
-                *(put(k.origin), k.share, k.staleness),
-            ]
-            for client, k in known.items()
-        },
-        "outstanding": [
-            [
-                *(asked.client, asked.server_round, asked.cluster),
-                {key: put(values_of(array)) for key, array in asked.arrays.items()},
-            ]
-            for asked in checkpoint.outstanding
-        ],
-    }
+    """Digest of an array's content, type and shape."""
+    digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.hexdigest()
 
 
 def decode(content: bytes, arrays: PackReader) -> Checkpoint:
     """The checkpoint in the bytes of a file."""
-    structure = json.loads(metadata_of(content)["structure"])
-    if structure.get("format") != FORMAT:
-        raise ValueError(f"its format is {structure.get('format')!r}, not {FORMAT!r}")
-    if problem := misfit(structure, STRUCTURE):
-        raise ValueError(f"of its structure, {problem}")
-    if problem := tangle({c["name"]: c for c in structure["clusters"]}, ROOT):
+    length = int.from_bytes(content[:8], "little")  # of a safetensors file's header, in JSON
+    header = json.loads(content[8 : 8 + length])
+    structure = json.loads(header["__metadata__"]["structure"])
+    if structure["format"] != FORMAT:
+        raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
+    checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
+    clusters = checkpoint.state.tree.clusters
+    children = {name: {"children": cluster.children} for name, cluster in clusters.items()}
+    if problem := tree_misfit(children):
         raise ValueError(problem)
-    clusters = {
-        c["name"]: Cluster(
-            c["name"],
-            tuple(c["members"]),
-            Weights(*(arrays[name] for name in c["model"])),
-            c["born"],
-            tuple(c["children"]),
-            c["split_round"],
-            {client: arrays[name] for client, name in c["edge"].items()},
-            {key: arrays[name] for key, name in c["optimizer"].items()},
-            unpacked(c["memory"], arrays),
-            c["general"] and Weights(*(arrays[name] for name in c["general"])),
-            c["trial"] and trial_of(c["trial"]),
-            tuple(trial_of(trial) for trial in c["undone"]),
-            c["rounds"],
-        )
-        for c in structure["clusters"]
-    }
-    known = {
-        client: KnownUpdate(server_round, arrays[vector], norm, examples, arrays[origin], *more)
-        for client, (server_round, vector, norm, examples, origin, *more) in (
-            structure["known"].items()
-        )
-    }
-    outstanding = tuple(
-        Asked(client, server_round, cluster, record_of({k: arrays[v] for k, v in sent.items()}))
-        for client, server_round, cluster, sent in structure.get("outstanding", ())
-    )
-    tree = ParameterTree(clusters, structure["walking"])
-    failures = FailureRecord(**structure["failures"])
-    habits = {client: Habit(*told) for client, told in structure["habits"].items()}
-    moves = tuple(Move(*told) for told in structure["moves"])
-    state = CFLState(tree, known, habits, moves)
-    return Checkpoint(structure["server_round"], state, failures, outstanding)
+    if not isinstance(checkpoint.server_round, int):
+        raise ValueError(f"its round is {checkpoint.server_round!r}")
+    return checkpoint
 
 
-def trial_of(told: list[Any]) -> Trial:
-    """A trial as JSON has it."""
-    began, until, parts, standing, reason = told
-    return Trial(began, until, tuple(map(tuple, parts)), Standing(standing), reason)
+def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
+    """A value as JSON: arrays are put away and named, records are marked with their class."""
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return {"array": put(value)}
+    if isinstance(value, ArrayRecord):
+        return {"arrays": {key: put(values_of(array)) for key, array in value.items()}}
+    if kind in RECORDS:
+        parts = value
+        if is_dataclass(value):
+            parts = [getattr(value, field.name) for field in fields(value)]
+        return {kind: [packed(part, put) for part in parts]}
+    if kind in ENUMS:
+        return {kind: str(value)}
+    if isinstance(value, Mapping):
+        return {"map": {str(key): packed(part, put) for key, part in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list": [packed(part, put) for part in value]}
+    return value
 
 
-def metadata_of(content: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file: eight bytes of length, then a JSON header."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return metadata
-
-
-def packed(memory: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
-    """A criterion's memory with its arrays put away and named."""
-    if isinstance(memory, np.ndarray):
-        return {"array": put(memory)}
-    if isinstance(memory, Mapping):
-        return {"map": {str(key): packed(value, put) for key, value in memory.items()}}
-    if isinstance(memory, list | tuple):
-        return {"list": [packed(value, put) for value in memory]}
-    return {"value": memory}
-
-
-def unpacked(memory: Any, arrays: PackReader) -> Any:
-    """The inverse of `packed`; sequences come back as tuples."""
-    ((kind, content),) = memory.items()
+def unpacked(value: Any, arrays: PackReader) -> Any:
+    """The inverse of `packed`; sequences become tuples."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
     if kind == "array":
         return arrays[content]
+    if kind == "arrays":
+        return record_of({key: arrays[reference] for key, reference in content.items()})
+    if kind in ENUMS:
+        return ENUMS[kind](content)
     if kind == "map":
-        return {key: unpacked(value, arrays) for key, value in content.items()}
-    if kind == "list":
-        return tuple(unpacked(value, arrays) for value in content)
-    return content
+        return {key: unpacked(part, arrays) for key, part in content.items()}
+    parts = tuple(unpacked(part, arrays) for part in content)
+    return parts if kind == "list" else RECORDS[kind](*parts)

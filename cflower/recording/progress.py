@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable
 from logging import INFO
@@ -6,91 +6,70 @@ from typing import cast
 
 from flwr.supercore import log
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.criteria import Outcome
+from cflower.messages.metrics import Metric
+from cflower.ordering import counted
 from cflower.strategy.observers import Observer, RunStart
-from cflower.strategy.reports import FinalReport, Metric, RoundReport
+from cflower.strategy.reports import FinalReport, RoundReport
 
 Say = Callable[[str], None]
 
 
-def say_by_log(text: str) -> None:
-    """One line of Flower's log per line of text."""
+def print_to_log(text: str) -> None:
+    """Write each line of a text as a line of Flower's log."""
     for line in text.splitlines():
         log(INFO, line)
 
 
 class RoundProgress(Observer):
-    """Tells every finished round; a decision is told when it differs from the one before.
+    """Prints every finished round, and each decision that differs from the cluster's last one.
 
-    Parameters
-    ----------
-    say : callable
-        Prints one plain line.
-    console : Console, optional
-        A terminal to draw a bar on instead; used if it is one.
+    If ``console`` is a terminal, a bar is drawn on it instead of a line for each round.
     """
 
-    def __init__(self, say: Say, console: Console | None = None) -> None:
-        self._say, self._metric = say, Metric()
+    def __init__(self, print_line: Say, console: Console | None = None) -> None:
+        self._print, self._metric = print_line, Metric()
         self._seconds: list[float] = []
-        self._told: dict[str, Outcome] = {}
+        self._outcomes: dict[str, Outcome] = {}
         self._bar: Progress | None = None
         self._console = console if console is not None and console.is_terminal else None
 
     def on_start(self, run: RunStart) -> None:
-        """Draw the bar."""
         self._metric = run.metric
         if self._console is None:
             return
-        self._bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=self._console,
-        )
+        columns = ("round", MofNCompleteColumn(), BarColumn(), "{task.description}")
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
         self._task = self._bar.add_task("starting", total=None)
         self._bar.start()
-        self._say = self._bar.console.print
+        self._print = self._bar.console.print
 
     def on_round(self, report: RoundReport) -> None:
-        """Tell one round."""
         for decision in report.decisions:
-            self._tell(decision)
-        state = state_of(report, self._metric)
+            if self._outcomes.get(decision.cluster) is not decision.outcome:
+                self._outcomes[decision.cluster] = decision.outcome
+                self._print(f"  cluster {decision.cluster}, {decision.outcome}: {decision.reason}")
+        now, total, state = report.server_round, report.num_rounds, state_of(report, self._metric)
         if self._bar is not None:
-            self._bar.update(
-                self._task,
-                total=report.num_rounds,
-                completed=report.server_round,
-                description=state,
-            )
+            self._bar.update(self._task, total=total, completed=now, description=state)
             return
         self._seconds.append(report.seconds)
-        left = sum(self._seconds) / len(self._seconds) * (report.num_rounds - report.server_round)
-        self._say(
-            f"Round {report.server_round}/{report.num_rounds}: {state}, "
-            f"{report.seconds:.1f} s, about {left:.0f} s left"
-        )
+        left = sum(self._seconds) / len(self._seconds) * (total - now)
+        time = f"{report.seconds:.1f} s"
+        if left >= 1:
+            time += f", about {left:.0f} s left"
+        self._print(f"Round {now}/{total}: {state}, {time}")
 
     def on_end(self, report: FinalReport | None) -> None:
-        """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _tell(self, decision: Decision) -> None:
-        if self._told.get(decision.cluster) is not decision.outcome:
-            self._told[decision.cluster] = decision.outcome
-            self._say(f"  cluster {decision.cluster}, {decision.outcome}: {decision.reason}")
-
 
 def state_of(report: RoundReport, metric: Metric) -> str:
-    """Clusters, the leading metric and who was missing, in a few words."""
-    count = len(report.state.tree.leaves)
-    parts = [f"{count} cluster{'s' * (count != 1)}"]
+    """The number of clusters, the leading metric and the number of missing replies."""
+    parts = [counted(len(report.state.tree.leaves), "cluster")]
     metrics = report.metrics()
     if metric.name in metrics:
         value = cast(float, metrics[metric.name])

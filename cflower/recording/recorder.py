@@ -1,9 +1,10 @@
-"""`Recorder`: what a run leaves behind, and the only place that writes it."""
+"""`Recorder`: writes the run folder."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
@@ -15,58 +16,57 @@ from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
-from cflower.ordering import in_order
+from cflower.ordering import in_order, only
 from cflower.recording.checkpoint import Checkpoints
-from cflower.recording.progress import say_by_log
-from cflower.recording.resume import MAY_CHANGE, beginning, new_run_id, refuse_another
+from cflower.recording.progress import print_to_log
+from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
     data_line,
+    final_result,
     note_split,
-    numbers,
-    rand_index,
     round_line,
-    served_line,
+    served_lines,
     tree_lines,
-    true_groups,
 )
-from cflower.recording.writing import append_lines, locked, replace_file
+from cflower.recording.writing import append_lines, locked
+from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
-from cflower.runs.record import baseline_lines, finding
+from cflower.runs.format import NO_SUMMARY
+from cflower.runs.record import baseline_lines
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
-from cflower.runs.tables import as_text, model_tables, run_view
+from cflower.runs.tables import as_text, run_view
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
 MANY = 1000
-"""Clients from which the summary is one long line: Python takes ten times as long to break it."""
+"""Clients from which on the summary is one line: Python takes ten times as long to indent it."""
 
 
 class Recorder(Observer):
-    """Keeps the evidence of a run of `ClusteredFL` in a folder, while it goes on.
+    """Writes the run folder of a `ClusteredFL` run after every round.
 
-    `rounds.jsonl` grows by lines, every other file is replaced whole or not at all.
-    `docs/run-folder.md` says what each holds.
+    Lines are added to `rounds.jsonl`; every other file is replaced atomically. The files are
+    described in `docs/run-folder.md`.
 
     Parameters
     ----------
     output_dir : Path or str
-        Where run folders go; absolute, or beginning with ``~``.
+        The folder of run folders; absolute, or beginning with ``~``.
     config : mapping, optional
-        The app's own run config, kept as it is; nothing in it is required.
+        The app's own run config, stored as it is; no key is required.
     resume : str
-        The run to go on with: its folder, or the beginning of its id. Then `ClusteredFL.start`
-        begins after its last round, with the same result as without the interruption.
+        The run to resume: its folder, or the beginning of its id. `ClusteredFL.start` then
+        continues after its last round, with the same result as without the interruption.
     run_id : int, optional
-        Flower's number of the run, of which the new folder's name gets the last digits.
+        Flower's number of the run, for the folder's name.
     say : callable, optional
-        Prints a text of several lines to the user; Flower's log if not given.
+        Prints a text of several lines to the user; by default Flower's log.
     may_change : sequence of str
         Further keys of ``config`` that may have other values when the run is resumed.
 
@@ -77,9 +77,9 @@ class Recorder(Observer):
     summary : dict
         The content of ``summary.json`` as it was last written.
     problem : str
-        Why the folder lacks what the run did last, such as a full disk; empty if it does not.
+        Why the last round is not in the folder, such as a full disk; "" if it is.
     baselines : dict or None
-        What `add_baseline` was given, as ``summary.json`` has it. None: nothing will come.
+        The baselines in ``summary.json``; None: there will be none.
 
     Raises
     ------
@@ -114,41 +114,31 @@ class Recorder(Observer):
         self.config, self.summary = dict(config or {}), dict[str, Any]()
         self.baselines: dict[str, dict[str, Any]] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
-        self.say, self._terminal = say or say_by_log, say is not None
+        self.say = say or print_to_log
         self.problem = ""
         self._lock: IO[bytes] | None = None
         self._unwritten: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
-        self._written: dict[str, Weights] = {}
+        self._written: dict[str, object] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
-        """Make the folder, or take it up where it was left.
-
-        Raises
-        ------
-        RunFolderError
-            If the folder cannot be written, none of its checkpoints is whole, or the run to
-            resume was started with another config.
-        """
+        """Make the folder, or continue with the one to resume."""
         self._metric, self._seed = run.metric, run.settings["seed"]
-        self._checkpoints = Checkpoints(
-            self.path / CHECKPOINTS,
-            lambda name, content: self._write(f"{CHECKPOINTS}/{name}", content),
-        )
-        begun = beginning(run, self.config)
+        folder = self.path / CHECKPOINTS
+        self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
+        record = start_record(run, self.config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = locked(self.path)
-            checkpoint = self._take_up(begun) if self._resumes else None
+            checkpoint = self._resumed(record) if self._resumes else None
             if checkpoint is None:
-                self._write_json("config.json", begun)
+                self._write_json("config.json", record)
             self._write_facts(run.facts)
-        except RunFolderError:
-            self._release()
-            raise
-        except OSError as error:
-            self._release()
+        except (OSError, RunFolderError) as error:
+            self._unlock()
+            if isinstance(error, RunFolderError):
+                raise
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
@@ -157,219 +147,168 @@ class Recorder(Observer):
         return checkpoint
 
     def on_round(self, report: RoundReport) -> None:
-        """Write everything that one round adds.
-
-        Raises
-        ------
-        RunFolderError
-            If that cannot be written. The next round tries to write both.
-        """
+        """Write what one round adds; if that fails, the next round tries to write both."""
         with self._writing(f"after round {report.server_round - 1}"):
-            self._write_round(report)
+            for decision in report.decisions:
+                line = round_line(report, decision)
+                self._unwritten.append(json.dumps(line) + "\n")
+                self._note(line)
+            for decision in report.decisions:
+                if decision.similarity is not None:
+                    self._write_similarity(decision, decision.similarity)
+            append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
+            self._unwritten.clear()
+            self._write_tree(report.state, report.layout)
+            self._write_summary(report.server_round, report)
+            self._checkpoints.save(
+                Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
+            )
 
     @contextmanager
-    def _writing(self, whole: str) -> Iterator[None]:
-        """Say in a sentence that the disk does not take what is written, and note it."""
+    def _writing(self, intact: str) -> Iterator[None]:
+        """Turn an error of the disk into `problem` and a `RunFolderError`."""
         try:
             yield
         except OSError as error:
             self.problem = self.problem or (
-                f"Cannot write the run folder {self.path}: {error.strerror}. It is whole as it was "
-                f"{whole}: see to it that it can be written, and go on from there with "
+                f"Cannot write the run folder {self.path}: {error.strerror}. Its files are as they "
+                f"were {intact}: make it writable and resume the run from there with "
                 f"resume='{self.path.name}'"
             )
             raise RunFolderError(self.problem) from None
         self.problem = ""
 
-    def _write_round(self, report: RoundReport) -> None:
-        lines = [round_line(report, decision) for decision in report.decisions]
-        for line, decision in zip(lines, report.decisions, strict=True):
-            if decision.similarity is not None:
-                self._write_similarity(decision)
-            note_split(self._splits, line)
-        for client, measured in report.measured.items():
-            self._clients.setdefault(client, {}).update(numbers(measured.metrics))
-        self._unwritten += [json.dumps(line) + "\n" for line in lines]
-        append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
-        self._unwritten.clear()
-        self._write_tree(report.state, report.layout)
-        self._write_summary(report.server_round, report)
-        self._checkpoints.save(
-            Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
-        )
-
     def on_end(self, report: FinalReport | None) -> None:
-        """Write the final summary and the report, and tell what was found."""
         try:
             if report is not None:
                 with self._writing(f"after round {report.num_rounds}"):
                     self._write_summary(report.num_rounds, report)
-                self._tell()
+                view = run_view(self.summary, read_json(self.path, "tree.json"))
+                self.say(as_text(view, get_terminal_size((100, 24)).columns))
+                self.say(self._write_report())
         finally:
-            self._release()
+            self._unlock()
 
-    def _release(self) -> None:
-        """Let others write the folder."""
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
 
-    def _tell(self) -> None:
-        if self._terminal:
-            view = run_view(self.summary, read_json(self.path, "tree.json"))
-            self.say(as_text(view, get_terminal_size((100, 24)).columns))
-        else:
-            self.say(finding(self.summary))
-            self.say(as_text(model_tables(self.summary)))
-        self.say(self._report())
-        self.say(f"Run folder: {self.path}")
-
     def add_baseline(self, name: Baseline, report: FinalReport) -> None:
-        """Compare the finished run with another strategy's, of the same clients and rounds.
+        """Compare the finished run with the ``final_report`` of a baseline, and print the result.
 
-        Writes ``summary.json`` and the report anew, and tells what the comparison says.
-
-        Parameters
-        ----------
-        name : {"federated", "isolated"}
-            Conventional federated learning, or each client alone.
-        report : FinalReport
-            The other strategy's ``final_report``.
+        The baseline must have had the same clients and rounds.
         """
         line = baseline_line(report, self._metric)
         self.baselines = (self.baselines or {}) | {name: line}
         self.summary["baselines"] = self.baselines
-        if found := against(self.summary, line["clients"], self._metric):
-            line |= found.as_json()
+        if comparison := against(self.summary, line["clients"], self._metric):
+            line |= comparison.as_json()
         with self._writing("without baselines"):
             self._write_json("summary.json", self.summary)
-        self._report()
-        lines = baseline_lines(self.summary)
-        for text in lines if len(lines) == 2 else lines[-1:]:
-            self.say(text)
+        self._write_report()
+        self.say(baseline_lines(self.summary)[-1])
 
-    def _report(self) -> str:
-        # A failed report must not fail the run.
+    def _write_report(self) -> str:
         try:
             return f"Report: {write_report(self.path)}"
-        except Exception as error:
+        except Exception as error:  # it must not fail the run
             return f"No report was written ({error!r}); `cflower report {self.path}` tries again."
 
-    def _take_up(self, begun: Mapping[str, Any]) -> Checkpoint | None:
-        """The last checkpoint of a run that was interrupted, and what was told before it.
-
-        None if it was interrupted before it had one: then it begins anew, in its folder.
-        """
+    def _resumed(self, record: Mapping[str, Any]) -> Checkpoint | None:
+        """The last checkpoint of an interrupted run; None if it had none yet."""
         before = read_json(self.path, "config.json")
-        refuse_another(self.path.name, before, begun, self._may_change)
+        check_same_run(self.path.name, before, record, self._may_change)
+        path = self.path / "rounds.jsonl"
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
-            self.say("The run was interrupted before its first checkpoint: from the beginning.")
-            (self.path / "rounds.jsonl").unlink(missing_ok=True)
+            self.say("The run was interrupted before its first checkpoint: it starts anew.")
+            path.unlink(missing_ok=True)
             return None
         checkpoint = self._checkpoints.newest(self.say)
-        kept = self._kept(checkpoint.server_round)
-        self.say(f"Going on after round {checkpoint.server_round}.")
-        self._write("rounds.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for line in kept:
-            for client, metrics in line["clients"].items():
-                self._clients.setdefault(client, {}).update(metrics)
-            note_split(self._splits, line)
+        last = checkpoint.server_round
+        lines = [line for line in read_lines(path) if line["round"] <= last]
+        if missing := set(range(1, last + 1)).difference(map(itemgetter("round"), lines)):
+            raise RunFolderError(
+                f"Cannot resume {self.path.name}: {path} lacks round {min(missing)} of the {last} "
+                "in its checkpoint. Copy the whole run folder, or start the run anew."
+            )
+        self.say(f"Going on after round {last}.")
+        self._write(path.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        for line in lines:
+            self._note(line)
         return checkpoint
 
-    def _kept(self, server_round: int) -> list[Mapping[str, Any]]:
-        """The lines of ``rounds.jsonl`` up to a round."""
-        path = self.path / "rounds.jsonl"
-        kept = [line for line in read_lines(path) if line["round"] <= server_round]
-        if missing := set(range(1, server_round + 1)) - {line["round"] for line in kept}:
-            raise RunFolderError(
-                f"Cannot resume {self.path.name}: {path} lacks round {min(missing)} of the "
-                f"{server_round} that its checkpoint has. Copy the whole run folder, or start the "
-                "run anew."
-            )
-        return kept
+    def _note(self, line: Mapping[str, Any]) -> None:
+        """Add what one line of ``rounds.jsonl`` contributes to the summary."""
+        for client, metrics in line["clients"].items():
+            self._clients.setdefault(client, {}).update(metrics)
+        note_split(self._splits, line)
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """``examples.json`` and ``clients.json``: what the clients told of their data, if they did.
-
-        With the first a model can be built again; the second has what a simulation may show.
-        """
-        looks = [DataSpec.of(told) for told in facts.values() if "input-shape" in told]
-        if looks:
-            self._write_json("examples.json", looks[0]._asdict())
-        told = {name: data_line(fact) for name, fact in facts.items() if data_line(fact)}
-        if told:
+        """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
+        described = [one for one in facts.values() if "input-shape" in one]
+        if described:
+            self._write_json("examples.json", DataSpec.of(described[0])._asdict())
+        clients = {name: line for name, one in facts.items() if (line := data_line(one))}
+        if clients:
             classes = next(iter(facts.values())).get("class-names", [])
-            content = {"class_names": list(classes), "clients": told}
+            content = {"class_names": list(classes), "clients": clients}
             self._write("clients.json", json.dumps(content).encode())
 
     def _write_tree(self, state: CFLState, layout: Layout) -> None:
-        """``tree.json`` and the models and edges that changed since they were last written."""
-        tree = state.tree
-        for cluster in tree.clusters.values():
-            if self._written.get(cluster.name) is cluster.model:
-                continue
-            self._write_arrays(f"models/{cluster.name}.safetensors", layout.arrays(cluster.model))
-            if cluster.edge and cluster.name not in self._written:
-                self._write_arrays(f"edges/{cluster.name}.safetensors", cluster.edge)
-            self._written[cluster.name] = cluster.model
-        for cluster in tree.clusters.values():
-            written = f"general/{cluster.name}"
-            if cluster.general is not None and self._written.get(written) is not cluster.general:
-                self._write_arrays(f"{written}.safetensors", layout.arrays(cluster.general))
-                self._written[written] = cluster.general
+        """Write ``tree.json``, and the models and edges that have changed."""
+        clusters = state.tree.clusters
+        for name, cluster in clusters.items():
+            self._write_arrays(f"models/{name}", cluster.model, layout.arrays)
+            self._write_arrays(f"general/{name}", cluster.general, layout.arrays)
+            self._write_arrays(f"edges/{name}", cluster.edge or None, dict)
         self._write_json("tree.json", tree_lines(state))
-        for path in self.path.glob("*/0*.safetensors"):
-            if path.parent.name in FOLDERS and path.stem not in tree.clusters:
-                path.unlink()  # of children that were joined again
+        for file in self.path.glob("*/0*.safetensors"):
+            if file.parent.name in FOLDERS and file.stem not in clusters:
+                file.unlink()  # of children that were joined again
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
-        """``summary.json``, also as `summary`."""
-        tree, failures = report.state.tree, report.failures
-        final = report if isinstance(report, FinalReport) else None
-        results = final.clients if final else {}
-        clients = {name: dict(measured) for name, measured in self._clients.items()}
-        if final:
-            served = {n: served_line(r, final, self._metric.name) for n, r in results.items()}
-            clients |= served
-        placed = {
-            name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
-            for name in tree.clients
-        }
-        groups = true_groups(results)
+        """Write `summary` and ``summary.json``."""
+        tree, failures, clients = report.state.tree, report.failures, self._clients
         self.summary = {
             "run_id": self.path.name,
-            "finished": final is not None,
+            **NO_SUMMARY,
             "rounds": num_rounds,
             "seed": self._seed,
             "metric": self._metric._asdict(),
-            "selection": final.selection if final else "leaf",
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
             "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
-            "clients": placed,
-            "metrics": final.metrics if final else {},
-            "groups": groups or None,
-            "adjusted_rand_index": rand_index(groups, tree) if groups else None,
             "baselines": self.baselines,
-            "problems": {name: failures.problems[name] for name in in_order(failures.problems)},
-            "excluded": {name: failures.excluded[name] for name in in_order(failures.excluded)},
+            "problems": only(failures.problems, in_order(failures.problems)),
+            "excluded": only(failures.excluded, in_order(failures.excluded)),
         }
-        self._write_json("summary.json", self.summary, indent=1 if len(placed) < MANY else None)
+        if isinstance(report, FinalReport):
+            self.summary |= final_result(report)
+            clients = clients | served_lines(report, self._metric.name)
+        self.summary["clients"] = {
+            name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
+            for name in tree.clients
+        }
+        indent = 1 if len(tree.clients) < MANY else None
+        self._write_json("summary.json", self.summary, indent=indent)
 
-    def _write_similarity(self, decision: Decision) -> None:
+    def _write_similarity(self, decision: Decision, similarity: NDArray[np.floating]) -> None:
         name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
-        assert decision.similarity is not None
-        content = BytesIO()
-        np.savez(
-            content,
-            similarity=decision.similarity.astype(np.float32),
-            clients=np.array(decision.clients),
-        )
+        content, names = BytesIO(), np.array(decision.clients)
+        np.savez(content, similarity=similarity.astype(np.float32), clients=names)
         self._write(name, content.getvalue(), lasting=False)
 
-    def _write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        content = save({key: np.ascontiguousarray(a) for key, a in arrays.items()})
-        self._write(name, content, lasting=False)  # they are in the checkpoint too
+    def _write_arrays(
+        self, name: str, value: Any, arrays_of: Callable[[Any], Mapping[str, NDArray[Any]]]
+    ) -> None:
+        """Write arrays that are not None and have changed since they were last written."""
+        if value is None or self._written.get(name) is value:
+            return
+        arrays = {key: np.ascontiguousarray(a) for key, a in arrays_of(value).items()}
+        # They are in the checkpoint too.
+        self._write(f"{name}.safetensors", save(arrays), lasting=False)
+        self._written[name] = value
 
     def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> None:
         self._write(name, (json.dumps(content, indent=indent) + "\n").encode())

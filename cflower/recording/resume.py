@@ -1,29 +1,22 @@
-"""``config.json``: what a run was started with, and whether one that goes on is still the same."""
+"""``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cflower.errors import RunFolderError
-from cflower.privacy.permutation_mod import COMMITMENT
+from cflower.messages.claims import COMMITMENT
+from cflower.ordering import without
 from cflower.strategy.observers import RunStart
 
 MAY_CHANGE = (
-    "resume",
-    "output-dir",
-    "num-server-rounds",
-    "node-timeout",
-    "round-timeout",
-    "round-share",
-    "round-seconds",
-    "tracker",
-    "seed-file",
-    "selection",
-    "baselines",
+    *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
+    *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
 )
-"""Keys that a resumed run may have other values of."""
+"""Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
 
 
@@ -36,9 +29,9 @@ def new_run_id(run: int, now: datetime | None = None) -> str:
     return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"
 
 
-def beginning(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
+def start_record(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``config.json``."""
-    begun = {
+    record = {
         "config": config,
         "settings": dict(run.settings),
         "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
@@ -46,54 +39,37 @@ def beginning(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
         "versions": versions(),
         "seed": run.settings["seed"],
     }
-    if told := {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}:
-        begun["permutation"] = min(told)
-    return begun
+    commitments = {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}
+    if commitments:
+        record["permutation"] = min(commitments)
+    return record
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of those of `PACKAGES` that are installed."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the installed ones of `PACKAGES`."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # another framework's app needs no PyTorch
-            continue
-    return found
+        with suppress(PackageNotFoundError):  # another framework's app needs no PyTorch
+            installed[name] = version(name)
+    return installed
 
 
-def refuse_another(
-    name: str, before: Mapping[str, Any], begun: Mapping[str, Any], may_change: Container[str]
+def check_same_run(
+    name: str, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
 ) -> None:
-    """Refuse to go on with a run as if it were another one.
-
-    Parameters
-    ----------
-    name : str
-        Of the run.
-    before, begun : mapping
-        Its ``config.json``, and what that would be now.
-    may_change : container of str
-        Keys that may have other values.
-
-    Raises
-    ------
-    RunFolderError
-    """
-    # Runs of earlier versions have no settings.
-    kinds = [kind for kind in ("config", "settings") if kind in before]
+    """Refuse to resume a run if its ``config.json`` would now have other values."""
     changed = [
-        f"{key} was {before[kind].get(key)!r} and is {value!r}"
-        for kind in kinds
-        for key, value in begun[kind].items()
-        if key not in may_change and before[kind].get(key) != value
+        f"{key} was {before[part].get(key)!r} and is {value!r}"
+        for part in ("config", "settings")
+        for key, value in without(now[part], may_change).items()
+        if before[part].get(key) != value
     ]
     if changed:
         raise RunFolderError(
             f"Cannot resume {name} with another config: {'; '.join(changed)}. "
             "Give the same run config as the first time."
         )
-    if before.get("permutation", "") != begun.get("permutation", ""):
+    if before.get("permutation") != now.get("permutation"):
         raise RunFolderError(
             f"Cannot resume {name}: its models are permuted with another seed than "
             "the clients have now. Give them the seed file of the first time."

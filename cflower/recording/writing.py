@@ -1,4 +1,4 @@
-"""Writing into a run folder: files whole or not at all, and lasting where it matters."""
+"""Adding to a run folder and locking it; whole files are replaced by `cflower.runs.atomic`."""
 
 import os
 from contextlib import suppress
@@ -9,36 +9,6 @@ from cflower.errors import RunFolderError
 
 LOCK = ".lock"
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-
-
-def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
-    """Replace a file as a whole; what a link of its name points to stays as it is.
-
-    Parameters
-    ----------
-    path : Path
-    content : bytes
-    lasting : bool
-        Whether it must be there after a power cut.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        with os.fdopen(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb"
-        ) as file:
-            file.write(content)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    if lasting:
-        settle(path.parent)
 
 
 def append_lines(path: Path, lines: str) -> None:
@@ -56,28 +26,11 @@ def append_lines(path: Path, lines: str) -> None:
             raise
 
 
-def settle(folder: Path) -> None:
-    """Let the names in a folder survive a power cut; not every system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def locked(run: Path) -> IO[bytes] | None:
-    """Claim a run folder for this process until the file returned is closed.
+    """Lock a run folder for this process until the returned file is closed.
 
-    Returns
-    -------
-    file or None
-        None where the system has no such locks (Windows).
-
-    Raises
-    ------
-    RunFolderError
-        If another process writes it.
+    Returns None where the system has no such locks (Windows), and raises `RunFolderError` if
+    another process has the lock.
     """
     try:
         import fcntl

@@ -1,103 +1,94 @@
-"""`cflower explain`: why each split happened or did not, and what other thresholds would do."""
+"""`cflower explain`: why each cluster was split or not, and the effect of other thresholds."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from cflower.algorithm.criteria import NormCriterion, Outcome
-from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
-from cflower.runs.record import Line, RunRecord, counted, finding, is_judgement
+from cflower.ordering import counted
+from cflower.runs.record import Line, RunRecord, finding
 from cflower.runs.whatif import first_splits, margins, matrix_for, rejudged, rule_of, split_bounds
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
-"""Keys that can be asked about without training again."""
+"""Keys with an effect that can be computed without training."""
 
 
 def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
-    """Everything `cflower explain` prints of a run.
+    """The output of `cflower explain` for a run, or for valid other values of the keys in `ASKED`.
 
-    Parameters
-    ----------
-    run : RunRecord
-    asked : mapping, optional
-        Other values for the keys in `ASKED`.
-
-    Raises
-    ------
-    ConfigError
-        If another key is asked about, or a value is wrong.
-    RunFolderError
-        If the run has no round yet.
+    Raises a ConfigError for other keys, and a RunFolderError if the run has no round yet.
     """
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
-    used = rule_of(run.criterion)
-    parts = [finding(run.summary)]
-    if asked:
-        given = rule_of({**run.criterion, **checked(asked)})
-        named = ", ".join(f"{key} = {value}" for key, value in asked.items())
-        parts.append(f"Asked: what if {named}?")
-        parts += [what_if(run, name, given) for name in run.by_cluster]
-        parts.append(
+    if not asked:
+        stories = map(partial(story, run), run.by_cluster)
+        return "\n\n".join([finding(run.summary), *stories])
+    if unknown := sorted(asked.keys() - ASKED):
+        raise ConfigError(
+            f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
+            "one."
+        )
+    given = rule_of({**run.criterion, **asked})
+    values = ", ".join(f"{key} = {value}" for key, value in asked.items())
+    return "\n\n".join(
+        [
+            finding(run.summary),
+            f"Asked: what if {values}?",
+            *map(partial(what_if, run, given=given), run.by_cluster),
             "Each answer takes the recorded run up to that round: from a split that came earlier, "
-            "later or not at all, a new run would go another way."
-        )
-    else:
-        parts += ["\n".join(story(run, name, used)) for name in run.by_cluster]
-    return "\n\n".join(parts)
+            "later or not at all, a new run would go another way.",
+        ]
+    )
 
 
-def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The values asked about, refused like any run-config value if wrong."""
-    for key in asked:
-        if key not in ASKED:
-            raise ConfigError(
-                f"{key!r} needs a new run: from what was recorded, only {', '.join(ASKED)} can be "
-                "asked about."
-            )
-    values = RunConfig.read(asked).as_keys()
-    return {key: values[key] for key in asked}
-
-
-def story(run: RunRecord, cluster: str, used: NormCriterion) -> Iterator[str]:
-    """The paragraph of one cluster: its verdicts, and how far it was from another one."""
+def story(run: RunRecord, cluster: str) -> str:
+    """The paragraph of one cluster: its decisions, and its margins to another one."""
     lines = run.by_cluster[cluster]
-    first, last = lines[0]["round"], lines[-1]["round"]
     size = counted(len(lines[-1]["members"]), "client")
-    split = lines[-1]["decision"] == Outcome.SPLIT
-    end = "into " + " and ".join(lines[-1]["children"]) if split else "was not split"
+    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate(run, cluster)}."]
+    for decision, group in groupby(lines, key=itemgetter("decision")):
+        stretch = list(group)
+        sentences.append(f"{span(stretch)}, {decision}: {reason_of(stretch)}")
+    for line, _ in run.judgements:
+        if line["cluster"] == cluster:
+            sentences.append(f"{span([line])}, {line['decision']}: {line['reason']}")
+    # Other criteria have no thresholds, or thresholds that change from round to round.
+    if run.criterion["name"] == "norms":
+        sentences += threshold_sentences(run, cluster)
+    return "\n  ".join(sentences)
+
+
+def fate(run: RunRecord, cluster: str) -> str:
+    """The end of a cluster, in words."""
+    last = run.by_cluster[cluster][-1]
     if cluster not in run.clusters:
-        end = "was joined with its other parts again"
-    verdict = f"split in round {last} {end}" if split else end
-    yield f"Cluster {cluster} ({size}, {span(first, last)}): {verdict}."
-    for decision, run_of in groupby(lines, key=lambda line: str(line["decision"])):
-        same = list(run_of)
-        yield f"  {span(same[0]['round'], same[-1]['round'])}, {decision}: {told(same)}"
-    for line in run.trials.get(cluster, ()):
-        if is_judgement(line):
-            yield f"  {span(line['round'], line['round'])}, {line['decision']}: {line['reason']}"
-    if run.criterion["name"] != "norms":
-        return  # there were no thresholds, or they moved from round to round
-    if split and lines[-1]["alpha_cross"] is not None:
-        yield f"  {split_bounds(lines[-1])}"
-    for margin in margins(run, cluster, used):
+        return "was joined with its sibling clusters again"
+    if last["decision"] == Outcome.SPLIT:
+        return f"split in round {last['round']} into {' and '.join(last['children'])}"
+    return "was not split"
+
+
+def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
+    """The thresholds that the split needed, and those with which the norms allow another one."""
+    last = run.by_cluster[cluster][-1]
+    if last["decision"] == Outcome.SPLIT:
+        yield split_bounds(last)
+    for margin in margins(run, cluster, rule_of(run.criterion)):
         sign = "above" if margin.key == "eps1" else "below"
-        known = (
-            "whose sides were recorded"
-            if margin.recorded
-            else "whose sides were not recorded, so whether they are apart enough is not known"
-        )
+        known = "" if margin.recorded else "; the similarities of this round were not recorded"
         yield (
-            f"  With {margin.key} {sign} {margin.value:.4g} alone the norms would have allowed a "
-            f"split in round {margin.server_round}, {known}."
+            f"With {margin.key} {sign} {margin.value:.4g} alone the norms would have allowed a "
+            f"split in round {margin.server_round}{known}."
         )
 
 
-def told(lines: list[Line]) -> str:
-    """The verdict of several rounds: the last one's sentence, and where its figures came from."""
+def reason_of(lines: list[Line]) -> str:
+    """The reason for a decision in several rounds: the last sentence, and the range of norms."""
     first, last = lines[0], lines[-1]
-    if len(lines) == 1 or first["reason"] == last["reason"]:
+    if first["reason"] == last["reason"]:
         return str(last["reason"])
     return (
         f"mean norm {first['mean_norm']:.3g} to {last['mean_norm']:.3g}, largest "
@@ -107,26 +98,28 @@ def told(lines: list[Line]) -> str:
 
 def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     """One sentence: when these thresholds would have split a cluster, and when it did."""
-    lines = run.by_cluster[cluster]
-    recorded = next((ln["round"] for ln in lines if ln["decision"] == Outcome.SPLIT), None)
-    was = f"in the run: round {recorded}" if recorded else "in the run: not split"
-    found = first_splits(run, cluster, given)
-    if not found:
-        last = rejudged(lines[-1], given, matrix_for(run, lines[-1]))
-        beyond = f"; what came after round {recorded} is not known" if recorded else ""
-        return f"Cluster {cluster}: would not have split ({was}): {last.reason}{beyond}."
-    said = [
-        f"{'would' if first.verdict.outcome else 'might'} have split in round "
-        f"{first.server_round}: {first.verdict.reason}."
-        for first in found
+    last = run.by_cluster[cluster][-1]
+    was, unknown = "in the run: not split", ""
+    if last["decision"] == Outcome.SPLIT:
+        was = f"in the run: round {last['round']}"
+        unknown = f"; later rounds than {last['round']} are not known"
+    splits = first_splits(run, cluster, given)
+    if not splits:
+        reason = rejudged(last, given, matrix_for(run, last)).reason
+        return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
+    answers = [
+        f"{'would' if split.verdict.outcome else 'might'} have split in round "
+        f"{split.server_round}: {split.verdict.reason}."
+        for split in splits
     ]
-    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(said)
+    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
 
 
-def span(first: int, last: int) -> str:
-    """Rounds in words.
+def span(lines: list[Line]) -> str:
+    """The rounds of some lines in words.
 
-    >>> span(1, 6), span(7, 7)
+    >>> span([{"round": 1}, {"round": 6}]), span([{"round": 7}])
     ('rounds 1 to 6', 'round 7')
     """
+    first, last = lines[0]["round"], lines[-1]["round"]
     return f"rounds {first} to {last}" if last > first else f"round {last}"

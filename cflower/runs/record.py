@@ -1,8 +1,10 @@
-"""What a run folder tells, read back: also of a run that is still going on."""
+"""A run folder read back, also of a run that is still going on, and its summary in words."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -11,18 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.trial import Standing
 from cflower.errors import RunFolderError
-from cflower.ordering import in_order
-from cflower.recording.serialization import ABOUT_TRIALS
-from cflower.runs.baselines import BASELINES, against
+from cflower.messages.metrics import Metric
+from cflower.ordering import counted, in_order, only
+from cflower.runs.baselines import BASELINES, Baseline, against
+from cflower.runs.format import (
+    CLIENTS,
+    CONFIG,
+    NO_SUMMARY,
+    ROUNDS,
+    SUMMARY,
+    TREE,
+    TRIAL_STATUS,
+    UNDONE,
+)
 from cflower.runs.run_files import read_json, read_lines
-from cflower.strategy.reports import Metric
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
-Row = tuple[str, Mapping[str, Any]]
-"""A client's name and its part of ``summary.json``."""
+
+
+class Judgement(NamedTuple):
+    """A line about a split on trial."""
+
+    line: Line
+    began: int
+    """The round of the split."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -35,94 +51,124 @@ class RecordedMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its folder has it: whole, or as far as it has come."""
+    """The content of a run folder, whole or up to the last round so far."""
 
     path: Path
     config: Mapping[str, Any]
     """The app's own run config, whatever is in it."""
     settings: Mapping[str, Any]
-    """How strategy and criterion describe themselves, see `ClusteredFL.settings`."""
+    """The settings of strategy and criterion, see `ClusteredFL.settings`."""
     planned: int
     """The rounds that the run was started for."""
     versions: Mapping[str, str]
     summary: Mapping[str, Any]
     clusters: Mapping[str, Mapping[str, Any]]
-    """Of ``tree.json``, in natural order."""
+    """The clusters of ``tree.json``, in natural order."""
     lines: tuple[Line, ...]
     data: Mapping[str, Any]
-    """``clients.json``: what the clients' data look like, where the run knows; else empty."""
+    """``clients.json``: a preview of the clients' data; without clients in most runs."""
 
     @classmethod
     def read(cls, path: Path) -> "RunRecord":
-        """Read a run folder.
-
-        Raises
-        ------
-        RunFolderError
-            If ``config.json`` is missing, or a file is damaged.
-        """
-        begun = read_json(path, "config.json")
-        config = begun.get("config", {})
-        start = {"run_id": path.name, "finished": False, "rounds": 0, "clusters": {}, "splits": []}
-        start |= {"clients": {}, "metrics": {}, "groups": None, "adjusted_rand_index": None}
-        start |= {"baselines": None}
-        tree = optional(path, "tree.json").get("clusters", {})
+        """Read a run folder, or raise a `RunFolderError` if a file is damaged."""
+        begun = read_json(path, CONFIG)
+        tree = optional(path, TREE, {"clusters": {}})["clusters"]
         return cls(
             path,
-            config,
-            begun.get("settings") or settings_of(config),
-            begun.get("num_rounds") or config.get("num-server-rounds", 0),
-            begun.get("versions", {}),
-            start | optional(path, "summary.json"),
-            {name: tree[name] for name in in_order(tree)},
-            read_lines(path / "rounds.jsonl"),
-            optional(path, "clients.json"),
+            begun["config"],
+            begun["settings"],
+            begun["num_rounds"],
+            begun["versions"],
+            optional(path, SUMMARY, {**NO_SUMMARY, "run_id": path.name}),
+            only(tree, in_order(tree)),
+            read_lines(path / ROUNDS),
+            optional(path, CLIENTS, {"class_names": [], "clients": {}}),
         )
 
     @property
     def name(self) -> str:
-        """The run's id."""
         return self.path.name
 
-    @property
+    @cached_property
     def metric(self) -> Metric:
-        """The metric that leads."""
         return metric_of(self.summary)
 
     @property
-    def criterion(self) -> Mapping[str, Any]:
+    def criterion(self) -> dict[str, Any]:
         """The criterion's ``name`` and its settings."""
-        criterion: Mapping[str, Any] = self.settings["criterion"]
-        return criterion
+        return dict(self.settings["criterion"])
 
     @property
     def finished(self) -> bool:
-        """Whether the final evaluation is in the summary."""
         return bool(self.summary["finished"])
 
     @cached_property
     def rounds(self) -> int:
-        """The last round there is."""
+        """The last round so far."""
         return max((line["round"] for line in self.lines), default=0)
 
     @cached_property
-    def by_cluster(self) -> dict[str, list[Line]]:
-        """The lines of each cluster before it was split, by round."""
-        return by_cluster(line for line in self.lines if line["decision"] not in ABOUT_TRIALS)
+    def verdicts(self) -> list[Line]:
+        """The lines about clusters that were not split before, by round."""
+        return [line for line in self.lines if line["decision"] not in TRIAL_STATUS]
 
     @cached_property
-    def trials(self) -> dict[str, list[Line]]:
-        """The lines of each cluster whose split was on trial, of these rounds."""
-        return by_cluster(line for line in self.lines if line["decision"] in ABOUT_TRIALS)
+    def by_cluster(self) -> dict[str, list[Line]]:
+        """The verdicts on each cluster, by round; the clusters in natural order."""
+        grouped: dict[str, list[Line]] = {}
+        for line in self.verdicts:
+            grouped.setdefault(line["cluster"], []).append(line)
+        return only(grouped, in_order(grouped))
+
+    @cached_property
+    def decided(self) -> list[Line]:
+        """The verdicts on the clusters that are in the tree."""
+        return [line for line in self.verdicts if line["cluster"] in self.clusters]
+
+    @cached_property
+    def judgements(self) -> list[Judgement]:
+        """The judgements of each split on trial, and the last line of one that is open."""
+        began, judged, last = dict[str, int](), list[Judgement](), dict[str, Judgement]()
+        for line in self.lines:
+            cluster, outcome = line["cluster"], line["decision"]
+            if outcome == Outcome.SPLIT:
+                began[cluster] = line["round"]
+            if outcome not in TRIAL_STATUS:
+                continue
+            last[cluster] = Judgement(line, began[cluster])
+            if line["figures"] or outcome != Outcome.ON_TRIAL:
+                judged.append(last.pop(cluster))
+        return sorted([*judged, *last.values()], key=lambda judgement: int(judgement.line["round"]))
 
     def born(self, cluster: str) -> int:
-        """The round after which it began; one whose split was taken back began before that."""
-        lines = self.by_cluster.get(cluster)
-        if lines and self.clusters[cluster].get("undone"):
-            return int(lines[0]["round"]) - 1
+        """The round after which it began; a split that was taken back does not count."""
+        if self.clusters[cluster].get("undone") and cluster in self.by_cluster:
+            return int(self.by_cluster[cluster][0]["round"]) - 1
         return int(self.clusters[cluster]["born"])
 
     @property
+    def scores(self) -> dict[str, float]:
+        """The leading metric of every client that has it."""
+        clients, name = self.summary["clients"], self.metric.name
+        return {client: line[name] for client, line in clients.items() if name in line}
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """All clients there ever were, in natural order."""
+        members = map(itemgetter("members"), chain(self.clusters.values(), self.lines))
+        names = {*self.summary["clients"], *self.data["clients"]}
+        return in_order(names.union(*members))
+
+    @cached_property
+    def scores_by_round(self) -> NDArray[np.floating]:
+        """The leading metric in each round, shape (clients, rounds); NaN without a reply."""
+        scores = {client: np.full(self.rounds, np.nan) for client in self.client_names}
+        for line in self.lines:
+            for client, metrics in line["clients"].items():
+                scores[client][line["round"] - 1] = metrics.get(self.metric.name, np.nan)
+        return np.array(list(scores.values())).reshape(len(scores), self.rounds)
+
+    @cached_property
     def leaves(self) -> list[str]:
         """Clusters that were not split."""
         return [name for name, cluster in self.clusters.items() if not cluster["children"]]
@@ -146,144 +192,117 @@ class RunRecord:
         return self.path / "similarity" / f"{line['round']}-{line['cluster']}.npz"
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run of cflower 0.1, whose folder has only the run config."""
-    method = config.get("method", "clustered")
-    name = config.get("split-criterion", "auto") if method == "clustered" else "never"
-    keys = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size", "heard-share")
-    criterion = {key: config[key] for key in keys if key in config}
-    return {**config, "method": method, "criterion": {"name": name, **criterion}}
-
-
-def by_cluster(lines: Iterable[Line]) -> dict[str, list[Line]]:
-    """Lines by their cluster, in natural order."""
-    found: dict[str, list[Line]] = {}
-    for line in lines:
-        found.setdefault(line["cluster"], []).append(line)
-    return {name: found[name] for name in in_order(found)}
-
-
-def is_judgement(line: Line) -> bool:
-    """Whether clients judged: else a line about a trial only tells that it goes on."""
-    return line["decision"] != Outcome.ON_TRIAL or bool(line.get("figures"))
+def optional(path: Path, name: str, default: dict[str, Any]) -> dict[str, Any]:
+    """A JSON file of a run, or a default until it is written."""
+    return read_json(path, name) if (path / name).is_file() else default
 
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The splits of a summary that were not taken back."""
-    return [split for split in splits if split.get("trial") != Standing.UNDONE]
+    return [split for split in splits if split["trial"] != UNDONE]
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
-    """The metric that leads in a run; accuracy in folders of cflower 0.1."""
-    return Metric(**summary["metric"]) if "metric" in summary else Metric()
+    return Metric(**summary["metric"])
 
 
-def optional(path: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run; empty if it is not there yet."""
-    return read_json(path, name) if (path / name).is_file() else {}
+def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, Any]]:
+    return summary["baselines"] or {}
+
+
+def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "among") -> str:
+    """The result in one sentence.
+
+    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "finished": False}
+    >>> headline(summary)
+    '1 cluster among 2 clients so far, after 1 round.'
+    """
+    members = sum(map(len, summary["clusters"].values()))
+    so_far = "" if summary["finished"] else "so far, "
+    return (
+        f"{counted(len(summary['clusters']), parts)} {link} {counted(members, 'client')} "
+        f"{so_far}after {counted(summary['rounds'], 'round')}."
+    )
 
 
 def finding(summary: Mapping[str, Any]) -> str:
-    """What was found, and how well each model serves the clients, in a few sentences.
+    """The result, and how well each model serves the clients, in a few sentences.
 
-    >>> start = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": []}
-    >>> finding({**start, "finished": False})
-    '1 cluster among 2 clients so far, after 1 round.'
-    >>> finding({**start, "finished": True, "metrics": {"accuracy": 0.5}})
+    >>> metric = {"name": "accuracy", "higher_is_better": True}
+    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": [], "metric": metric}
+    >>> ended = {"finished": True, "metrics": {"accuracy": 0.5}, "adjusted_rand_index": None}
+    >>> finding(summary | ended)
     '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%.'
     """
-    clusters, metric = summary["clusters"], metric_of(summary)
-    members = sum(len(names) for names in clusters.values())
-    text = (
-        f"{counted(len(clusters), 'cluster')} among {counted(members, 'client')} "
-        f"{'after' if summary['finished'] else 'so far, after'} "
-        f"{counted(summary['rounds'], 'round')}."
-    )
-    metrics = summary.get("metrics") or {}
-    own, common = metrics.get(metric.name), metrics.get(f"fl_{metric.name}")
-    if own is not None:
-        text += f" Own model: mean {metric.name} {metric.in_words(own)}"
-        if lasting(summary["splits"]) and common is not None:
-            text += (
-                f"; {common_in_words(summary)}: {metric.in_words(common)}; "
-                f"{BASELINES['federated']}: {federated_in_words(summary)}"
-            )
+    metric, common, text = metric_of(summary), common_score(summary), headline(summary)
+    if metric.name in summary["metrics"]:
+        own = metric.in_words(summary["metrics"][metric.name])
+        text += f" Own model: mean {metric.name} {own}"
+        if common is not None:
+            text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
+            text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
         text += "."
-    if summary.get("adjusted_rand_index") is not None:
-        text += (
-            f" Adjusted Rand index against the true groups {summary['adjusted_rand_index']:.3f}."
-        )
+    if summary["adjusted_rand_index"] is not None:
+        index = summary["adjusted_rand_index"]
+        text += f" Adjusted Rand index against the true groups {index:.3f}."
     return text
 
 
-def common_in_words(summary: Mapping[str, Any]) -> str:
-    """What the common model is: it learned in some of the rounds only.
+def common_score(summary: Mapping[str, Any]) -> float | None:
+    """The mean of the leading metric under the common model; None where it is the own model."""
+    score: float | None = summary["metrics"].get(f"fl_{summary['metric']['name']}")
+    return score if lasting(summary["splits"]) else None
 
-    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
+
+def common_in_words(summary: Mapping[str, Any]) -> str:
+    """Name the common model, which learned in some of the rounds only.
+
+    >>> common_in_words({"common_rounds": 8, "rounds": 30})
     'common model (8 of 30 rounds)'
     """
-    rounds = summary.get("common_rounds")  # not in folders of 0.2
-    if rounds is None:
-        rounds = min((split["round"] for split in summary["splits"]), default=1) - 1
-    return f"common model ({rounds} of {summary['rounds']} rounds)"
+    return f"common model ({summary['common_rounds']} of {counted(summary['rounds'], 'round')})"
 
 
 def federated_in_words(summary: Mapping[str, Any]) -> str:
     """The leading metric of conventional FL for all rounds, or why there is none."""
-    baselines, metric = summary.get("baselines"), metric_of(summary)
-    if baselines is None:
-        return "not measured"
-    if "federated" not in baselines:
-        return "measured next"
-    return metric.in_words(baselines["federated"][metric.name])
+    metric, baselines = metric_of(summary), baselines_of(summary)
+    if "federated" in baselines:
+        return metric.in_words(baselines["federated"][metric.name])
+    return "not measured" if summary["baselines"] is None else "measured next"
 
 
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What the run is worth: a line for its own models, one for each measured baseline."""
-    metric, baselines = metric_of(summary), summary.get("baselines") or {}
-    if not baselines:
-        return []
-    lines = [f"own model: {metric.in_words(summary['metrics'].get(metric.name))}"]
-    for name, baseline in baselines.items():
-        text = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
-        found = against(summary, baseline["clients"], metric)
-        lines.append(f"{text}. Own model: {found.sentence}" if found else text)
-    return lines
+    """A line for the own models, and one for each baseline; none without baselines."""
+    metric, lines = metric_of(summary), []
+    for name, baseline in baselines_of(summary).items():
+        line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
+        if compared := against(summary, baseline["clients"], metric):
+            line += f". Own model: {compared.sentence}"
+        lines.append(line)
+    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}"
+    return [own, *lines] if lines else []
 
 
 def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The clients, each with its value under each baseline too; while a run goes on, as it is."""
-    metric = metric_of(summary).name
-    baselines = {
-        f"{name}_{metric}": baseline["clients"]
-        for name, baseline in (summary.get("baselines") or {}).items()
-    }
-    return {
-        name: {
-            f"leaf_{metric}": client.get(metric),
-            **client,
-            **{key: values.get(name) for key, values in baselines.items()},
-        }
-        for name, client in summary["clients"].items()
-    }
+    """The clients in natural order, with their groups and values under each baseline.
 
-
-def total(rows: Sequence[Row]) -> float | None:
-    """The held-out examples of all these clients; None if one's number is not known."""
-    told = [client["held_out"] for _, client in rows if client.get("held_out")]
-    return sum(told) if len(told) == len(rows) else None
-
-
-def weighted(key: str, rows: Iterable[Row]) -> float | None:
-    """The mean of a figure, weighted by held-out examples; None if no client has it."""
-    told = [(c.get("held_out") or 1, c[key]) for _, c in rows if c.get(key) is not None]
-    return sum(n * value for n, value in told) / sum(n for n, _ in told) if told else None
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "round"), counted(2, "round")
-    ('1 round', '2 rounds')
+    As far as the run has come: ``held_out`` and the values under other models may be None.
     """
-    return f"{number} {noun}{'s' * (number != 1)}"
+    metric, groups = summary["metric"]["name"], summary["groups"] or {}
+    clients = {}
+    for name in in_order(summary["clients"]):
+        client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
+        client.setdefault(f"leaf_{metric}", client.get(metric))
+        for key, baseline in baselines_of(summary).items():
+            client[f"{key}_{metric}"] = baseline["clients"].get(name)
+        clients[name] = client
+    return clients
+
+
+def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
+    """The mean of a figure, weighted by held-out examples; None if no client has it."""
+    pairs = [(one[key], one.get("held_out") or 1) for one in clients if one.get(key) is not None]
+    if not pairs:
+        return None
+    values, sizes = np.transpose(pairs)
+    return float(np.average(values, weights=sizes))

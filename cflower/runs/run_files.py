@@ -1,99 +1,82 @@
-"""Finding and reading the run folders that were written earlier."""
+"""Finding the run folders and reading their JSON files."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError, first_line
-from cflower.runs.shapes import LINE, SHAPES, misfit, tangle
+from cflower.runs.format import CONFIG, SCHEMAS, TREE, Line, misfit, tree_misfit
 
 
 def run_folders(output_dir: Path) -> list[Path]:
-    """The runs in a folder, by their ids, so the oldest first."""
-    return sorted(p.parent for p in output_dir.glob("*/config.json") if p.parent.name[:1] != ".")
+    """The runs in a folder by their ids, the oldest first."""
+    return sorted(p.parent for p in output_dir.glob(f"[!.]*/{CONFIG}"))
 
 
 def find_run(output_dir: Path, run: str = "") -> Path:
-    """The run folder that ``run`` names: a path, any unique beginning of an id, "" the newest.
+    """The run folder for a path, a unique beginning of an id, or "" for the newest.
 
-    Raises
-    ------
-    RunFolderError
-        If there is none, or more than one.
+    Raises a `RunFolderError` if there is no such run, or more than one.
     """
-    if run and (Path(run).expanduser() / "config.json").is_file():
-        return Path(run).expanduser()
+    given = Path(run or output_dir).expanduser()
+    if (given / CONFIG).is_file():
+        return given
     there = run_folders(output_dir)
     if not there:
         raise RunFolderError(
             f"There is no run in {output_dir}. Start one with `flwr run .` or `cflower simulate`, "
-            "or say where the runs are with --runs DIR."
+            "or give the folder of the runs with --runs DIR."
         )
     if not run:
-        return max(there, key=lambda path: (path / "config.json").stat().st_mtime_ns)
-    found = [path for path in there if path.name.startswith(run)]
-    if len(found) == 1:
-        return found[0]
-    matching = ", ".join(path.name for path in found[:5]) or "none"
+        return max(there, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
+    matching = [path for path in there if path.name.startswith(run)]
+    if len(matching) == 1:
+        return matching[0]
     newest = ", ".join(path.name for path in there[-3:])
     raise RunFolderError(
-        f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir} "
-        f"(matching: {matching}; newest: {newest})."
+        f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}; "
+        f"{len(matching)} begin with it, and the newest are {newest}."
     )
 
 
 def read_json(run: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run, of the shape that it must have.
-
-    Raises
-    ------
-    RunFolderError
-        If it is missing or damaged.
-    """
+    """A JSON file of a run, or a `RunFolderError` if it is missing or damaged."""
     path = run / name
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise RunFolderError(f"The run {run.name} has no {name} yet.") from None
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged: {first_line(error)}.") from None
-    problem = misfit(content, SHAPES.get(name, {}))
-    if name == "tree.json" and not problem:
-        problem = tangle(content["clusters"], ROOT)
-    if problem:
+    if not path.is_file():
+        raise RunFolderError(
+            f"The run {run.name} has no {name}: it has not come so far, was made by an earlier "
+            "version of cflower, or its folder was not copied whole."
+        )
+    content: dict[str, Any] = parse(read_text(path), SCHEMAS.get(name, dict), str(path))
+    if name == TREE and (problem := tree_misfit(content["clusters"])):
         raise RunFolderError(f"{path} is damaged: {problem}.")
-    found: dict[str, Any] = content
-    return found
+    return content
 
 
 def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The lines of ``rounds.jsonl`` so far; a last one that is still being written is left out.
-
-    Raises
-    ------
-    RunFolderError
-        If a line is damaged.
-    """
-    try:
-        texts = path.read_text().splitlines(keepends=True)
-    except FileNotFoundError:
+    """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
+    if not path.is_file():
         return ()
+    whole = read_text(path).rpartition("\n")[0]
+    lines = enumerate(whole.splitlines(), start=1)
+    return tuple(parse(text, Line, f"Line {number} of {path}") for number, text in lines)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
-    found = []
-    for number, text in enumerate(texts, start=1):
-        if not text.endswith("\n"):
-            break
-        try:
-            line = json.loads(text)
-            problem = misfit(line, LINE)
-        except (ValueError, RecursionError) as error:
-            problem = first_line(error)
-        if problem:
-            raise RunFolderError(f"{path} is damaged in line {number}: {problem}.")
-        found.append(line)
-    return tuple(found)
+
+
+def parse(text: str, schema: Any, what: str) -> Any:
+    """The value of a JSON text with the fields of a schema, or a `RunFolderError`."""
+    try:
+        content = json.loads(text)
+        problem = misfit(content, schema)
+    except (ValueError, RecursionError) as error:
+        problem = first_line(error)
+    if problem:
+        raise RunFolderError(f"{what} is damaged: {problem}.")
+    return content

@@ -1,4 +1,4 @@
-"""The end of a run in the terminal: the cluster tree and the client × model table."""
+"""A run in the terminal: the cluster tree and the client × model table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
@@ -10,50 +10,44 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cflower.algorithm.tree import ROOT
-from cflower.ordering import in_order
+from cflower.messages.metrics import Metric
+from cflower.ordering import counted, in_order, only
+from cflower.runs.format import CONFIRMED, OPEN
 from cflower.runs.record import (
-    Row,
     all_clients,
     baseline_lines,
-    counted,
+    baselines_of,
     finding,
     lasting,
     metric_of,
-    total,
     weighted,
 )
-from cflower.strategy.reports import Metric
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY, FEW = 25, 10
-"""More clients than the first are shown by cluster, and so many of them one by one."""
+"""Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
+TRIALS = {OPEN: ", still on trial", CONFIRMED: ", confirmed", None: ""}
+Clients = Mapping[str, Mapping[str, Any]]
+"""Clients of a run by name, with the fields of `all_clients`."""
 
 
 def as_text(content: Any, width: int = 100) -> str:
-    """What rich would print, without colours."""
+    """The output of rich without colours."""
     buffer = StringIO()
     Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
 
 def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any], *, every: bool = False) -> Group:
-    """Everything `cflower show` prints of a run.
+    """The output of `cflower show` for ``summary.json`` and ``tree.json``.
 
-    Parameters
-    ----------
-    summary, tree : mapping
-        ``summary.json`` and ``tree.json``.
-    every : bool
-        Whether all clients are shown where there are many.
+    With ``every``, all clients are shown, however many.
     """
-    lines = baseline_lines(summary)
+    text = "\n".join([finding(summary), "", *baseline_lines(summary)])
     return Group(
-        Text(finding(summary)),
+        Text(text.rstrip()),
         Text(),
-        *(Text(line) for line in lines),
-        *(Text(),) * bool(lines),
         cluster_tree(summary, tree),
         Text(),
         model_tables(summary, every=every),
@@ -62,129 +56,114 @@ def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any], *, every: bool
 
 def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
-    metric = metric_of(summary)
-    clusters = tree["clusters"]
+    branches = {"": Tree("", hide_root=True)}
     splits = {split["cluster"]: split for split in lasting(summary["splits"])}
-
-    def label(name: str) -> str:
-        members = clusters[name]["members"]
-        text = f"cluster {name}: {counted(len(members), 'client')}"
+    for name in in_order(tree["clusters"]):
+        cluster = tree["clusters"][name]
+        text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
         if name in splits:
             split = splits[name]
-            alpha = shown(split["alpha_cross"], ".2f")
-            said = {"open": ", still on trial", "confirmed": ", confirmed"}
-            trial = said.get(str(split.get("trial")), "")
-            return f"{text}, split in round {split['round']}{trial} (alpha_cross {alpha})"
-        if clusters[name]["children"]:
-            return text
-        if not members:
-            return f"cluster {name}: closed, its last client moved away"
-        own = weighted(metric.name, [(n, summary["clients"].get(n, {})) for n in members])
-        mean = "" if own is None else f", mean {metric.name} {metric.in_words(own)}"
-        return f"{text}{mean}: {shortened(members)}"
-
-    def grow(branch: Tree, name: str) -> Tree:
-        for child in clusters[name]["children"]:
-            grow(branch.add(Text(label(child))), child)
-        return branch
-
-    return grow(Tree(Text(label(ROOT))), ROOT)
+            text += f", split in round {split['round']}{TRIALS[split['trial']]}"
+            text += f" (alpha_cross {shown(split['alpha_cross'], '.2f')})"
+        elif not cluster["children"]:
+            text += members_in_words(summary, cluster["members"])
+        branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
+    return branches[""]
 
 
-def shortened(names: list[str]) -> str:
-    """The first names of a long list.
-
-    >>> shortened(["a", "b"])
-    'a, b'
-    """
-    if len(names) <= MOST_NAMES:
-        return ", ".join(names)
-    return ", ".join(names[:MOST_NAMES]) + f" and {len(names) - MOST_NAMES} more"
+def members_in_words(summary: Mapping[str, Any], members: Sequence[str]) -> str:
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and their mean."""
+    if not members:
+        return ", closed because its last client moved away"
+    metric = metric_of(summary)
+    mean = weighted(metric.name, only(summary["clients"], members).values())
+    text = f", mean {metric.name} {metric.in_words(mean)}: {', '.join(members[:MOST_NAMES])}"
+    if len(members) > MOST_NAMES:
+        text += f" and {len(members) - MOST_NAMES} more"
+    return text
 
 
 def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
-    """Every client under each model that was measured; many clients by cluster, then the worst."""
+    """Every client under each model; of many clients a row for each cluster, and the worst."""
     metric, clients = metric_of(summary), all_clients(summary)
-    rows = [(name, clients[name]) for name in in_order(clients)]
-    if every or len(rows) <= MANY:
+    if every or len(clients) <= MANY:
         title = f"client × model ({metric.name}, * = best)"
-        return Group(client_table(title, rows, summary))
-    clusters: dict[str, list[Row]] = {}
-    for name, client in rows:
-        clusters.setdefault(client["cluster"], []).append((name, client))
-    ranked = sorted(
-        (row for row in rows if row[1].get(metric.name) is not None),
-        key=lambda row: row[1][metric.name] * (1 if metric.higher_is_better else -1),
-    )
+        return Group(client_table(title, clients, summary))
+    known = [name for name in clients if metric.name in clients[name]]
+    known.sort(key=lambda name: clients[name][metric.name], reverse=not metric.higher_is_better)
+    worst = only(clients, known[:FEW])
     return Group(
-        cluster_table(clusters, summary),
+        cluster_table(clients, summary),
         Text(),
-        client_table(f"the {FEW} clients that are served worst", ranked[:FEW], summary),
-        Text(f"All {len(rows)} clients: cflower show {summary['run_id']} --all"),
+        client_table(f"the {FEW} clients with the worst models", worst, summary),
+        Text(f"All {len(clients)} clients: cflower show {summary['run_id']} --all"),
     )
 
 
 def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The models that were measured: prefix in ``summary.json``, and heading.
+    """The headings of the models that were evaluated, by their fields in `all_clients`.
 
     ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
     """
-    measured = summary.get("baselines") or {}
-    columns = {"fl": "common", "leaf": "own"}
-    columns |= {key: key for key in ("best", "ensemble") if summary.get("selection") == key}
+    selection = summary["selection"]
+    headings = {"fl": "common", "leaf": "own", selection: selection} | {"leaf": "own"}
     names = {"federated": "FL, all\nrounds", "isolated": "alone"}
-    return columns | {key: heading for key, heading in names.items() if key in measured}
+    headings |= only(names, baselines_of(summary))
+    return {f"{key}_{summary['metric']['name']}": text for key, text in headings.items()}
 
 
-def client_table(title: str, rows: Iterable[Row], summary: Mapping[str, Any]) -> Table:
-    """One row a client; * marks the best of its models."""
-    metric, columns = metric_of(summary), columns_of(summary)
-    groups, best = summary.get("groups") or {}, "best" in columns
-    extra = ["best is"] * best + ["true\ngroup"] * bool(groups)
-    table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra])
-    for name, client in rows:
-        values = [client.get(f"{key}_{metric.name}") for key in columns]
-        row = [name, shown(client.get("held_out"), "g"), client["cluster"]]
-        row += [marked(value, values, metric) for value in values]
-        row += [client.get("best_cluster") or "-"] * best
-        row += [str(groups.get(name, "-"))] * bool(groups)
-        table.add_row(*(Text(cell) for cell in row))
+def client_table(title: str, clients: Clients, summary: Mapping[str, Any]) -> Table:
+    """One row for each client; * marks the best of its models."""
+    metric, columns, extra = metric_of(summary), columns_of(summary), {}
+    if summary["selection"] == "best":
+        extra["best_cluster"] = "best is"
+    if summary["groups"]:
+        extra["group"] = "true\ngroup"
+    table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra.values()])
+    for name, client in clients.items():
+        cells = [name, shown(client["held_out"], "g"), client["cluster"]]
+        cells += starred(map(client.get, columns), metric)
+        cells += map(shown, map(client.get, extra))
+        table.add_row(*map(Text, cells))
     return table
 
 
-def cluster_table(clusters: Mapping[str, Sequence[Row]], summary: Mapping[str, Any]) -> Table:
-    """One row a cluster: means over its clients, and the one that is served worst."""
+def cluster_table(clients: Clients, summary: Mapping[str, Any]) -> Table:
+    """One row for each cluster: means over its clients, and its worst client."""
     metric, columns = metric_of(summary), columns_of(summary)
     title = f"cluster × model (mean {metric.name}, * = best)"
     table = table_of(title, ["cluster", "clients", "held\nout", *columns.values(), "worst\nclient"])
-    for name in in_order(clusters):
-        rows = clusters[name]
-        values = [weighted(f"{key}_{metric.name}", rows) for key in columns]
-        own = [c[metric.name] for _, c in rows if c.get(metric.name) is not None]
-        cells = [name, str(len(rows)), shown(total(rows), "g")]
-        cells += [marked(value, values, metric) for value in values]
-        table.add_row(*(Text(cell) for cell in [*cells, metric.in_words(metric.worst(own))]))
+    for cluster in in_order(summary["clusters"]):
+        members = only(clients, summary["clusters"][cluster]).values()
+        examples = sum(client["held_out"] or 0 for client in members)
+        cells = [cluster, str(len(members)), f"{examples:g}"]
+        cells += starred([weighted(key, members) for key in columns], metric)
+        worst = metric.worst(client[metric.name] for client in members if metric.name in client)
+        table.add_row(*map(Text, [*cells, metric.in_words(worst)]))
     return table
 
 
 def table_of(title: str, headings: Sequence[str]) -> Table:
     """An empty table that becomes narrower by folding names and headings, never by cutting."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    table.columns[0].justify = "left"
     return table
 
 
-def shown(value: float | None, spec: str) -> str:
-    """A number, or a dash where there is none."""
+def shown(value: float | str | None, spec: str = "") -> str:
+    """A value, or a dash where there is none."""
     return "-" if value is None else f"{value:{spec}}"
 
 
-def marked(value: float | None, others: Iterable[float | None], metric: Metric) -> str:
-    """A value, with a star if none of the others is better.
+def starred(values: Iterable[float | None], metric: Metric) -> list[str]:
+    """Values in words; a star marks the best.
 
-    >>> marked(0.5, [0.25, None, 0.5], Metric()), marked(0.5, [0.75], Metric())
-    ('50.0%*', '50.0% ')
+    >>> starred([0.5, None, 0.25], Metric())
+    ['50.0%*', '- ', '25.0% ']
     """
-    best = metric.best(other for other in others if other is not None)
-    return metric.in_words(value) + ("*" if value is not None and value == best else " ")
+    values = list(values)
+    best = metric.best(value for value in values if value is not None)
+    marks = {best: "*", None: " "}
+    return [metric.in_words(value) + marks.get(value, " ") for value in values]

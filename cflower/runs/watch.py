@@ -1,4 +1,4 @@
-"""`cflower watch`: the report of a run while it goes on, served on this machine only."""
+"""`cflower watch`: the report of a run that is still going on, served on this machine only."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -6,30 +6,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from cflower.errors import CFlowerError, RunFolderError
+from cflower.runs.format import CONFIG, ROUNDS, SUMMARY
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import in_script, page
 
 HOST = "127.0.0.1"
-WATCHED = ("config.json", "rounds.jsonl", "summary.json")
+WATCHED = (CONFIG, ROUNDS, SUMMARY)
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the page at ``/`` and what it shows, anew for every round, at ``/content``.
+    """Serves the page of a run folder at ``/`` and its newest content at ``/content``.
 
-    Parameters
-    ----------
-    run : Path
-        The run folder.
-    port : int
-        0 takes a free one.
+    Port 0 takes a free one.
     """
 
     daemon_threads = True
 
     def __init__(self, run: Path, port: int = 0) -> None:
         self.run_folder = run
-        RunRecord.read(run)  # refuses what is no run before there is a server
+        RunRecord.read(run)  # refuses a folder without a run before there is a server
         try:
             super().__init__((HOST, port), ReportHandler)
         except OSError as error:
@@ -39,23 +35,22 @@ class ReportServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return f"http://{HOST}:{self.server_port}/"
 
     def state(self) -> str:
-        """Changes whenever the run folder has something new."""
+        """A tag that changes with the run folder."""
         files = [self.run_folder / name for name in WATCHED]
         stats = [(file.name, file.stat().st_mtime_ns) for file in files if file.is_file()]
         return f'"{sha256(repr(stats).encode()).hexdigest()[:16]}"'
 
 
 class ReportHandler(BaseHTTPRequestHandler):
-    """ExchangeOutcome GET of two paths, to requests that name this machine only."""
+    """Answers ``GET /`` and ``GET /content``, for requests addressed to this machine."""
 
     server: ReportServer
 
     def do_GET(self) -> None:
-        """The page, its content, or nothing new."""
+        """Send the page, its content, or that nothing is new."""
         # A page elsewhere could reach a server here under a name of its own (DNS rebinding).
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
@@ -87,4 +82,4 @@ class ReportHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal belongs to the user."""
+        """Log nothing: the terminal belongs to the user."""

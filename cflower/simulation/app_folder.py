@@ -1,9 +1,8 @@
-"""The folder of any Flower app: what its pyproject.toml names and sets."""
+"""The folder of any Flower app: the components and the config in its pyproject.toml."""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -14,37 +13,25 @@ from flwr.common.config import flatten_dict, get_project_config
 from flwr.serverapp import ServerApp
 
 from cflower.errors import ConfigError
+from cflower.settings import did_you_mean
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
 
 @dataclass(frozen=True)
 class AppFolder:
-    """A Flower app on disk.
-
-    Attributes
-    ----------
-    path : Path
-        Absolute.
-    components : mapping
-        From "serverapp" and "clientapp" to "module:attribute".
-    config : mapping
-        ``[tool.flwr.app.config]``, nested keys joined by dots, as in ``context.run_config``.
-    """
+    """A Flower app on disk."""
 
     path: Path
+    """The absolute path."""
     components: Mapping[str, str]
+    """The references "module:attribute" of "serverapp" and "clientapp"."""
     config: Mapping[str, Any]
+    """``[tool.flwr.app.config]``, nested keys joined by dots, as in ``context.run_config``."""
 
     @classmethod
     def read(cls, path: Path) -> "AppFolder":
-        """Read the folder's pyproject.toml.
-
-        Raises
-        ------
-        ConfigError
-            If there is none, or it is not a Flower app's.
-        """
+        """Read the folder's pyproject.toml; `ConfigError` if it is not a Flower app's."""
         path = path.expanduser().absolute()
         try:
             app = get_project_config(path)["tool"]["flwr"]["app"]
@@ -64,19 +51,11 @@ class AppFolder:
         return cls(path, app["components"], config)
 
     def configured(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The app's config with other values for some of its keys.
-
-        Raises
-        ------
-        ConfigError
-            For a key that the app does not have; with the nearest right one.
-        """
-        for key in overrides:
-            if key not in self.config:
-                near = get_close_matches(key, self.config, n=1)
-                known = ", ".join(self.config) or "it has none"
-                hint = f"did you mean {near[0]!r}?" if near else f"its keys: {known}."
-                raise ConfigError(f"Unknown run-config key {key!r} of {self.path.name}: {hint}")
+        """The app's config with other values for some keys; `ConfigError` for an unknown key."""
+        for key in overrides.keys() - self.config.keys():
+            known = ", ".join(self.config) or "it has none"
+            hint = did_you_mean(key, self.config) or f": its keys: {known}."
+            raise ConfigError(f"Unknown run-config key {key!r} of {self.path.name}{hint}")
         return {**self.config, **overrides}
 
     def load(self, component: str) -> Any:
@@ -85,14 +64,14 @@ class AppFolder:
         Raises
         ------
         ConfigError
-            If the reference leads nowhere, or a module that the app imports is not installed.
+            If the reference is wrong, or a module that the app imports is not installed.
         Exception
-            Whatever the app's own code raises while it is imported.
+            Any exception that the app's own code raises while it is imported.
         """
-        reference = self.components[component]
+        reference, kind = self.components[component], KINDS[component]
         module, _, attribute = reference.partition(":")
         named = f"The {component} of {self.path.name}, {reference!r},"
-        if not module or not attribute:
+        if not (module and attribute):
             raise ConfigError(f"{named} is no reference of the form 'package.module:attribute'.")
         if str(self.path) not in sys.path:
             sys.path.insert(0, str(self.path))
@@ -110,8 +89,6 @@ class AppFolder:
             app = attrgetter(attribute)(loaded)
         except AttributeError:
             raise ConfigError(f"{named} is not there: {module} has no {attribute!r}.") from None
-        if not isinstance(app, KINDS[component]):
-            raise ConfigError(
-                f"{named} is a {type(app).__name__}, not a {KINDS[component].__name__}."
-            )
+        if not isinstance(app, kind):
+            raise ConfigError(f"{named} is a {type(app).__name__}, not a {kind.__name__}.")
         return app

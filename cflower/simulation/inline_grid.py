@@ -1,4 +1,4 @@
-"""A Grid in one process: the same apps without Ray, SuperLink and polling."""
+"""A Grid in one process, without Ray, SuperLink and polling."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
@@ -9,9 +9,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from cflower.messages.failures import CLIENT_FAILED
+
 ClientFunction = Callable[[Message, Context], Message]
-CLIENT_FAILED = 2
-"""Flower's error code of a ClientApp that raised, as one does that has no such function."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
@@ -19,14 +19,8 @@ FIRST_NODE_ID = 1000
 class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
-    Parameters
-    ----------
-    client_app : ClientApp
-        Or any function from a message and a context to the reply.
-    num_nodes : int
-    run_config : mapping
-        Handed to every client, as Flower does.
-    run_id : int
+    The ClientApp may be any function from a message and a context to the reply. ``run_config`` is
+    in every client's context.
     """
 
     def __init__(
@@ -39,25 +33,20 @@ class InlineGrid(Grid):
         # Flower's Message constructor reads these.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
         self.client_app, self._run = client_app, Run.create_empty(run_id)
-        self._contexts = {
-            FIRST_NODE_ID + i: Context(
-                run_id,
-                FIRST_NODE_ID + i,
-                {"partition-id": i, "num-partitions": num_nodes},
-                RecordDict(),
-                dict(run_config),
-            )
-            for i in range(num_nodes)
-        }
+        self._contexts = {}
+        for i in range(num_nodes):
+            place: dict[str, Any] = {"partition-id": i, "num-partitions": num_nodes}
+            node = FIRST_NODE_ID + i
+            self._contexts[node] = Context(run_id, node, place, RecordDict(), dict(run_config))
         self._pending: dict[str, Message] = {}
 
     def set_run(self, run: Run) -> None:
-        """The run to be in."""
+        """Set the run."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run it is in."""
+        """The current run."""
         return self._run
 
     def create_message(
@@ -68,7 +57,7 @@ class InlineGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """As Flower's grids: deprecated there in favour of ``Message(...)``."""
+        """A message; deprecated in Flower's grids in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -96,15 +85,15 @@ class InlineGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """All replies; nothing here can time out."""
+        """All replies; there is no timeout."""
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
     def close(self) -> None:
-        """End what runs beside this process: nothing here."""
+        """End other processes; for subclasses."""
 
     def client_failed(self, client: int, error: Exception) -> None:
-        """Called with what a client raised, before its error reply is sent; for subclasses."""
+        """Called with a client's exception before its error reply is sent; for subclasses."""
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -117,9 +106,9 @@ class InlineGrid(Grid):
 def answered(
     client_app: ClientFunction, message: Message, context: Context
 ) -> tuple[Message, Exception | None]:
-    """A client's reply; an error reply, and what was raised, if it fails."""
-    # Flower's strategies send one content to all: what a client wrote into it, the next would
-    # read. Between processes Flower copies it.
+    """A client's reply; or an error reply and the exception."""
+    # Flower's strategies send one content to all clients, which would see each other's changes.
+    # Between processes Flower copies it.
     records: Iterable[tuple[str, Any]] = message.content.items()
     message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
     try:
@@ -128,6 +117,6 @@ def answered(
             raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
         return reply, None
     except Exception as error:
-        # A client that fails is data, as in every Flower grid: the server decides.
+        # As in every Flower grid the server decides what to do about a client that fails.
         reason = f"{type(error)}:<{str(error)!r}>"
         return Message(Error(CLIENT_FAILED, reason), reply_to=message), error

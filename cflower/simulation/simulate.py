@@ -3,41 +3,14 @@
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from secrets import randbelow
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from cflower.errors import ConfigError
 from cflower.simulation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
-
-T = TypeVar("T")
-
-
-@overload
-def simulate(
-    client_app: ClientFunction,
-    num_clients: int,
-    *,
-    strategy: Strategy,
-    arrays: ArrayRecord,
-    num_rounds: int = 3,
-    run_config: Mapping[str, Any] | None = None,
-    grid_type: Callable[..., InlineGrid] = InlineGrid,
-    **start: Any,
-) -> Result: ...
-
-
-@overload
-def simulate(
-    client_app: ClientFunction,
-    num_clients: int,
-    *,
-    server_app: Callable[[Grid, Context], T],
-    run_config: Mapping[str, Any] | None = None,
-    grid_type: Callable[..., InlineGrid] = InlineGrid,
-) -> T: ...
 
 
 def simulate(
@@ -54,9 +27,8 @@ def simulate(
 ) -> Any:
     """Run a Flower app in this process, its clients one after another.
 
-    The same objects that ``flwr run`` would load; a debugger stops in them, and a round costs
-    what its clients compute. What a client raises becomes an error reply, as everywhere in
-    Flower; what the server side raises is raised here.
+    It runs the objects that ``flwr run`` would load, so a debugger can stop in them. An exception
+    of a client becomes an error reply, as everywhere in Flower; one of the server is raised here.
 
     Parameters
     ----------
@@ -67,32 +39,32 @@ def simulate(
     server_app : ServerApp, optional
         Or any function of a grid and a context. Either this or `strategy`.
     strategy : flwr.serverapp.strategy.Strategy, optional
-        `ClusteredFL`, Flower's ``FedAvg`` or any other. Flower's own draw clients from the global
-        ``random``: seed that for a run that can be repeated.
+        `ClusteredFL`, Flower's ``FedAvg`` or any other. Flower's own sample clients with the
+        global ``random``: seed it for reproducible runs.
     arrays : ArrayRecord, optional
-        With `strategy`: the first model.
+        With `strategy`: the initial model.
     num_rounds : int
         With `strategy`.
     run_config : mapping, optional
-        What ServerApp and ClientApp find in ``context.run_config``, each in a copy of its own.
+        The ``context.run_config`` of ServerApp and ClientApp, a copy for each.
     grid_type : callable
-        A subclass of `InlineGrid`, for clients that are absent or slow, or replies that get lost.
+        A subclass of `InlineGrid`, for absent or slow clients and lost replies.
     **start
         With `strategy`: further arguments of its ``start``, such as ``evaluate_fn``.
 
     Returns
     -------
     flwr.serverapp.strategy.Result
-        Of the strategy; with `server_app` what that returns (a ServerApp: None).
+        The strategy's result; with `server_app` its return value (a ServerApp: None).
 
     Raises
     ------
     ConfigError
-        If there is no client, not exactly one of `server_app` and `strategy`, or no first model.
+        If there is no client, not exactly one of `server_app` and `strategy`, or no initial model.
 
     Examples
     --------
-    One number is the model; client i wants it to be i, and goes all the way in one step.
+    The model is one number; client i trains it to be i.
 
     >>> import numpy as np
     >>> from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -116,20 +88,17 @@ def simulate(
         raise ConfigError(f"Got num_clients={num_clients}, but expected at least one client.")
     if (server_app is None) is (strategy is None):
         given = "neither" if strategy is None else "both"
-        raise ConfigError(
-            f"Got {given} of server_app and strategy, but expected exactly one: what runs the "
-            "server's side."
-        )
+        raise ConfigError(f"Got {given} of server_app and strategy, but expected exactly one.")
     config, run_id = dict(run_config or {}), randbelow(10**6)
     if strategy is None:
         if arrays is not None or start:
-            named = ", ".join([*["arrays"] * (arrays is not None), *start])
-            raise ConfigError(f"Got {named} with server_app, but only a strategy is started here.")
+            named = ", ".join(start if arrays is None else ["arrays", *start])
+            raise ConfigError(f"Got {named} with server_app, but only a strategy needs it.")
         assert server_app is not None
         with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
             return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
     if arrays is None:
-        raise ConfigError("Got strategy without arrays: it needs the first model to start from.")
+        raise ConfigError("Got strategy without arrays: it needs an initial model.")
     needed = getattr(strategy, "min_available_nodes", 0)
     if needed > num_clients:
         raise ConfigError(

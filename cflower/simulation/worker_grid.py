@@ -1,4 +1,4 @@
-"""The in-process Grid with its clients in several processes: the same replies, on all cores."""
+"""The in-process Grid with its clients in several processes, for all cores."""
 
 import multiprocessing
 import signal
@@ -22,35 +22,27 @@ from cflower.simulation.inline_grid import (
 )
 
 AHEAD = 8
-"""Messages a worker may be given before their replies are pulled: bounds the replies in memory."""
+"""Messages in advance for each worker; bounds the number of replies in memory."""
 
 
 class Done(NamedTuple):
-    """What comes back from a worker."""
+    """The result of a worker."""
 
     reply: Message
     state: RecordDict
-    """The client's, for its next message."""
+    """The client's state for its next message."""
     error: Exception | None
 
 
 class WorkerGrid(InlineGrid):
     """Nodes spread over worker processes, each node always in the same one.
 
-    Replies are handed out in the order of their messages, so what a run finds does not depend on
-    the number of workers.
+    Replies come in the order of their messages, so the result of a run does not depend on the
+    number of workers.
 
-    Parameters
-    ----------
-    client_app, num_nodes, run_config, run_id
-        As for `InlineGrid`.
-    load : callable
-        Called in each worker, once: the same ClientApp. Must be picklable, so a function of a
-        module, or a `functools.partial` of one.
-    workers : int
-        Processes, > 0.
-    preload : sequence of str
-        Modules that are imported once for all workers.
+    ``load`` returns the ClientApp in each of the ``workers`` processes and must be picklable: a
+    function of a module, or a `functools.partial` of one. The modules in ``preload`` are imported
+    once for all workers.
     """
 
     def __init__(
@@ -85,8 +77,8 @@ class WorkerGrid(InlineGrid):
                     return [self._finished(message, running.result())]
                 except BrokenProcessPool:
                     raise FederationError(
-                        "A worker process of the simulation was ended from outside, as happens "
-                        "when memory runs out: resume the run with fewer workers."
+                        "A worker process of the simulation was killed, as happens when memory "
+                        "runs out: resume the run with fewer workers."
                     ) from None
         return []
 
@@ -109,14 +101,14 @@ class WorkerGrid(InlineGrid):
 
 
 _app: ClientFunction
-"""Of a worker: what answers."""
+"""The ClientApp of a worker process."""
 
 
 def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
     global _app
     # Flower's Message constructor reads these.
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     _app = load()
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other
 

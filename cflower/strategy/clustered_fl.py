@@ -1,52 +1,76 @@
 """`ClusteredFL`: Clustered Federated Learning as a Flower Strategy.
 
 Sattler, Müller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
-Optimization under Privacy Constraints", arXiv 1910.01991. This file is Flower's side of it;
-the algorithm is in `cflower.algorithm`.
+Optimization under Privacy Constraints", arXiv 1910.01991. This file is Flower's side of it: it
+carries the asks of `cflower.algorithm.round.CFL` to the clients, and their replies back.
 """
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from logging import INFO, WARNING
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from logging import INFO
+from typing import NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
-from cflower.algorithm.merging import judged_joins
-from cflower.algorithm.splits_on_trial import judged
-from cflower.errors import FederationError
-from cflower.messages.client_names import EVALUATE, functions_of
-from cflower.messages.replies import ClientMetrics, as_record, weighted_mean
-from cflower.ordering import in_order
+from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.algorithm.criteria import Criterion, Decision
+from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.projection import affordable_length
+from cflower.algorithm.robust_mean import MOST, RobustMean
+from cflower.algorithm.round import CFL, Weighting
+from cflower.algorithm.state import Ask, CFLState, Move, Role
+from cflower.algorithm.tree import ParameterTree, Selection
+from cflower.errors import ConfigError, FederationError
+from cflower.messages.exchange import Quorum
+from cflower.messages.failures import FailureRecord
+from cflower.messages.layout import UNTRAINED, BadArraysError, Layout
+from cflower.messages.messenger import ClientMessenger, Keys, Measured, MetricsAggregation, Sent
+from cflower.messages.metrics import Metric, Metrics
+from cflower.messages.roll_call import RollCall
+from cflower.ordering import in_order, only
+from cflower.seeding import generator
 from cflower.strategy.final_evaluation import FinalEvaluation
-from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import ClusteredResult, tree_lines
-from cflower.strategy.rounds import Rounds, said
-from cflower.strategy.trials import ask, measures_of
+from cflower.strategy.observers import Observer, Observers, RunStart
+from cflower.strategy.reports import FinalReport, RoundReport
+from cflower.strategy.results import (
+    CentralEvaluation,
+    ClusteredResult,
+    Run,
+    log_tree,
+)
+from cflower.strategy.sampling import admitted, sample
+from cflower.strategy.settings import algorithm_of, settings_of
+from cflower.strategy.training_round import TrainingRound, read_evaluations
+from cflower.strategy.wrappers import (
+    refuse_clipping_on_the_server,
+    refuse_older_workflows,
+    with_noise_of,
+)
+
+AGGREGATED = "\t└──> Aggregated MetricRecord: %s"
 
 
-class ClusteredFL(Rounds):
-    """Train a model per cluster of clients that belong together, found from their updates.
+@dataclass(eq=False, repr=False)
+class ClusteredFL(Strategy):
+    """Train a model per cluster of clients that belong together, detected from their updates.
 
-    Takes the place of ``FedAvg`` in a ServerApp; the ClientApp needs no change. It differs from
-    ``FedAvg`` only in which model a client gets: that of its own cluster.
+    Replaces ``FedAvg`` in a ServerApp; each client gets the model of its own cluster.
 
     Parameters
     ----------
     criterion : Criterion, optional
         When to split a cluster; `AutoCriterion` if not given, which needs no thresholds.
     fraction_train, fraction_evaluate : float
-        Share of every cluster's clients that train, and that evaluate, in a round. The last
-        round is evaluated by everyone. With ``fraction_evaluate=0`` the rounds before it are
-        not evaluated in an exchange of their own.
+        Share of every cluster's clients that train or evaluate in a round.
     min_train_nodes, min_evaluate_nodes, min_available_nodes : int
-        As in ``FedAvg``.
     weighted_by_key, arrayrecord_key, configrecord_key : str
-        As in ``FedAvg``.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         As in ``FedAvg``, over the clients of all clusters.
     optimizer : ServerOptimizer, optional
@@ -54,106 +78,161 @@ class ClusteredFL(Rounds):
     weighting : {"examples", "uniform"}
         w_i = |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5).
     similarity_layers : str
-        Comma-separated patterns of the arrays whose updates similarity looks at.
+        Comma-separated patterns of the arrays with updates that similarity compares.
     projection_dim : int
-        Updates with more trained entries than this are kept as a random projection of this
-        length, see `Projection`, or shorter where so many clients' would not fit in memory, see
-        `affordable_length`; 0 keeps all of them exactly, with memory for clients times entries.
+        Longer updates are kept as a random projection of this length, or shorter if memory demands
+        it (`affordable_length`); 0 keeps them whole.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
-        A reply whose update is longer than this times the median of its cluster's other known
-        updates is set aside, see `Influence`; 0: none is.
+        Replies with updates longer than this times the median of the cluster are refused; 0: none.
     max_influence : float
-        As how many usual clients of its cluster one may count in the mean update, by its examples
-        and the length of its update, see `Influence`; 0: as many as it claims: eq. 2 exactly.
+        Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int
-        Bad replies to training in a row after which a client is asked no more; 0: never. It
-        stays a member of its cluster, but no longer counts when that decides on a split.
+        Unusable replies to training in a row that exclude a client; 0: never.
     round_share : float
-        A round of training or evaluation closes when this share of its clients has answered, see
-        `Closing`. A reply to training that comes later counts in the round in which it
-        comes, for the less the further its cluster's model has moved on (AsyncFedED, Wang et al.,
-        arXiv 2205.13797), or is set aside with a reason where its client trains another model by
-        then. Nobody is asked again before it has answered. Splits on trial and the final
-        evaluation wait for everyone who is asked. No effect in process, where nothing is late.
+        Share of the clients whose replies close a round. A later reply to training counts in the
+        round in which it comes, for less the further the cluster's model has moved (AsyncFedED,
+        Wang et al., arXiv 2205.13797). Proposals and the final evaluation wait for all clients.
     round_seconds : float
-        Seconds after which it closes if anyone has answered; 0: only after the ``timeout`` of
-        `start`, when replies are given up.
+        Seconds after which a round closes with the replies it has; 0: ``timeout``.
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
-        Rounds after a split in which it is on trial: the common model goes on learning beside its
-        parts, then the clients judge, see `cflower.algorithm.trial`; if they find neither gain nor
-        loss, after as many rounds again, three times at most. 0: splits are final. If not given,
-        the criterion's own: 4 for `AutoCriterion`, 0 for `NormCriterion`.
+        Rounds after a split until the clients judge it (`cflower.algorithm.proposals`); 0: splits
+        are final. The criterion's if not given: 4 for `AutoCriterion`, else 0.
     moving : bool, optional
-        Whether a client whose data change goes to the cluster that it resembles now, see
-        `cflower.algorithm.moving`. If not given, the criterion's own: yes for `AutoCriterion`, no
-        for `NormCriterion`.
+        Whether members with changed data move to other leaves (`cflower.algorithm.moves`). The
+        criterion's if not given: yes for `AutoCriterion`, else no.
     inner_interval : int, optional
-        In every so many-th round clients also train the model of a cluster above their own; 0:
-        those of split clusters stay as they are. If not given, the criterion's own: 10 for
-        `AutoCriterion`, 0 for `NormCriterion`.
+        Split clusters go on learning in every so many-th round; 0: they do not. The criterion's
+        if not given: 10 for `AutoCriterion`, else 0.
     selection : {"leaf", "best", "ensemble"}
-        Which of the models on its way the final evaluation's mean metrics take each client
-        to be served by; all are in `final_report`, see `ClientResult`.
+        The model on its path by which a client is served in the final mean metrics.
     seed : int
-        For the sampling of clients: the same in every round of every run.
+        Of the sampling of clients.
     metric : str
-        The clients' metric that leads in logs, tables and reports.
+        The clients' metric that leads in trials, logs, tables and reports.
     higher_is_better : bool, optional
-        Of that metric; if not given its name tells (loss, perplexity, rmse, mae: lower is better).
+        Of that metric; if not given, its name decides (loss, perplexity, rmse, mae: lower).
     observers : sequence of Observer
-        Told of the start, of every round and of the end, such as `cflower.Recorder`.
-    roll_call : RollCall, optional
-        Who is there. If not given, clients are asked for their names where the ClientApp can
-        answer, see `cflower.name_clients`; else their node ids are their names.
+        Called at the start, after every round and at the end, such as `cflower.Recorder`.
+    roll_call : RollCall
+        The connected clients. If not given, clients have the names that a ClientApp reports
+        (`cflower.name_clients`), or else their node ids.
 
     Attributes
     ----------
-    models : dict of str to ArrayRecord
-        The model of every cluster of the tree, by name.
     state : CFLState
-        Tree and known updates after the last round; ``strategy.tree`` for short.
+        Parameter tree and known updates after the last round.
     layout : Layout
-        How the models' arrays lie in the algorithm's vectors.
+        The places of the models' arrays in the algorithm's vectors.
     failures : FailureRecord
-        How the clients behaved up to the last round.
+        Up to the last round.
     final_report : FinalReport or None
         The final evaluation, once `start` has returned.
 
     Notes
     -----
     Flower's wrappers for differential privacy with clipping on the clients may be put around it:
-    the noise that they add to the one model they see is added to every cluster's model, longer by
-    the factor by which the cluster is smaller. Those that clip on the server are refused.
+    their noise is added to every cluster's model, longer by the factor by which it is smaller.
     """
+
+    criterion: Criterion | None = None
+    _: KW_ONLY
+    fraction_train: float = 1.0
+    fraction_evaluate: float = 1.0
+    min_train_nodes: int = 2
+    min_evaluate_nodes: int = 2
+    min_available_nodes: int = 2
+    weighted_by_key: str = "num-examples"
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    train_metrics_aggr_fn: MetricsAggregation | None = None
+    evaluate_metrics_aggr_fn: MetricsAggregation | None = None
+    optimizer: ServerOptimizer | None = None
+    weighting: Weighting = "examples"
+    similarity_layers: str = "*"
+    projection_dim: int = 16384
+    untrained: Sequence[str] = UNTRAINED
+    max_norm_ratio: float = 0.0
+    max_influence: float = MOST
+    exclude_after: int = 5
+    round_share: float = 1.0
+    round_seconds: float = 0.0
+    isolated: bool = False
+    trial_rounds: int | None = None
+    moving: bool | None = None
+    inner_interval: int | None = None
+    selection: Selection = "leaf"
+    seed: int = 0
+    metric: str = "accuracy"
+    higher_is_better: bool | None = None
+    observers: Sequence[Observer] = ()
+    # A busy machine takes minutes to start a simulation; FedAvg would wait for ever.
+    roll_call: RollCall = field(default_factory=lambda: RollCall(timeout=300.0, asks=None))
+
+    def __post_init__(self) -> None:
+        self.criterion = self.criterion or AutoCriterion()
+        self.optimizer = self.optimizer or ServerOptimizer()
+        for name in ("trial_rounds", "moving", "inner_interval"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self.criterion, name, 0))
+        self.moving = bool(self.moving)
+        self.leading = Metric.of(self.metric, self.higher_is_better)
+        self.higher_is_better = self.leading.higher_is_better
+        self.keys = Keys(self.weighted_by_key, self.arrayrecord_key, self.configrecord_key)
+        self.state = CFLState(ParameterTree({}))
+        self.layout = Layout((), np.dtype(np.float32))
+        self.failures = FailureRecord()
+        self.final_report: FinalReport | None = None
+        self._observers = Observers(self.observers)
+        self._messenger = ClientMessenger(self.roll_call, self.keys)
+        self._quorum = Quorum(self.round_share, self.round_seconds or math.inf)
+        self._cfl: CFL | None = None
+        self._round: TrainingRound | None = None
+        self._outstanding: Sequence[Sent] = ()
+        self._decisions: tuple[Decision, ...] = ()
+        self._by_round: dict[int, Metrics] = {}
+        self._finished_rounds = 0
+        self._own_start = False
+        self._returned: ArrayRecord | None = None
 
     def __repr__(self) -> str:
         """Settings and clusters in one line."""
         return f"{type(self).__name__}({self.criterion}, {self.tree})"
 
     @property
+    def tree(self) -> ParameterTree:
+        """The parameter tree after the last round."""
+        return self.state.tree
+
+    @property
     def models(self) -> dict[str, ArrayRecord]:
         """The model of every cluster, the split ones too, in the app's own keys."""
-        return {
-            name: self.layout.record(self.tree.clusters[name].grown.model)
-            for name in in_order(self.tree.clusters)
-        }
+        clusters = self.tree.clusters
+        return {n: self.layout.record(clusters[n].grown.model) for n in in_order(clusters)}
 
     def cluster_of(self, client: str) -> str:
-        """The cluster whose model a client has.
-
-        Raises
-        ------
-        FederationError
-            If there is no such client.
-        """
+        """The name of a client's cluster; `FederationError` if there is no such client."""
         if client not in self.tree.clients:
             known = ", ".join(self.tree.clients[:5]) or "none"
             raise FederationError(f"There is no client {client!r} in this run (it has {known}).")
         return self.tree.leaf_of(client).name
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The effective settings, as plain values under kebab-case keys."""
+        return settings_of(self)
+
+    def summary(self) -> None:
+        """Log the effective settings."""
+        for key, value in self.settings.items():
+            log(INFO, "\t├──> %s: %s", key, value)
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
+        refuse_older_workflows()
 
     def start(
         self,
@@ -163,166 +242,284 @@ class ClusteredFL(Rounds):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: CentralEvaluation | None = None,
     ) -> ClusteredResult:
         """Run the rounds and a final evaluation.
 
         Parameters
         ----------
         grid, initial_arrays, num_rounds, train_config, evaluate_config
-            As in every Flower strategy. The configs are copied, never changed.
+            As in every Flower strategy; the configs are not changed.
         timeout : float
             Seconds after which an exchange goes on without the clients that did not answer.
         evaluate_fn : callable, optional
-            Called with the round and a model, for every cluster's model in turn. What it
-            returns is averaged over the clusters, weighted by their number of members.
+            Called with the round and each cluster's model in turn. Its results are averaged over
+            the clusters, weighted by their number of members.
 
         Returns
         -------
         ClusteredResult
-            Flower's Result: its metrics are over all clients, its ``arrays`` the root's model,
-            which learns no more once the root's split is final, or in some rounds only; and each
-            cluster's model, clients and metrics.
+            Its ``arrays`` are the root's model, its other metrics means over all clients.
 
         Raises
         ------
         CFlowerError
-            When there are too few clients, no usable reply came in several rounds or at all,
-            the simulation engine broke down, or an observer refuses the run.
+            If there are too few clients or usable replies, the simulation engine broke down, or an
+            observer refuses the run.
         """
         self._own_start = True
-        train_config = train_config or ConfigRecord()
-        evaluate_config = evaluate_config or ConfigRecord()
-        self._begin(grid, initial_arrays, num_rounds, train_config, evaluate_config)
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        run = Run(grid, Result(initial_arrays), num_rounds, timeout, *configs, evaluate_fn)
+        self._begin(run)
         log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
-        log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
+        log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
-        arrays = initial_arrays
-        result = Result(arrays)
         try:
-            self._messenger.ask_again(grid, self._to_ask_again, train_config, timeout)
-            self._evaluate_centrally(0, evaluate_fn, result)
+            self._messenger.send_again(grid, self._outstanding, run.train_config, timeout)
+            self._evaluate_centrally(run, 0)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 began = time.monotonic()
                 log(INFO, "")
                 log(INFO, "[ROUND %d/%d]", server_round, num_rounds)
-                messages = self.configure_train(server_round, arrays, train_config, grid)
-                replies = self._messenger.exchange(
-                    grid, messages, timeout, self._closing, late=True
-                )
-                new, metrics = self.aggregate_train(server_round, replies)
-                if new is not None and metrics is not None:
-                    result.arrays = arrays = new
-                    result.train_metrics_clientapp[server_round] = metrics
-                    log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
+                self._train(run, server_round)
                 if server_round < num_rounds:
-                    messages = self.configure_evaluate(server_round, arrays, evaluate_config, grid)
-                    replies = self._messenger.exchange(grid, messages, timeout, self._closing)
-                    evaluated = self.aggregate_evaluate(server_round, replies)
-                    if evaluated is not None:
-                        result.evaluate_metrics_clientapp[server_round] = evaluated
-                        log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
-                self._judge_trials(grid, server_round, evaluate_config, timeout)
-                self._evaluate_centrally(server_round, evaluate_fn, result)
+                    self._evaluate(run, server_round)
+                self._judge(run, server_round)
+                self._evaluate_centrally(run, server_round)
                 self._report(server_round, num_rounds, time.monotonic() - began)
-            if num_rounds and (problem := self.failures.must_not_end(simulated=self._simulated)):
+            problem = self.failures.must_not_end(simulated=self.roll_call.simulated)
+            if num_rounds and problem:
                 raise FederationError(problem)
-            self.final_report = self._close(grid, num_rounds, evaluate_config, timeout, result)
-            log(INFO, "")
-            log(INFO, "Clusters found:")
-            for line in tree_lines(self.final_report, self.metric):
-                log(INFO, "\t%s", line)
+            self.final_report = self._close(run)
+            log_tree(self.final_report, self.leading)
         finally:
             self._observers.end(self.final_report)
             self._own_start = False
-        return ClusteredResult.of(result, self.final_report, self.models)
+        return ClusteredResult.of(run.result, self.final_report, self.models)
 
-    def _judge_trials(
-        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float
+    def resume(
+        self,
+        state: CFLState,
+        server_round: int,
+        failures: FailureRecord | None = None,
+        outstanding: Sequence[Sent] = (),
     ) -> None:
-        """Let the clients decide about splits whose trial ends now, and leaves that may be one."""
-        assert self._round is not None
-        joins = self._round.result.joins if self._round.result else {}
-        common = [self.tree.clusters[name].grown for name in self.tree.trials_due(server_round)]
-        common += [join.common for join in joins.values()]
-        if not common:
+        """Let `start` go on after ``server_round`` from this state instead of from the beginning.
+
+        The rounds that follow are those of an uninterrupted run. Clients that owe a reply are sent
+        the same ask again; it counts when it comes.
+        """
+        self.state, self._finished_rounds = state, server_round
+        self.failures = failures or FailureRecord()
+        self._outstanding = tuple(outstanding)
+
+    def _begin(self, run: Run) -> None:
+        """Wait for the clients and lay out the model."""
+        clients = self.roll_call.gather(run.grid, max(self.min_available_nodes, 1))
+        self.layout = Layout.of(run.result.arrays, self.untrained)
+        self.projection_dim = affordable_length(self.projection_dim, len(clients))
+        self._cfl = algorithm_of(self, run.grid, alone=self._own_start)
+        facts = only(self.roll_call.facts, clients)
+        settings = self.settings | run.settings
+        start = RunStart(run.num_rounds, self.leading, settings, self.layout, facts)
+        if checkpoint := self._observers.start(start):
+            server_round, state, failures, outstanding = checkpoint
+            self.resume(state, server_round, failures, outstanding)
+        if self._finished_rounds:
             return
-        compared = ask(
-            grid,
-            self._messenger,
-            self.layout,
-            self.tree,
-            common,
-            self._free,
-            config,
-            server_round,
-            timeout,
+        try:
+            model = self.layout.weights(run.result.arrays)
+        except BadArraysError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
+        self.state = CFLState(ParameterTree.initial(model, clients, isolated=self.isolated))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A message for every ask of the round.
+
+        ``arrays`` is the last result of `aggregate_train`. If it is not, as when a wrapper added
+        noise, the difference is added to the clusters' models.
+        """
+        if self._cfl is None:
+            self._begin(Run(grid, Result(arrays), 0, 0.0, config, ConfigRecord()))
+        assert self._cfl is not None
+        tree = self.tree
+        if not self._own_start:
+            refuse_clipping_on_the_server()
+            tree = with_noise_of(arrays, self._returned, tree, self.layout)
+        self.roll_call.update(grid)
+        tree = admitted(tree, self.roll_call.clients, server_round, isolated=self.isolated)
+        self.state = replace(self.state, tree=tree)
+        drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
+        return self._messages(self._cfl.asks(self.state, server_round, drawn), config)
+
+    def _train(self, run: Run, server_round: int) -> None:
+        messages = self.configure_train(server_round, run.result.arrays, run.train_config, run.grid)
+        replies = self._messenger.exchange(run.grid, messages, run.timeout, self._quorum, late=True)
+        arrays, metrics = self.aggregate_train(server_round, replies)
+        if arrays is not None and metrics is not None:
+            run.result.arrays = arrays
+            run.result.train_metrics_clientapp[server_round] = metrics
+            log(INFO, AGGREGATED, metrics)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """One round of the algorithm on the replies; θ_root and the mean metrics."""
+        cfl = self._cfl
+        assert cfl is not None, "configure_train comes first"
+        report = RoundReport.begun(server_round, self.state, self.layout)
+        this = self._round = TrainingRound(report, cfl, self._messenger)
+        bounds = RobustMean(
+            self.state, self.layout.carried, cfl.weight_of, self.max_norm_ratio, self.max_influence
         )
+        passed = this.noted(bounds.bounded(this.read(replies)))
+        after, self._decisions, self._judges = cfl.heard(
+            self.state, passed, server_round, self.failures.excluded
+        )
+        for client, problem in bounds.refused.items():
+            self._messenger.set_aside(client, problem)
+        self._messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
+        moves = after.moves[len(self.state.moves) :]
+        self.state = after
+        self.failures = this.failures_after(
+            self.failures, self.exclude_after, len(self._present), self.roll_call.simulated
+        )
+        log_decisions(self._decisions)
+        log_places(after, moves)
+        measured = Measured.of(report.measured, self.keys.weighted_by)
+        metrics = measured.mean(self.train_metrics_aggr_fn, self.keys.weighted_by)
+        if metrics is None:
+            return None, None
+        self._returned = self.layout.record(self.tree.root.grown.model)
+        return self._returned, metrics
+
+    def _judge(self, run: Run, server_round: int) -> None:
+        """Let the clients evaluate the round's proposals, if there are any."""
+        if self.state.judging is None:
+            return
+        assert self._cfl is not None
+        proposals = self.state.judging.proposals
+        judged = {name for proposal in proposals for name in (proposal.cluster, *proposal.leaves)}
+        free = self._free
+        asks = [ask for ask in self._judges if ask.client in free]
+        messages = self._messages(asks, run.evaluate_config)
+        replies = self._messenger.exchange(run.grid, messages, run.timeout)
+        answers = read_evaluations(self._messenger, replies)
+        self._note_problems()
+        self.state, self._decisions, _ = self._cfl.heard(self.state, answers, server_round)
+        log_decisions(decision for decision in self._decisions if decision.cluster in judged)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A message for every sampled client, with the model of its own cluster."""
+        fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
+        asks = [
+            Ask(client, self.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")
+            for client in self._draw("evaluate", server_round, fraction, least)
+        ]
+        return self._messages(asks, config)
+
+    def _evaluate(self, run: Run, server_round: int) -> None:
+        arrays, config = run.result.arrays, run.evaluate_config
+        messages = self.configure_evaluate(server_round, arrays, config, run.grid)
+        replies = self._messenger.exchange(run.grid, messages, run.timeout, self._quorum)
+        metrics = self.aggregate_evaluate(server_round, replies)
+        if metrics is not None:
+            run.result.evaluate_metrics_clientapp[server_round] = metrics
+            log(INFO, AGGREGATED, metrics)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """The clients' mean metrics, weighted by their examples."""
+        measured = self._messenger.measured(replies)
+        problems = self._note_problems()
+        received = len(measured.metrics)
+        if received or problems:
+            log(INFO, "aggregate_evaluate: Received %d results and %d failures", received, problems)
+        if self._round is not None:
+            self._round.evaluated(measured)
+        if not self._own_start:
+            self._report(server_round, 0, 0.0)
+        return measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by)
+
+    def _close(self, run: Run) -> FinalReport:
+        """The final evaluation, of all clients that are connected."""
+        self.roll_call.update(run.grid)
+        closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
+        results = closing.evaluate(self._present, self.roll_call.facts)
+        report = closing.report(results, self.failures, self.selection, self._by_round)
+        report.warn_without(self.leading)
+        measured = closing.measured(report)
+        if metrics := measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by):
+            run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
+        return report
+
+    def _evaluate_centrally(self, run: Run, server_round: int) -> None:
+        if run.evaluate_fn is not None:
+            sizes = {leaf.name: len(leaf.members) for leaf in self.tree.leaves}
+            run.evaluate_centrally(server_round, only(self.models, sizes), sizes)
+
+    def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
+        if self._round is None:
+            return
+        report = replace(
+            self._round.report,
+            num_rounds=num_rounds,
+            state=self.state,
+            decisions=self._decisions,
+            seconds=seconds,
+            failures=self.failures,
+            outstanding=tuple(self._messenger.outstanding.values()),
+        )
+        self._by_round[server_round] = report.metrics()
+        self._observers.round(report)
+
+    def _messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
+        """A plain message for each ask, with its one model."""
+        models = {ask: {self.keys.arrays: self.state.model_of(ask)} for ask in asks}
+        return self._messenger.messages(models, self.layout, config)
+
+    def _note_problems(self) -> int:
+        """Note the problems of an exchange other than training; their number."""
         problems = self._messenger.drain_problems()
         self.failures = replace(self.failures, problems=self.failures.noted(problems))
-        self._round.note(problems)
-        measures = measures_of(compared, self.metric)
-        tree, decisions = judged(
-            self.tree, self._round.decisions, compared, measures, self.trial_rounds
-        )
-        self.state = replace(self.state, tree=tree)
-        self.state, decisions = judged_joins(
-            self.state, decisions, joins, compared, measures, server_round
-        )
-        self._round.decisions = decisions
-        asked = {*compared, *(leaf for join in joins.values() for leaf in join.leaves)}
-        for decision in decisions:
-            if decision.cluster in asked:
-                log(INFO, "	cluster %s, %s: %s", *said(decision))
+        if self._round is not None:
+            self._round.note(problems)
+        return len(problems)
 
-    def _evaluate_centrally(
-        self,
-        server_round: int,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-        result: Result,
-    ) -> None:
-        if evaluate_fn is None:
-            return
-        measured = []
-        for leaf in self.tree.leaves:
-            metrics = evaluate_fn(server_round, self.layout.record(leaf.model))
-            if metrics is not None:
-                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
-        if measured:
-            result.evaluate_metrics_serverapp[server_round] = as_record(weighted_mean(measured))
+    @property
+    def _present(self) -> tuple[str, ...]:
+        """The clients that can be asked: connected, not excluded."""
+        return tuple(c for c in self.roll_call.clients if c not in self.failures.excluded)
 
-    def _close(
-        self, grid: Grid, server_round: int, config: ConfigRecord, timeout: float, result: Result
-    ) -> FinalReport:
-        """The final evaluation, of everyone who is there."""
-        self.roll_call.update(grid)
-        closing = FinalEvaluation(
-            grid, self._messenger, self.layout, self.state, config, server_round, timeout
-        )
-        functions, results = functions_of(grid), {}
-        if functions is None or EVALUATE in functions:
-            results = closing.evaluate(self._present, self.roll_call.facts)
-        else:
-            log(WARNING, "The ClientApp evaluates nothing: there are no held-out metrics.")
-        report = FinalReport(
-            self.state,
-            results,
-            server_round,
-            closing.problems,
-            self.failures,
-            self.selection,
-            self._by_round,
-        )
-        seen = {key for one in results.values() for key in one.leaf.metrics}
-        if results and self.metric.name not in seen:
-            log(
-                WARNING,
-                "No client sent the metric %r (they sent %s): name the one that leads with "
-                "ClusteredFL(metric=...).",
-                self.metric.name,
-                ", ".join(sorted(seen)) or "none",
-            )
-        metrics = self._mean_metrics(closing.measured(report))
-        if metrics is not None:
-            result.evaluate_metrics_clientapp[server_round] = metrics
-        return report
+    @property
+    def _free(self) -> set[str]:
+        """The present clients that do not owe a reply to an earlier round."""
+        return set(self._present) - self._messenger.busy.keys()
+
+    def _draw(self, task: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
+        rng = generator(self.seed, task, server_round)
+        drawn = sample(self.tree, self._free, fraction, least, rng)
+        if drawn or task == "train":
+            total = len(self._present)
+            log(INFO, "configure_%s: Sampled %d nodes (out of %d)", task, len(drawn), total)
+        return drawn
+
+
+def log_places(state: CFLState, moves: Iterable[Move]) -> None:
+    """Log the clients that moved to another leaf in a round, or were placed in one."""
+    for move in moves:
+        log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
+    for client, placement in state.placed.items():
+        cluster = state.tree.training_cluster(client).name
+        log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
+
+
+def log_decisions(decisions: Iterable[Decision]) -> None:
+    """Log one line for each decision."""
+    for decision in decisions:
+        log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)

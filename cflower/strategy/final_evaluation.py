@@ -1,57 +1,51 @@
 """The final evaluation: every client's metrics under each model on its path (section V-C).
 
-A client that told ``evaluates-way`` in the roll call gets all these models in one message, because
-choosing among them and averaging their predictions needs them together. Any other gets Flower's
-plain evaluate messages, with its own cluster's model and with θ*_root. A client that told
-``tells-entropies`` gets a few other leaves' models too, and tells how sure all these are of its
-examples: by that newcomers without labels are placed, see `cflower.newcomers.entropies`.
+A client that reported ``evaluates-way`` in the roll call gets all these models in one message,
+because choosing among them and averaging their predictions needs them together. Any other gets
+Flower's plain evaluate messages, with its own cluster's model and with θ*_root. A client that
+reported ``tells-entropies`` also gets a few other leaves' models, and reports the mean entropy of
+all their predictions on its examples: by it newcomers without labels are placed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
 from logging import WARNING
+from math import inf
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.supercore import log
 
-from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.state import Ask, CFLState, Role
+from cflower.algorithm.tree import Cluster, ParameterTree, Selection
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
-from cflower.messages.client_names import FACTS
-from cflower.messages.failures import ExchangeOutcome, fault_of
+from cflower.messages.client_names import EVALUATE, FACTS, has_function
+from cflower.messages.failures import ExchangeOutcome, FailureRecord
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import ClientMessenger, Measured
-from cflower.messages.metrics import Range
-from cflower.messages.replies import (
-    BadReplyError,
-    ClientMetrics,
-    as_record,
-    first_line,
-    is_finite,
-    read_record,
-)
-from cflower.ordering import in_order
+from cflower.messages.messenger import ClientMessenger, Measured, Sent
+from cflower.messages.metrics import ClientMetrics, Metrics, Range
+from cflower.messages.replies import BadReplyError, content_of, read_record
+from cflower.ordering import in_order, only
 from cflower.strategy.reports import ClientResult, FinalReport
+from cflower.strategy.results import Run
 
 WAY = f"{MessageType.EVALUATE}.way"
-"""The message with all models on a client's path, under their clusters' names; its answer has a
+"""The message with all models on a client's path, under their clusters' names; its reply has a
 MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
 BEST_CLUSTER = "best-cluster"
-"""Key in the `FACTS` of the answer: the cluster whose model is the best."""
+"""Key in the `FACTS` of the reply: the cluster with the best model."""
 OTHER = "other "
 """In a message `WAY`, before the name of a leaf that is not the client's own."""
 ENTROPIES = "entropies"
-"""Key of a MetricRecord in the answer: by leaf, the mean entropy of its model's predictions."""
+"""Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
 MOST_OTHERS = 3
-"""Leaves whose models a client is sent beside its own: what the last message costs is bounded."""
-Paths = Mapping[str, tuple[Cluster, ...]]
-"""Each client's clusters from the most general to its leaf."""
+"""Other leaves with models that a client gets: it bounds the cost of the last message."""
+Models = Mapping[str, Mapping[str, Cluster]]
+"""The clusters with the models that each client gets, by their keys in its message."""
 
 
 @dataclass
@@ -61,46 +55,54 @@ class FinalEvaluation:
     Attributes
     ----------
     problems : dict of str to str
-        Why a client's reply was set aside, or that it did not answer.
+        Why a client's reply was set aside or is missing.
     """
 
-    grid: Grid
+    run: Run
     messenger: ClientMessenger
     layout: Layout
     state: CFLState
-    config: ConfigRecord
-    server_round: int
-    timeout: float
     problems: dict[str, str] = field(default_factory=dict)
 
     def evaluate(
         self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
     ) -> dict[str, ClientResult]:
-        """Every one of these clients under the models on its path.
-
-        Parameters
-        ----------
-        clients : iterable of str
-            Those who are there.
-        facts : mapping
-            What each told in the roll call.
+        """The connected clients under the models on their paths, given their facts.
 
         Raises
         ------
         FederationError
             If the simulation engine broke down.
         """
-        tree = self.state.tree
-        members = set(tree.root.members)
-        paths = {client: tree.path_of(client) for client in clients if client in members}
-        at_once = {c for c in paths if len(paths[c]) > 1 and facts.get(c, {}).get("evaluates-way")}
-        telling = {c for c in at_once if facts[c].get("tells-entropies")}
-        results = self._ask_at_once({c: paths[c] for c in paths if c in at_once}, telling)
-        results |= self._ask_in_turn({c: path for c, path in paths.items() if c not in at_once})
-        return {client: results[client] for client in paths if client in results}
+        if not has_function(self.run.grid, EVALUATE, if_unknown=True):
+            log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
+            return {}
+        members, others = set(self.state.tree.root.members), other_leaves(self.state.tree)
+        clients = [client for client in clients if client in members]
+        at_once, in_turn = dict[str, dict[str, Cluster]](), list[str]()
+        for client in clients:
+            path = {cluster.name: cluster for cluster in self.state.tree.path_of(client)}
+            if len(path) == 1 or not facts[client].get("evaluates-way"):
+                in_turn.append(client)
+            elif facts[client].get("tells-entropies"):
+                at_once[client] = others[client] | path
+            else:
+                at_once[client] = path
+        return only(self._ask_at_once(at_once) | self._ask_in_turn(in_turn), clients)
+
+    def report(
+        self,
+        results: Mapping[str, ClientResult],
+        failures: FailureRecord,
+        selection: Selection,
+        by_round: Mapping[int, Metrics],
+    ) -> FinalReport:
+        """The report with these results."""
+        history = self.problems, failures, selection, by_round
+        return FinalReport(self.state, results, self.run.num_rounds, *history)
 
     def measured(self, report: FinalReport) -> Measured:
-        """What serves the clients, as if each had answered a plain evaluate message with it."""
+        """The metrics that serve the clients, as if from plain evaluate messages."""
         unable = [client for client, result in report.clients.items() if result.best is None]
         if unable and report.selection != "leaf":
             log(
@@ -110,142 +112,109 @@ class FinalEvaluation:
                 ", ".join(in_order(unable)),
                 report.selection,
             )
-        self.messenger.tell_heavy(report.served)
-        weighted_by = self.messenger.keys.weighted_by
-        told = {
-            client: as_record(own.metrics | {weighted_by: own.num_examples})
-            for client, own in report.served.items()
-        }
-        return Measured(report.served, {c: RecordDict({"metrics": r}) for c, r in told.items()})
+        self.messenger.log_limited_examples(report.served)
+        return Measured.of(report.served, self.messenger.keys.weighted_by)
 
-    def _ask_at_once(self, paths: Paths, telling: Collection[str]) -> dict[str, ClientResult]:
-        """One message each, with all models on the path, and for some with other leaves'."""
-        others = other_leaves(self.state.tree)
-        models = {
-            client: (others[client] if client in telling else {}) | {c.name: c for c in path}
-            for client, path in paths.items()
-        }
-        results = {}
-        for client, message in self.messenger.by_client(self._replies(models, WAY)):
-            try:
-                results[client] = self._read_path(client, message, paths[client])
-            except BadReplyError as problem:
-                self.messenger.set_aside(client, str(problem), fault_of(message))
-        self._judge(results)
-        told = [one for result in results.values() for one in result.measured]
-        plausible = Range.of(told)
-        return {
-            client: result.each(partial(self.messenger.plausible, client, plausible=plausible))
-            for client, result in results.items()
-        }
+    def _ask_at_once(self, models: Models) -> dict[str, ClientResult]:
+        """One message each with all models on the path, for some with other leaves' too."""
+        replies = self.messenger.read(self._replies(models, WAY), self._read_path)
+        results = {sent.ask.client: result for sent, result in replies}
+        self._note(results)
+        usual = Range.of(one for result in results.values() for one in result.measured)
+        sifted = self.messenger.sifted
+        return {c: result.each(partial(sifted, c, usual)) for c, result in results.items()}
 
-    def _read_path(self, client: str, message: Message, path: tuple[Cluster, ...]) -> ClientResult:
-        if message.has_error():
-            raise BadReplyError(f"is an error: {first_line(message.error.reason)}")
-        content = message.content
-        names = [*(cluster.name for cluster in path), BEST, ENSEMBLE]
+    def _read_path(self, sent: Sent, message: Message) -> ClientResult:
+        content, client = content_of(message), sent.ask.client
+        names = [*(c.name for c in self.state.tree.path_of(client)), BEST, ENSEMBLE]
         if missing := set(names) - set(content.metric_records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by = self.messenger.keys.weighted_by
-        read = {name: read_record(content.metric_records[name], weighted_by) for name in names}
+        levels = {name: read_record(content.metric_records[name], weighted_by) for name in names}
+        best, ensemble = levels.pop(BEST), levels.pop(ENSEMBLE)
         facts = self._facts(client, content)
-        best, ensemble = read.pop(BEST), read.pop(ENSEMBLE)
-        best_cluster = str(facts.get(BEST_CLUSTER))
-        if best_cluster not in read:
-            raise BadReplyError(f"says {BEST_CLUSTER}={best_cluster!r}, not on its way")
-        result = self._result(client, read, facts, best, ensemble, best_cluster)
-        return replace(result, entropies=self._entropies(content))
+        chosen = facts.get(BEST_CLUSTER)
+        if chosen not in levels:
+            raise BadReplyError(f"has {BEST_CLUSTER}={chosen!r}, not on its path")
+        entropies = self._entropies(content)
+        return self._result(client, levels, best, ensemble, chosen, facts, entropies)
 
     def _entropies(self, content: RecordDict) -> dict[str, float]:
-        """What a client told of leaves that there are."""
-        record, clusters = content.get(ENTROPIES), self.state.tree.clusters
-        if not isinstance(record, MetricRecord):
-            return {}
+        """The entropies that a client reported for existing leaves."""
+        record = content.metric_records.get(ENTROPIES, MetricRecord())
+        leaves = {leaf.name for leaf in self.state.tree.leaves}
         return {
             name: float(nats)
             for name, nats in record.items()
-            if name in clusters
-            and clusters[name].is_leaf
-            and not isinstance(nats, list)
-            and is_finite(nats)
-            and nats >= 0
+            if name in leaves and isinstance(nats, int | float) and 0 <= nats < inf
         }
 
-    def _ask_in_turn(self, paths: Paths) -> dict[str, ClientResult]:
+    def _ask_in_turn(self, clients: Iterable[str]) -> dict[str, ClientResult]:
         """Plain evaluate messages: first with the leaf's model, then with the most general."""
-        leaf = self._ask({client: path[-1] for client, path in paths.items()})
-        longer = {c: path for c, path in paths.items() if len(path) > 1 and c in leaf.metrics}
-        general = self._ask({client: path[0] for client, path in longer.items()})
+        paths = {client: self.state.tree.path_of(client) for client in clients}
+        own = self._ask({client: path[-1] for client, path in paths.items()})
+        longer = {client: paths[client][0] for client in own.metrics if len(paths[client]) > 1}
+        general = self._ask(longer).metrics
         results = {}
-        for client, metrics in leaf.metrics.items():
-            first, last = paths[client][0].name, paths[client][-1].name
-            facts = self._facts(client, leaf.contents[client])
+        for client, metrics in own.metrics.items():
+            facts, leaf = self._facts(client, own.contents[client]), paths[client][-1].name
             if client not in longer:
-                only = {last: metrics}
-                results[client] = self._result(client, only, facts, metrics, metrics, last)
-            elif client in general.metrics:
-                levels = {first: general.metrics[client], last: metrics}
-                results[client] = self._result(client, levels, facts)
+                levels = {leaf: metrics}
+                results[client] = self._result(client, levels, metrics, metrics, leaf, facts)
+            elif client in general:
+                levels = {longer[client].name: general[client], leaf: metrics}
+                results[client] = self._result(client, levels, None, None, None, facts)
         return results
 
     def _facts(self, client: str, content: RecordDict) -> dict[str, Any]:
-        """What a client told with its metrics, without what is of the wrong kind."""
+        """The facts that a client reported with its metrics, without invalid ones."""
         facts, problems = facts_in(content, FACTS)
         for problem in problems:
-            log(WARNING, "What client %s tells is set aside: %s.", client, problem)
+            log(WARNING, "A fact reported by client %s is ignored: %s.", client, problem)
         return facts
 
     def _result(
-        self,
-        client: str,
-        levels: Mapping[str, ClientMetrics],
-        facts: Mapping[str, Any],
-        best: ClientMetrics | None = None,
-        ensemble: ClientMetrics | None = None,
-        best_cluster: str | None = None,
+        self, client: str, levels: Mapping[str, ClientMetrics], *figures: Any
     ) -> ClientResult:
         known = self.state.known.get(client)
-        return ClientResult(
-            self.state.tree.leaf_of(client).name,
-            known.num_examples if known else None,
-            levels,
-            best,
-            ensemble,
-            best_cluster,
-            dict(facts),
-        )
+        leaf = self.state.tree.leaf_of(client).name
+        return ClientResult(leaf, known.num_examples if known else None, levels, *figures)
 
     def _ask(self, assigned: Mapping[str, Cluster]) -> Measured:
         models = {client: {self.messenger.keys.arrays: c} for client, c in assigned.items()}
         measured = self.messenger.measured(self._replies(models, MessageType.EVALUATE))
-        self._judge(measured.metrics)
+        self._note(measured.metrics)
         return measured
 
-    def _replies(self, models: Mapping[str, Mapping[str, Cluster]], kind: str) -> Iterator[Message]:
-        messages = self.messenger.messages_with(
-            models, self.layout, kind, self.config, self.server_round
-        )
-        return self.messenger.exchange(self.grid, messages, self.timeout)
+    def _replies(self, models: Models, kind: str) -> Iterator[Message]:
+        asks = {}
+        for client, clusters in models.items():
+            # The last model is that of the client's own cluster, or the root's.
+            *_, cluster = clusters.values()
+            ask = Ask(client, cluster.name, Role.OWN, self.run.num_rounds, "evaluate")
+            asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
+        messages = self.messenger.messages(asks, self.layout, self.run.evaluate_config, kind)
+        return self.messenger.exchange(self.run.grid, messages, self.run.timeout)
 
-    def _judge(self, heard: Collection[str]) -> None:
+    def _note(self, responded: Collection[str]) -> None:
         """Note the problems of an exchange; stop if the engine broke down."""
-        answers = ExchangeOutcome(heard, self.messenger.drain_problems())
-        if died := answers.worker_died:
+        outcome = ExchangeOutcome(responded, self.messenger.drain_problems())
+        if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
-        self.problems |= {name: problem.text for name, problem in answers.problems.items()}
+        self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
 
 
 def other_leaves(tree: ParameterTree) -> dict[str, dict[str, Cluster]]:
-    """For every client the leaves to compare its own with, by their keys in the message.
+    """The leaves that each client compares its own with, by their keys in the message.
 
     All others, but no more than `MOST_OTHERS`: the members of a leaf take turns, so that together
-    they are sent as many different ones as can be.
+    they get as many different ones as can be.
     """
     chosen, leaves = {}, tree.leaves
     for own in leaves:
         others = [leaf for leaf in leaves if leaf.name != own.name]
         turns = cycle(others)
         for client in own.members:
-            theirs = islice(turns, min(MOST_OTHERS, len(others)))
-            chosen[client] = {f"{OTHER}{leaf.name}": leaf for leaf in theirs}
+            some = islice(turns, min(MOST_OTHERS, len(others)))
+            chosen[client] = {f"{OTHER}{leaf.name}": leaf for leaf in some}
     return chosen

@@ -1,4 +1,4 @@
-"""Who watches a run: run folder, trackers, terminal progress and what users bring themselves.
+"""Observers of a run: run folder, trackers, terminal progress and users' own.
 
 The shape is that of the callbacks of apple/pfl-research: start, every round, end.
 """
@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
-from cflower.errors import CFlowerError
+from cflower.errors import CFlowerError, FederationError
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import Asked
-from cflower.strategy.reports import FinalReport, Metric, RoundReport
+from cflower.messages.messenger import Sent
+from cflower.messages.metrics import Metric
+from cflower.strategy.reports import FinalReport, RoundReport
 
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
+FAILED = "The run goes on without its observer %s, which failed in %s: %s"
 
 
 class Checkpoint(NamedTuple):
@@ -26,29 +28,29 @@ class Checkpoint(NamedTuple):
     server_round: int
     state: CFLState
     failures: FailureRecord = FailureRecord()
-    outstanding: tuple[Asked, ...] = ()
-    """To whom the round was closed before they answered; a new process asks them again."""
+    outstanding: tuple[Sent, ...] = ()
+    """Asks without a reply when the round was closed; a new process sends them again."""
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """What is known of a run before its first round."""
+    """A run before its first round."""
 
     num_rounds: int
     metric: Metric
     settings: Mapping[str, Any]
-    """How strategy and criterion describe themselves: plain values under kebab-case keys."""
+    """The effective settings of strategy and criterion, as plain values under kebab-case keys."""
     layout: Layout
     """The model's arrays."""
     facts: Mapping[str, Mapping[str, Any]]
-    """What each client told of itself, by name; empty for an app that tells nothing."""
+    """The facts that each client reported in the roll call, by name; often empty."""
 
 
 class Observer:
     """Watches a run; override what you need.
 
-    An observer cannot end a run that has begun: what it raises is logged once, and the run goes
-    on. Only a `CFlowerError` from `on_start` (nothing is trained yet) refuses the run.
+    An observer cannot end a run that has begun: an exception is logged once, and the run goes on.
+    Only a `CFlowerError` from `on_start` (nothing is trained yet) refuses the run.
     """
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
@@ -63,12 +65,7 @@ class Observer:
 
 
 class Observers:
-    """All observers of one run, told in their order.
-
-    Parameters
-    ----------
-    observers : iterable of Observer
-    """
+    """All observers of one run, called in their order."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
@@ -77,44 +74,47 @@ class Observers:
     def start(self, run: RunStart) -> Checkpoint | None:
         """The checkpoint of the first observer that has one.
 
-        Raises
-        ------
-        CFlowerError
-            If an observer refuses the run.
+        Raises a CFlowerError if an observer refuses the run, or the checkpoint is of other clients.
         """
-        found = [self._told(o, o.on_start, run, refuses=True) for o in self._observers]
-        return next((checkpoint for checkpoint in found if checkpoint is not None), None)
+        checkpoints = [self._call(o, o.on_start, run, may_refuse=True) for o in self._observers]
+        checkpoint = next(filter(None, checkpoints), None)
+        if checkpoint is None:
+            return None
+        before, now = checkpoint.state.tree.clients, tuple(run.facts)
+        if not set(before) & set(now):
+            self.end(None)
+            raise FederationError(
+                f"Cannot resume: none of the run's clients ({', '.join(before[:3])}, ...) is here, "
+                f"but {', '.join(now[:3])}, ... are. Node ids change from run to run: give the "
+                "clients lasting names with cflower.name_clients(app) in the ClientApp."
+            )
+        return checkpoint
 
     def round(self, report: RoundReport) -> None:
-        """Tell everyone of a round."""
+        """Call all observers after a round."""
         for observer in self._observers:
-            self._told(observer, observer.on_round, report)
+            self._call(observer, observer.on_round, report)
 
     def end(self, report: FinalReport | None) -> None:
-        """Tell everyone that the run is over, who was told last of its start first."""
+        """Call all observers at the end of the run, in reverse order."""
         for observer in reversed(self._observers):
-            self._told(observer, observer.on_end, report)
+            self._call(observer, observer.on_end, report)
 
-    def _told(
+    def _call(
         self,
         observer: Observer,
-        tell: Callable[[Any], Answer],
-        what: RunStart | RoundReport | FinalReport | None,
+        method: Callable[[Any], Returned],
+        event: RunStart | RoundReport | FinalReport | None,
         *,
-        refuses: bool = False,
-    ) -> Answer | None:
+        may_refuse: bool = False,
+    ) -> Returned | None:
         try:
-            return tell(what)
+            return method(event)
         except Exception as error:
-            if refuses and isinstance(error, CFlowerError):
+            if may_refuse and isinstance(error, CFlowerError):
                 raise
             if id(observer) not in self._failed:
                 self._failed.add(id(observer))
-                log(
-                    ERROR,
-                    "The run goes on without its observer %s, which failed in %s: %s",
-                    type(observer).__name__,
-                    tell.__name__,
-                    error if isinstance(error, CFlowerError) else repr(error),
-                )
+                cause = error if isinstance(error, CFlowerError) else repr(error)
+                log(ERROR, FAILED, type(observer).__name__, method.__name__, cause)
             return None

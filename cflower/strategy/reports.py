@@ -1,63 +1,25 @@
-"""What the strategy tells those who watch it: values, no prose."""
+"""The reports of a round and of a run that observers receive."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from logging import WARNING
+from typing import Any
+
+from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import Asked
-from cflower.messages.metrics import mean_over_clients
-from cflower.messages.replies import ClientMetrics, Metrics
+from cflower.messages.messenger import Sent
+from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
+from cflower.ordering import only
 
-LOWER_IS_BETTER = ("loss", "perplexity", "error", "rmse", "mse", "mae", "mape", "bpc", "wer")
-"""Parts of the names of metrics that are better the lower they are."""
-SHARES = ("acc", "precision", "recall", "f1", "auc")
-"""Parts of the names of metrics that are shares of 1."""
-
-
-class Metric(NamedTuple):
-    """The metric of a run's clients that leads in tables, charts and comparisons."""
-
-    name: str = "accuracy"
-    higher_is_better: bool = True
-
-    @classmethod
-    def of(cls, name: str, higher_is_better: bool | None = None) -> "Metric":
-        """A metric by its name; None: the name tells which way is better.
-
-        >>> Metric.of("val_rmse"), Metric.of("f1")
-        (Metric(name='val_rmse', higher_is_better=False), Metric(name='f1', higher_is_better=True))
-        """
-        if higher_is_better is None:
-            higher_is_better = not any(part in name.lower() for part in LOWER_IS_BETTER)
-        return cls(name, higher_is_better)
-
-    @property
-    def share(self) -> bool:
-        """Whether it is a share of 1, shown as a percentage."""
-        return any(part in self.name.lower() for part in SHARES)
-
-    def in_words(self, value: float | None) -> str:
-        """A value as it is shown; a dash where there is none.
-
-        >>> Metric().in_words(0.975), Metric("perplexity", False).in_words(26.6)
-        ('97.5%', '26.6')
-        """
-        if value is None:
-            return "-"
-        return f"{value:.1%}" if self.share else f"{value:.4g}"
-
-    def best(self, values: Iterable[float]) -> float | None:
-        """The best of some values, None of none."""
-        return (max if self.higher_is_better else min)(values, default=None)
-
-    def worst(self, values: Iterable[float]) -> float | None:
-        """The worst of some values, None of none."""
-        return (min if self.higher_is_better else max)(values, default=None)
+NOT_SENT = (
+    "No client sent the metric %r (they sent %s): name the one that leads with "
+    "ClusteredFL(metric=...)."
+)
 
 
 @dataclass(frozen=True)
@@ -67,59 +29,63 @@ class RoundReport:
     server_round: int
     num_rounds: int
     trained: ParameterTree
-    """Before the round: whose models the clients trained."""
+    """The tree before the round, with the models that the clients trained."""
     state: CFLState
     """After the round."""
     decisions: tuple[Decision, ...]
-    trained_on: Mapping[str, str]
-    """The cluster whose model each client trained, of those heard from."""
-    measured: Mapping[str, ClientMetrics]
-    """What each of them measured: in training, and in the evaluation where there was one."""
-    problems: Mapping[str, str]
-    """Why a client's reply was set aside, or that it did not answer."""
+    trained_on: dict[str, str]
+    """The cluster with the model that each client trained, for the clients that replied."""
+    measured: dict[str, ClientMetrics]
+    """Their metrics, from training and from the evaluation if there was one."""
+    problems: dict[str, str]
+    """Why a client's reply was set aside or is missing."""
     seconds: float
     layout: Layout
     """The model's arrays in the vectors of ``state``."""
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
-    general: Mapping[str, Mapping[str, ClientMetrics]] = field(default_factory=dict)
-    """What clients measured in training an inner cluster's model, by its name."""
-    late: Mapping[str, int] = field(default_factory=dict)
-    """By client whose late reply was used: the round that it answers."""
-    outstanding: tuple[Asked, ...] = ()
-    """What clients were asked whose replies may still come."""
+    general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
+    """The clients' metrics from training the model of a split cluster, by its name."""
+    late: dict[str, int] = field(default_factory=dict)
+    """The round that a client's late reply answers, if it was used."""
+    outstanding: tuple[Sent, ...] = ()
+    """Asks with a reply that may still come."""
+
+    @classmethod
+    def begun(cls, server_round: int, state: CFLState, layout: Layout) -> "RoundReport":
+        """The report of a round before its first reply."""
+        return cls(server_round, 0, state.tree, state, (), {}, {}, {}, 0.0, layout)
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
-        if cluster is not None and cluster in self.general:
+        if cluster is None:
+            return mean_over_clients(self.measured.values())
+        if cluster in self.general:
             return mean_over_clients(self.general[cluster].values())
-        return mean_over_clients(
-            measured
-            for client, measured in self.measured.items()
-            if cluster is None or self.trained_on.get(client) == cluster
-        )
+        members = [c for c in self.measured if self.trained_on.get(c) == cluster]
+        return mean_over_clients(only(self.measured, members).values())
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """How one client is served when the run ends, on its held-out examples."""
+    """One client at the end of the run, on its held-out examples."""
 
     cluster: str
     num_examples: float | None
-    """|D_i|, the examples it trained on; None if it never did."""
+    """|D_i|, its training examples; None if it never trained."""
     levels: Mapping[str, ClientMetrics]
-    """The models on its way by cluster, from the most general to its leaf; only these two if its
-    app does not know `cflower.strategy.final_evaluation.WAY`."""
+    """Its metrics under each model on its path, from the root to its leaf; only under these two if
+    its app does not know the message `final_evaluation.WAY`."""
     best: ClientMetrics | None = None
-    """The level that its held-out examples choose, each judged by the choice of others."""
+    """The level that its held-out examples choose, each evaluated by the choice of the others."""
     ensemble: ClientMetrics | None = None
     """The average of the levels' predicted probabilities."""
     best_cluster: str | None = None
     """The level that all its held-out examples choose."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     entropies: Mapping[str, float] = field(default_factory=dict)
-    """Of some leaves' models, the mean entropy of their predictions on its held-out examples, in
-    nats; empty if its app does not tell them."""
+    """Mean entropy of some leaves' models' predictions on its held-out examples, in nats; empty if
+    its app does not report them."""
 
     @property
     def leaf(self) -> ClientMetrics:
@@ -128,23 +94,22 @@ class ClientResult:
 
     @property
     def federated(self) -> ClientMetrics:
-        """θ*_root: conventional federated learning, as far as it came before the first split."""
+        """The root's model: conventional federated learning as far as it was trained."""
         return next(iter(self.levels.values()))
 
     @property
     def columns(self) -> dict[str, ClientMetrics | None]:
-        """The four ways to serve it, next to one another."""
+        """Its metrics by the four ways to serve it."""
         own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
         return {"fl": self.federated, **own}
 
     @property
     def measured(self) -> list[ClientMetrics]:
-        """All that the client measured."""
-        found = [*self.levels.values(), self.best, self.ensemble]
-        return [one for one in found if one is not None]
+        """All its metrics."""
+        return list(filter(None, [*self.levels.values(), self.best, self.ensemble]))
 
     def each(self, change: Callable[[ClientMetrics], ClientMetrics]) -> "ClientResult":
-        """The result with all that the client measured changed."""
+        """The result with all metrics changed."""
         return replace(
             self,
             levels={name: change(level) for name, level in self.levels.items()},
@@ -153,13 +118,13 @@ class ClientResult:
         )
 
     def served(self, selection: Selection) -> ClientMetrics:
-        """By what ``selection`` names; by its leaf where its app cannot do that."""
+        """Its metrics under the selected model; under its leaf's if its app cannot do that."""
         return self.columns[selection] or self.leaf
 
 
 @dataclass(frozen=True)
 class FinalReport:
-    """The final evaluation, of every client that answered it."""
+    """The final evaluation of every client that replied."""
 
     state: CFLState
     clients: Mapping[str, ClientResult]
@@ -168,24 +133,29 @@ class FinalReport:
     failures: FailureRecord = field(default_factory=FailureRecord)
     selection: Selection = "leaf"
     by_round: Mapping[int, Metrics] = field(default_factory=dict)
-    """What the clients measured in each round since the start or resumption: means over them,
-    weighted by examples."""
+    """Mean metrics of the clients in each round since the start or resumption."""
 
     @property
     def served(self) -> dict[str, ClientMetrics]:
-        """What each client is served with."""
+        """Each client's metrics under the model that serves it."""
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
     @property
     def metrics(self) -> Metrics:
         """Means over all clients, weighted by held-out examples.
 
-        Of what serves them under the metrics' own names; of each of `ClientResult.columns` under
-        its name and theirs, such as ``fl_accuracy``.
+        Under the metrics' own names for the models that serve them, and with a prefix for each of
+        `ClientResult.columns`, such as ``fl_accuracy``.
         """
         means = mean_over_clients(self.served.values())
         for column in ("fl", *SELECTIONS):
-            measured = [client.columns[column] for client in self.clients.values()]
-            mean = mean_over_clients(one for one in measured if one is not None)
+            measured = (client.columns[column] for client in self.clients.values())
+            mean = mean_over_clients(filter(None, measured))
             means |= {f"{column}_{key}": value for key, value in mean.items()}
         return means
+
+    def warn_without(self, metric: Metric) -> None:
+        """Log a warning if no client reported the leading metric."""
+        names = {name for result in self.clients.values() for name in result.leaf.metrics}
+        if self.clients and metric.name not in names:
+            log(WARNING, NOT_SENT, metric.name, ", ".join(sorted(names)) or "none")

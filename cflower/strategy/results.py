@@ -1,18 +1,59 @@
-"""What `ClusteredFL.start` returns: Flower's Result, and every cluster's model and metrics."""
+"""The result of `ClusteredFL.start`: Flower's Result, and every cluster's model and metrics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from logging import INFO
+from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from flwr.supercore import log
 
 from cflower.algorithm.tree import ROOT
-from cflower.messages.metrics import mean_over_clients
+from cflower.messages.claims import listed
+from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, weighted_mean
 from cflower.messages.replies import as_record
-from cflower.strategy.reports import FinalReport, Metric
+from cflower.ordering import counted, only
+from cflower.strategy.reports import FinalReport
+from cflower.strategy.settings import plain
 
+CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
 MOST_NAMES = 12
 """Clients named on one line."""
+
+
+class Run(NamedTuple):
+    """The arguments of `ClusteredFL.start`, and the result so far."""
+
+    grid: Grid
+    result: Result
+    num_rounds: int
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: CentralEvaluation | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configs of the clients' messages, as plain values."""
+        return {
+            "train-config": plain(self.train_config),
+            "evaluate-config": plain(self.evaluate_config),
+        }
+
+    def evaluate_centrally(
+        self, server_round: int, models: Mapping[str, ArrayRecord], sizes: Mapping[str, int]
+    ) -> None:
+        """Keep the mean of the central evaluation of models, weighted by their sizes."""
+        assert self.evaluate_fn is not None
+        measured = []
+        for name, model in models.items():
+            if (metrics := self.evaluate_fn(server_round, model)) is not None:
+                measured.append(ClientMetrics(dict(metrics.items()), sizes[name]))
+        if measured:
+            mean = as_record(weighted_mean(measured))
+            self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
 @dataclass
@@ -37,7 +78,7 @@ class ClusteredResult(Result):
     def of(
         cls, result: Result, report: FinalReport, models: Mapping[str, ArrayRecord]
     ) -> "ClusteredResult":
-        """A plain result with what the final evaluation found."""
+        """A plain result with the final evaluation."""
         leaves = report.state.tree.leaves
         return cls(
             result.arrays,
@@ -54,33 +95,33 @@ class ClusteredResult(Result):
         lines = [super().__repr__(), "Clusters:"]
         for name, members in self.clusters.items():
             metrics = ", ".join(f"{k} {v:.4g}" for k, v in self.cluster_metrics[name].items())
-            lines.append(f"\t{name}: {len(members)} client(s){': ' * bool(metrics)}{metrics}")
+            size = counted(len(members), "client")
+            lines.append(f"\t{name}: {size}: {metrics}" if metrics else f"\t{name}: {size}")
         return "\n".join(lines)
 
 
-def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, float]:
-    """Means of what serves these clients."""
-    served = report.served
-    return mean_over_clients(served[name] for name in members if name in served)  # type: ignore[return-value]
+def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, Any]:
+    """Mean metrics of these clients under the models that serve them."""
+    return mean_over_clients(only(report.served, members).values())
 
 
-def tree_lines(report: FinalReport, metric: Metric) -> Iterator[str]:
-    """The tree of a finished run, a line for each cluster."""
-    tree = report.state.tree
+def tree_lines(report: FinalReport, metric: Metric, name: str = ROOT) -> Iterator[str]:
+    """The tree of a finished run, a line for each cluster, indented by its depth."""
+    cluster = report.state.tree.clusters[name]
+    line = f"{'    ' * name.count('.')}cluster {name}: {counted(len(cluster.members), 'client')}"
+    if cluster.is_leaf:
+        value = metrics_of(report, cluster.members).get(metric.name)
+        score = "" if value is None else f", {metric.name} {metric.in_words(value)}"
+        yield f"{line}{score}: {listed(cluster.members, MOST_NAMES)}"
+    else:
+        yield f"{line}, split in round {cluster.split_round}" if cluster.split_round else line
+    for child in cluster.children:
+        yield from tree_lines(report, metric, child)
 
-    def below(name: str, depth: int) -> Iterator[str]:
-        cluster = tree.clusters[name]
-        text = f"{'    ' * depth}cluster {name}: {len(cluster.members)} client(s)"
-        if cluster.is_leaf:
-            value = metrics_of(report, cluster.members).get(metric.name)
-            text += "" if value is None else f", {metric.name} {metric.in_words(value)}"
-            text += f": {', '.join(cluster.members[:MOST_NAMES])}"
-            more = len(cluster.members) - MOST_NAMES
-            text += f" and {more} more" if more > 0 else ""
-        elif cluster.split_round:
-            text += f", split in round {cluster.split_round}"
-        yield text
-        for child in cluster.children:
-            yield from below(child, depth + 1)
 
-    return below(ROOT, 0)
+def log_tree(report: FinalReport, metric: Metric) -> None:
+    """Log the tree of a finished run."""
+    log(INFO, "")
+    log(INFO, "Clusters:")
+    for line in tree_lines(report, metric):
+        log(INFO, "\t%s", line)

@@ -1,8 +1,10 @@
-"""Who takes part in a round: the same share of every cluster."""
+"""The sampling of clients: the same share of every cluster."""
 
 from collections.abc import Iterable
+from logging import INFO
 
 import numpy as np
+from flwr.supercore import log
 
 from cflower.algorithm.tree import ParameterTree
 from cflower.ordering import in_order
@@ -17,28 +19,31 @@ def sample(
 ) -> tuple[str, ...]:
     """Connected clients drawn at random from every cluster, in natural order.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    connected : iterable of str
-        The clients that can be reached.
-    fraction : float in [0, 1]
-        Share of each cluster's connected members, at least one of them; 0 draws nobody. Those
-        who walk down the tree (Algorithm 4) always take part: nothing else finds their place.
-    least : int
-        Draw at least so many in all, as far as there are.
-    rng : numpy.random.Generator
+    The fraction in [0, 1] is the share of each cluster's connected members, at least one of them;
+    0 samples none. Unassigned clients always take part: only their updates show their place
+    (Algorithm 4). At least ``least`` clients are drawn in all, if there are as many.
     """
     if fraction == 0:
         return ()
     reachable = set(connected)
-    chosen: list[str] = []
+    chosen = [client for client in tree.unassigned if client in reachable]
     others: list[str] = []
     for leaf in tree.leaves:
-        there = [name for name in leaf.members if name in reachable]
-        settled = [name for name in there if name not in tree.unassigned]
+        settled = [c for c in leaf.members if c in reachable and c not in tree.unassigned]
         order = [settled[i] for i in rng.permutation(len(settled))]
         share = max(1, round(fraction * len(order)))
-        chosen += [name for name in there if name in tree.unassigned] + order[:share]
+        chosen += order[:share]
         others += order[share:]
     return in_order(chosen + others[: max(0, least - len(chosen))])
+
+
+def admitted(
+    tree: ParameterTree, clients: Iterable[str], server_round: int, *, isolated: bool
+) -> ParameterTree:
+    """The tree with the connected clients that are not in it yet, which are logged."""
+    newcomers = in_order(set(clients) - set(tree.clients))
+    for client in newcomers:
+        tree = tree.admit(client, server_round, isolated=isolated)
+    if newcomers:
+        log(INFO, "New client(s): %s", ", ".join(newcomers))
+    return tree

@@ -2,9 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from logging import INFO
 from typing import Any
 
+import numpy as np
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.round import CFL
+from cflower.messages.claims import COMMITMENT
+from cflower.messages.client_names import EVALUATE, has_function
+from cflower.settings import key_of
+
 Plain = (bool, int, float, str, type(None))
+SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
+"""Settings with settings of their own, by the strategy's fields."""
 
 
 def described(thing: Any) -> dict[str, Any]:
@@ -15,12 +28,12 @@ def described(thing: Any) -> dict[str, Any]:
     {'name': 'never'}
     """
     name = getattr(thing, "name", type(thing).__name__)
-    found = {"name": name}
+    settings = {"name": name}
     if is_dataclass(thing):
         for spec in fields(thing):
             value = getattr(thing, spec.name)
-            found[spec.name.replace("_", "-")] = value if isinstance(value, Plain) else repr(value)
-    return found
+            settings[key_of(spec)] = value if isinstance(value, Plain) else repr(value)
+    return settings
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,9 +42,54 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     >>> plain({"lr": 0.1, "layers": [1, 2], "key": b"secret"})
     {'lr': 0.1, 'layers': [1, 2]}
     """
-    return {
-        key: value
-        for key, value in config.items()
-        if not isinstance(value, bytes)
-        and not (isinstance(value, list) and any(isinstance(v, bytes) for v in value))
-    }
+    return {key: value for key, value in config.items() if np.asarray(value).dtype.kind != "S"}
+
+
+def settings_of(strategy: Any) -> dict[str, Any]:
+    """A strategy's fields under kebab-case keys: all that is needed to set up the same run.
+
+    Callables, observers and the numbers of nodes to wait for are left out.
+    """
+    method = "federated" if described(strategy.criterion)["name"] == "never" else "clustered"
+    settings: dict[str, Any] = {"method": "isolated" if strategy.isolated else method}
+    for spec in fields(strategy):
+        value = getattr(strategy, spec.name)
+        key = SETTINGS.get(spec.name, key_of(spec))
+        if spec.name in SETTINGS:
+            settings[key] = described(value)
+        elif isinstance(value, Plain) and not spec.name.startswith("min_"):
+            settings[key] = value
+        elif spec.name == "untrained":
+            settings[key] = list(value)
+    return settings
+
+
+def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
+    """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
+
+    A wrapper accounts for one model a client and round: then splits are final, and members do not
+    move. Without an evaluate function in the ClientApp, splits are final too.
+    """
+    trial_rounds = strategy.trial_rounds
+    if trial_rounds and not has_function(grid, EVALUATE, if_unknown=True):
+        log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
+        trial_rounds = 0
+    layout, metric = strategy.layout, strategy.leading
+    # Where clients permute their weights, no array is what its shape shows.
+    permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
+    return CFL(
+        strategy.criterion,
+        layout.projection(
+            strategy.projection_dim,
+            strategy.seed,
+            strategy.similarity_layers,
+            output=not permuted,
+        ),
+        strategy.optimizer,
+        strategy.weighting,
+        layout.as_sent,
+        trial_rounds=trial_rounds if alone else 0,
+        moving=strategy.moving and alone,
+        inner_interval=strategy.inner_interval if alone else 0,
+        metric=Measure(metric.name, metric.higher_is_better, metric.share),
+    )

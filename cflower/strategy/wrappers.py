@@ -1,4 +1,4 @@
-"""Flower's strategies that wrap another one: which can be put around `ClusteredFL`, and how.
+"""Flower's strategies that wrap another one, around `ClusteredFL`.
 
 They bring a ``start`` of their own, know one model, and add noise to what ``aggregate_train``
 returns (central differential privacy).
@@ -6,22 +6,26 @@ returns (central differential privacy).
 
 import inspect
 from dataclasses import replace
+from typing import NoReturn
 
 from flwr.app import ArrayRecord
 
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.layout import Layout
 
 
 def with_noise_of(
-    noisy: ArrayRecord, given: ArrayRecord, tree: ParameterTree, layout: Layout
+    noisy: ArrayRecord, given: ArrayRecord | None, tree: ParameterTree, layout: Layout
 ) -> ParameterTree:
-    """What a wrapper added to the model that it was given, added to every leaf's model.
+    """The tree with a wrapper's noise on the one model that it sees added to every leaf's model.
 
     Noise that hides one client among n has to be n / |c| times as long among |c|. The leaves get
-    the same noise: clients of different leaves who put their models together can take it out.
+    the same noise: clients of different leaves can remove it by comparing their models.
     """
+    if given is None or noisy is given:
+        return tree
     after, before = layout.weights(noisy), layout.weights(given)
     leaves = []
     for leaf in tree.leaves:
@@ -34,12 +38,7 @@ def with_noise_of(
 
 
 def refuse_clipping_on_the_server() -> None:
-    """Refuse to be driven by a wrapper that clips replies by the one model that it knows.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise a ConfigError if driven by a wrapper that clips replies by the one model it knows."""
     frame = inspect.currentframe()
     while frame is not None:
         wrapper = type(frame.f_locals.get("self")).__name__
@@ -51,3 +50,13 @@ def refuse_clipping_on_the_server() -> None:
                 "ClientApp."
             )
         frame = frame.f_back
+
+
+def refuse_older_workflows() -> NoReturn:
+    """Raise a ConfigError for Flower's older workflows, with them SecAgg+."""
+    raise ConfigError(
+        "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older workflows: "
+        "secure aggregation shows the server only sums of updates, and clusters are detected by "
+        "comparing single ones. Call ClusteredFL.start; against a curious server there are "
+        "LocalDpMod and cflower.PermutationMod."
+    )

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.measure import Figure, in_a_process
-from benchmarks.server import strategy_for
+from benchmarks.server import ask_all, strategy_for
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.simulation.inline_grid import FIRST_NODE_ID
@@ -75,10 +75,11 @@ def seconds_of_round(curve: str, size: int) -> float:
     strategy.state = CFLState(grown(strategy.tree, clusters))
     rng = np.random.default_rng(0)
     model = ArrayRecord({"layer0": Array(rng.standard_normal(parameters, dtype=np.float32))})
-    times = []
+    times, arrays = [], model
     for server_round in range(1, 3 if parameters >= 10**7 else 5):
+        ask_all(strategy, server_round, arrays)
         began = time.process_time()
-        strategy.aggregate_train(server_round, replies(clients, model))
+        arrays, _ = strategy.aggregate_train(server_round, replies(clients, model))
         times.append(time.process_time() - began)
     return median(times[1:])
 

@@ -15,7 +15,8 @@ from scipy.spatial.distance import squareform
 
 from benchmarks.measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
-from cflower.algorithm.auto.criterion import AutoCriterion, remember
+from cflower.algorithm.auto.averages import Averages
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
 from cflower.algorithm.similarity import cosine_similarity
@@ -137,9 +138,16 @@ def strategy_for(
     """A strategy at the start of round 1, with everyone there and a model of zeros."""
     quieten_flower()
     strategy = ClusteredFL(criterion, min_available_nodes=clients)
-    model = record(np.zeros(shape, np.float32) for shape in shapes)
-    strategy.configure_train(1, model, ConfigRecord(), InlineGrid(ClientApp(), clients, {}))
+    ask_all(strategy, 1, record(np.zeros(shape, np.float32) for shape in shapes))
     return strategy
+
+
+def ask_all(strategy: ClusteredFL, server_round: int, arrays: ArrayRecord) -> None:
+    """Ask all clients for a round's training, in messages with the ids that `reply_of` answers."""
+    grid = InlineGrid(ClientApp(), strategy.min_available_nodes, {})
+    for message in strategy.configure_train(server_round, arrays, ConfigRecord(), grid):
+        client = message.metadata.dst_node_id - FIRST_NODE_ID
+        message.metadata.__dict__["_message_id"] = str(client)
 
 
 def aggregation(quick: bool) -> Iterator[Figure]:
@@ -157,16 +165,19 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     for name, strategy in splitting.items():
         for server_round in range(1, 20):
             state[name] = strategy.state, server_round
-            strategy.aggregate_train(server_round, messages)
+            arrays, _ = strategy.aggregate_train(server_round, messages)
             if len(strategy.tree.leaves) > 1:
                 break
+            ask_all(strategy, server_round + 1, arrays)
         else:
             raise RuntimeError(f"{name} never split the planted groups.")
     # The same replies round after round are settled at once: before the third round in which
     # `auto` sees the same parts nothing is split, and its work in round 2 is that of any other.
-    steady.aggregate_train(1, messages)
-    before = steady.state
     never = strategy_for(clients, shapes, NeverSplit())
+    for strategy in (steady, never):
+        arrays, _ = strategy.aggregate_train(1, messages)
+        ask_all(strategy, 2, arrays)
+    before = steady.state
 
     def quiet() -> None:
         steady.state = before
@@ -240,8 +251,8 @@ def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -
 def decision(rule: str, members: str, entries: str) -> dict[str, float]:
     """CPU seconds of a decision over planted groups, one of 1 % among them, and GB beyond imports.
 
-    Of more than 100,000 members a tenth is heard from in a round. ``groups`` counts those that are
-    clusters in the end: groups that lie together in one part are looked for in that part again.
+    Of more than 100,000 members a tenth replies in each round. ``groups`` counts those that are
+    clusters in the end: a part of several groups is decided once more.
     """
     m, k, before = int(members), int(entries), now_mb()
     rng = np.random.default_rng(0)
@@ -249,25 +260,25 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
     groups = rng.choice(len(shares), m, p=shares)
     centres = rng.standard_normal((len(shares), k), dtype=np.float32)
 
-    def heard(server_round: int, who: np.ndarray) -> Evidence:
-        turns = 1 + 9 * (len(who) > 100_000)
-        here = who[server_round % turns :: turns]
+    def replied(server_round: int, members: np.ndarray) -> Evidence:
+        turns = 1 + 9 * (len(members) > 100_000)
+        here = members[server_round % turns :: turns]
         vectors = rng.standard_normal((len(here), k), dtype=np.float32)
-        mean = (np.bincount(groups[who], minlength=len(shares)) / len(who)) @ centres
+        mean = (np.bincount(groups[members], minlength=len(shares)) / len(members)) @ centres
         for group, centre in enumerate(centres - mean.astype(np.float32)):
             vectors[groups[here] == group] += centre
-        names, norms = tuple(map(str, here.tolist())), np.full(len(here), np.sqrt(2 * k))
-        weights = np.full(len(here), 1 / len(here))
-        return Evidence("0", server_round, len(who), names, tuple(vectors), norms, weights, 0.1)
+        names, clients = (tuple(map(str, some.tolist())) for some in (members, here))
+        norms, weights = np.full(len(here), np.sqrt(2 * k)), np.full(len(here), 1 / len(here))
+        return Evidence("0", server_round, names, clients, tuple(vectors), norms, weights, 0.1)
 
-    def sides(who: np.ndarray) -> tuple[list[np.ndarray], float]:
+    def sides(members: np.ndarray) -> tuple[list[np.ndarray], float]:
         memory: Memory = {}
         criterion: Criterion = ALWAYS
         if rule == "auto":
             criterion = AutoCriterion(min_stable_rounds=1)
-            for server_round in range(2 * (1 + 9 * (len(who) > 100_000))):
-                memory = remember(memory, heard(server_round, who))
-        evidence = heard(30, who)
+            for server_round in range(2 * (1 + 9 * (len(members) > 100_000))):
+                memory = Averages.of(memory).updated(replied(server_round, members)).as_memory()
+        evidence = replied(30, members)
         began = time.process_time()
         found, _ = criterion.decide(evidence, memory)
         took = time.process_time() - began

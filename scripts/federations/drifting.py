@@ -95,7 +95,7 @@ class Truth:
 
 
 class Oracle(ClusteredFL):
-    """Clustered federated learning that is told every change in the round in which it happens.
+    """Clustered federated learning that knows every change in the round in which it happens.
 
     A group that is new begins with the model of the cluster that its first client was in.
     """

@@ -50,7 +50,7 @@ class Quadratic:
         return float(((model - self.truth[client]) ** 2).sum() / 2)
 
     def held_out(self, client: int, model: Array) -> tuple[float, int]:
-        """As if they told the truth."""
+        """As if they were honest."""
         return self.loss(client, model), HELD_OUT
 
 
@@ -218,7 +218,7 @@ def regression(
 def table(rng: Generator, name: str, m: int, n: int, columns: int = 0) -> Federation:
     """A real table of scikit-learn's, dealt out at random: n rows each, the others are fresh.
 
-    Columns have mean 0 and standard deviation 1; wine's first kind is to be told from the others.
+    Columns have mean 0 and standard deviation 1; wine's task is its first kind against the others.
     """
     from sklearn import datasets
 

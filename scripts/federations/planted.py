@@ -218,7 +218,7 @@ def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """A criterion that was told the groups: it splits by them in the first round."""
+    """A criterion that knows the groups: it splits by them in the first round."""
 
     truth: Mapping[str, int]
 
@@ -260,7 +260,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
     ]
     clients = [summary["clients"][name] for name in judged]
     known = [c["num_examples"] for c in clients if c["num_examples"]]
-    # A client that only ever walked down the tree has not told its number of examples.
+    # A client that was never placed in a leaf has not reported its number of examples.
     weights = [c["num_examples"] or np.mean(known) for c in clients]
     return {
         "exact": bool(index == 1.0),

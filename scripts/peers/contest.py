@@ -1,4 +1,4 @@
-"""All methods by name, what each was told, and one run of one of them."""
+"""All methods by name, what each was given, and one run of one of them."""
 
 import json
 import time
@@ -42,8 +42,8 @@ class Entry(NamedTuple):
 
     run: Run | None
     """None: through cflower's own apps, see `own`."""
-    told: str
-    """What it was told beyond the run config; empty: nothing."""
+    given: str
+    """What it was given beyond the run config; empty: nothing."""
 
 
 def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None = None) -> Entry:
@@ -54,8 +54,8 @@ def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None 
     if method in IFCA:
         times, more, starts = IFCA[method]
         k = times * right + more
-        told = f"k = {k}" + (f"; best of {starts} starts" if starts > 1 else "")
-        return Entry(partial(ifca.run, k=k, starts=starts), told)
+        given = f"k = {k}" + (f"; best of {starts} starts" if starts > 1 else "")
+        return Entry(partial(ifca.run, k=k, starts=starts), given)
     if method in BROKEN:
         rule = BROKEN[method]
         eps = "relative" if rule.relative else f"eps = {rule.eps1:g}, {rule.eps2:g}"
@@ -112,7 +112,7 @@ def compete(job: Job, tuned: Mapping[str, float] | None = None) -> Record:
         "accuracy": judged["accuracy"],
         "worst": min(clients[name]["accuracy"] for name in honest),
         **asdict(cost),
-        "told": method.told,
+        "told": method.given,
         "config": job.settings,
     }
 
@@ -143,18 +143,18 @@ def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cos
     return clients, cost
 
 
-def is_done(job: Job, told: str, out: Path) -> bool:
-    """Whether the record of this run is there, told the same."""
-    return job.is_done(out) and json.loads((out / f"{job.name}.json").read_text())["told"] == told
+def is_done(job: Job, given: str, out: Path) -> bool:
+    """Whether the record of this run is there, and the method was given the same."""
+    return job.is_done(out) and json.loads((out / f"{job.name}.json").read_text())["told"] == given
 
 
 def run_all(jobs: Iterable[Job], out: Path) -> int:
-    """Run what is missing, one after another, and tell of each; the number of failed runs."""
+    """Run what is missing, one after another, and report each; the number of failed runs."""
     wanted = list(jobs)
     missing = [
         job
         for job in wanted
-        if not is_done(job, entry(job.criterion, job.data, right_of(job)).told, out)
+        if not is_done(job, entry(job.criterion, job.data, right_of(job)).given, out)
     ]
     print(f"{len(wanted)} runs, {len(wanted) - len(missing)} there, {len(missing)} to do.")
     failed = 0
@@ -168,8 +168,8 @@ def run_all(jobs: Iterable[Job], out: Path) -> int:
         path = out / f"{job.name}.json"
         write_record(record, path)
         exact = {None: "no groups", True: "exact", False: f"{record['found']} groups"}
-        told = f"{exact[record['exact']]}, accuracy {record['accuracy']:.4f}"
-        print(f"[{count}/{len(missing)}] {job.name}: {told}", flush=True)
+        result = f"{exact[record['exact']]}, accuracy {record['accuracy']:.4f}"
+        print(f"[{count}/{len(missing)}] {job.name}: {result}", flush=True)
     return failed
 
 

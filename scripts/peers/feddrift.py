@@ -44,7 +44,7 @@ def run(federation: Federation, delta: float, steps: int = STEPS) -> Outcome:
     ----------
     federation : Federation
     delta : float
-        δ = δ' in accuracy, for each data set another: what FedDrift must be told.
+        δ = δ' in accuracy, for each data set another: FedDrift must be given it.
     steps : int
         Time steps that the rounds are divided into.
     """

@@ -38,7 +38,7 @@ RANDOM_POINTS, FIRST_MAX = 200, 2.0
 
 
 def run(federation: Federation) -> Outcome:
-    """Conventional training, one clustering, training within the groups; told nothing."""
+    """Conventional training, one clustering, training within the groups; nothing is given."""
     names, last = list(federation.clients), federation.rounds
     groups = dict.fromkeys(names, 0)
     models: dict[int, Vector] = {0: federation.initial}

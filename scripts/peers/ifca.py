@@ -29,7 +29,7 @@ def run(federation: Federation, k: int, starts: int = 1) -> Outcome:
     ----------
     federation : Federation
     k : int
-        The number of models: what IFCA must be told.
+        The number of models: IFCA must be given it.
     starts : int
         Whole runs, each from other first models; the first from the run's.
     """

@@ -44,7 +44,7 @@ def run(federation: Federation, alpha: float, n_basis: int = N_BASIS) -> Outcome
     ----------
     federation : Federation
     alpha : float
-        The threshold in degrees, for each data set another: what PACFL must be told.
+        The threshold in degrees, for each data set another: PACFL must be given it.
     n_basis : int
         Singular vectors a class.
     """

@@ -85,7 +85,7 @@ def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
                     "MB": f"{median(r['down'] + r['up'] for r in runs) / 1e6:.1f}",
                     "server s": f"{median(r['server_seconds'] for r in runs):.2f}",
                     "clients s": f"{median(r['client_seconds'] for r in runs):.1f}",
-                    "told": told(runs),
+                    "told": given(runs),
                 }
             )
     return found
@@ -107,8 +107,8 @@ def spread(values: Sequence[tuple[int, float]]) -> str:
     return f"{shown} ± {stdev(of_seeds):.1f}" if len(of_seeds) > 1 else shown
 
 
-def told(runs: Sequence[Record]) -> str:
-    """What a method was told in these runs; the k of IFCA differs from one to another."""
+def given(runs: Sequence[Record]) -> str:
+    """What a method was given in these runs; the k of IFCA differs from one to another."""
     texts = dict.fromkeys(r["told"] for r in runs)
     if len(texts) > 1:
         texts = dict.fromkeys(re.sub(r"k = \d+", "k", text) for text in texts)
@@ -180,8 +180,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
                 gaps[i, j] = np.nan if gap is None else gap
                 if gap is None:
                     continue
-                told, ink = f"{round(gap, 1) + 0.0:+.1f}", "white" if gap < -15 else "black"
-                axis.text(j, i, told, ha="center", va="center", fontsize=8, color=ink)
+                label, ink = f"{round(gap, 1) + 0.0:+.1f}", "white" if gap < -15 else "black"
+                axis.text(j, i, label, ha="center", va="center", fontsize=8, color=ink)
                 runs = [r for r in of_data if (r["family"], r["method"]) == (family, name)]
                 if all(r["exact"] for r in runs):
                     axis.plot(j + 0.38, i - 0.28, "o", color="black", markersize=4)

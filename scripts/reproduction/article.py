@@ -13,8 +13,7 @@ TEST_EXAMPLES = 10_000
 
 def run_silos(setting: Setting) -> Results:
     """Both runs; every model on examples of all digits."""
-    from cflower.learning import confusion_matrix
-    from reproduction.evaluation import saved_model, unseen
+    from reproduction.evaluation import confusion_matrix, saved_model, unseen
 
     source = "digits" if setting.quick else setting.source("mnist")
     small = {"dataset-size": 1297} if setting.quick else {}  # of 1,797 digits
@@ -53,10 +52,10 @@ def figures(confusion: NDArray[np.int64], missing: list[list[str]]) -> Results:
 def draw_silos(results: Results, path: Path) -> None:
     """The confusion matrices, each row in shares of its true class."""
     with new_figure(12, 3.4) as figure:
-        for axes, (name, told) in zip(
+        for axes, (name, scores) in zip(
             figure.subplots(1, len(results["models"])), results["models"].items(), strict=True
         ):
-            confusion = np.array(told["confusion"])
+            confusion = np.array(scores["confusion"])
             axes.imshow(confusion / confusion.sum(axis=1, keepdims=True), cmap="Blues", vmax=1)
             for row, column in zip(*np.nonzero(confusion), strict=True):
                 share = confusion[row, column] / confusion[row].sum()
@@ -72,7 +71,7 @@ def draw_silos(results: Results, path: Path) -> None:
             axes.set_xticks(range(len(results["classes"])), results["classes"])
             axes.set_yticks(range(len(results["classes"])), results["classes"])
             axes.grid(visible=False)
-            axes.set(title=f"{name}: {told['accuracy']:.1%}", xlabel="predicted", ylabel="true")
+            axes.set(title=f"{name}: {scores['accuracy']:.1%}", xlabel="predicted", ylabel="true")
         save(figure, path)
 
 

@@ -1,12 +1,15 @@
 """A run's saved models on examples that none of its clients had."""
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from safetensors.torch import load_file
 from torch import nn
 
+from cflower.algorithm.bipartition import bipartition
 from cflower.data.examples import Examples
 from cflower.data.sources import load_source
 from cflower.learning import build_model
+from cflower.learning.training import predict
 from cflower.runs.record import RunRecord
 
 
@@ -24,3 +27,29 @@ def saved_model(run: RunRecord, cluster: str, examples: Examples) -> nn.Module:
     model = build_model(run.config["model"], examples.input_shape, examples.num_classes, seed=0)
     model.load_state_dict(load_file(run.path / "models" / f"{cluster}.safetensors"))
     return model
+
+
+def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
+    """Number of examples by true class (row) and predicted class (column)."""
+    counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
+    np.add.at(counts, (examples.labels.ravel(), predict(model, examples).argmax(axis=1)), 1)
+    return counts
+
+
+def separation_gap(similarity: ArrayLike, groups: ArrayLike) -> float:
+    """Separation gap g(alpha) of eqs. 28, 48; above 0 the bipartition is correct (Remark 2).
+
+    Parameters
+    ----------
+    similarity : array_like, shape (m, m)
+    groups : array_like, shape (m,)
+        The true group of each client. Used for evaluation, never for decisions.
+
+    Examples
+    --------
+    >>> round(separation_gap([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]], [0, 0, 1]), 2)
+    1.6
+    """
+    matrix, labels = np.asarray(similarity), np.asarray(groups)
+    intra = matrix[labels[:, None] == labels[None, :]].min()
+    return float(intra - bipartition(matrix).alpha_cross)

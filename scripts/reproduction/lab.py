@@ -21,7 +21,7 @@ SEEDS = 5
 
 
 def run_lab(name: str, setting: Setting) -> Results:
-    """``scripts/experiments/NAME.toml``: the first seed told in full, of all what came out."""
+    """``scripts/experiments/NAME.toml``: the first seed in full, of every seed its result."""
     keys = read_config(name)
     keys |= QUICK if setting.quick else {"dataset": setting.source("mnist")}
     seeds = range(setting.seed, setting.seed + (1 if setting.quick else SEEDS))
@@ -48,7 +48,7 @@ def run_lab(name: str, setting: Setting) -> Results:
 
 
 def outcome(run: RunRecord) -> dict[str, Any]:
-    """What is told of every seed."""
+    """The recorded result of one seed."""
     accuracies = [client["accuracy"] for client in run.summary["clients"].values()]
     return {
         "seed": run.summary["seed"],
@@ -124,9 +124,9 @@ def draw_labels(axes: "Axes", results: Results) -> None:
 def draw_samples(axes: "Axes", results: Results) -> None:
     """A row of images of each of two clients."""
     rows = []
-    for told in results["samples"].values():
-        shape = (-1, *told["sample_shape"])
-        images = np.frombuffer(b64decode(told["sample_images"]), np.uint8).reshape(shape)
+    for sample in results["samples"].values():
+        shape = (-1, *sample["sample_shape"])
+        images = np.frombuffer(b64decode(sample["sample_images"]), np.uint8).reshape(shape)
         rows.append(np.hstack(list(images[..., 0])))
     height = rows[0].shape[0]
     axes.imshow(np.vstack(rows), cmap="Greys")

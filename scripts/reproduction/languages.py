@@ -228,13 +228,13 @@ def write(pages: pd.DataFrame, folder: Path) -> None:
 def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
     """Perplexity of every language, and of all together: exp of the mean loss per character."""
     clients = run.summary["clients"]
-    told = {}
+    perplexity = {}
     for language in [*sorted(set(groups.values())), "all"]:
         theirs = [clients[c] for c, group in groups.items() if language in (group, "all")]
         weights = [client["held_out"] for client in theirs]
         loss = np.average([client["loss"] for client in theirs], weights=weights)
-        told[language] = round(math.exp(loss), 3)
-    return told
+        perplexity[language] = round(math.exp(loss), 3)
+    return perplexity
 
 
 def compared(run: RunRecord, other: RunRecord) -> list[int]:
@@ -286,14 +286,14 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
     """Where Algorithm 4 takes clients with pages that no client had."""
     if not run.summary["splits"]:
         return []
-    groups, told = run.summary["groups"], []
+    groups, placed = run.summary["groups"], []
     pages = with_clients(read_pages(setting, "test"), NEWCOMERS)
     for (client, language), theirs in pages.groupby(["client", "language"]):
         folder = setting.out / "newcomers" / str(client)
         write(theirs, folder)
         found = assign(run.path, folder)
         there = counts(groups[member] for member in run.summary["clusters"][found.cluster])
-        told.append(
+        placed.append(
             {
                 "client": client,
                 "language": language,
@@ -302,11 +302,11 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
                 "right": set(there) == {language},
                 "family": {family_of[name] for name in there} == {family_of[str(language)]},
                 "stranger": found.stranger_at is not None,
-                "perplexity": round(math.exp(found.levels[-1].loss), 3),
-                "common": round(math.exp(found.levels[0].loss), 3),
+                "perplexity": round(math.exp(found.levels[-1].metrics["loss"]), 3),
+                "common": round(math.exp(found.levels[0].metrics["loss"]), 3),
             }
         )
-    return told
+    return placed
 
 
 # ------------------------------------------------------------------------------ the picture
@@ -346,7 +346,7 @@ def draw_kinship(axes: "Axes", results: Results) -> None:
 
 KINDS = {
     "federated": "conventional FL",
-    "family": "told the family: its model",
+    "family": "given the family: its model",
     "isolated": "each client alone",
     "own": "cflower: own model",
 }
@@ -357,8 +357,10 @@ def draw_perplexity(axes: "Axes", results: Results) -> None:
     languages = [*sorted(results["families"], key=lambda n: (results["families"][n], n)), "all"]
     shown = [name for name in languages if name in results["perplexity"]["own"]]
     for (kind, label), color, mark in zip(KINDS.items(), COLORS, "sd^o", strict=False):
-        told = results["perplexity"][kind]
-        axes.plot([told[n] for n in shown], shown, mark, color=color, label=label, markersize=5)
+        perplexity = results["perplexity"][kind]
+        axes.plot(
+            [perplexity[n] for n in shown], shown, mark, color=color, label=label, markersize=5
+        )
     axes.invert_yaxis()
     axes.set(xlabel="perplexity per character, held-out windows", xscale="log")
     ticks = axes.get_xlim()

@@ -51,18 +51,18 @@ def run_averaging(setting: Setting) -> Results:
     models, points, rounds = [2, 3, 5], [25, 50, 100, 200, 500], 5
     if setting.quick:
         models, points, rounds = [2], [25, 50], 2
-    told: Results = {"seeds": list(seeds), "pairs": [], "grid": []}
+    results: Results = {"seeds": list(seeds), "pairs": [], "grid": []}
     for seed in seeds:
         examples = unseen(source, seed, 500 if setting.quick else TEST_EXAMPLES)
-        told["pairs"].append(pair(setting, keys | {"seed": seed}, examples))
+        results["pairs"].append(pair(setting, keys | {"seed": seed}, examples))
         grid = keys | {"seed": seed, "num-server-rounds": rounds, "local-epochs": 5}
-        told["grid"] += run_grid(setting, "notebook-grid", grid, models, points, examples)
-    return told
+        results["grid"] += run_grid(setting, "notebook-grid", grid, models, points, examples)
+    return results
 
 
 def pair(setting: Setting, keys: Mapping[str, Any], examples: "Examples") -> Results:
     """Accuracy of two clients' models and of their average, for both ways to start."""
-    told: Results = {}
+    results: Results = {}
     for start, client in (("different", starting_apart), ("common", None)):
         name = f"notebook-pair-{start}-{keys['seed']}"
         # The same training twice: once the models stay apart, once they are averaged.
@@ -71,11 +71,11 @@ def pair(setting: Setting, keys: Mapping[str, Any], examples: "Examples") -> Res
             for method in ("isolated", "federated")
         )
         clusters = [c["cluster"] for _, c in sorted(apart.summary["clients"].items())]
-        told[start] = {
+        results[start] = {
             "models": [accuracy(apart, cluster, examples) for cluster in clusters],
             "average": accuracy(averaged, "0", examples),
         }
-    return told
+    return results
 
 
 def run_grid(
@@ -186,7 +186,7 @@ def run_ham10000(setting: Setting) -> Results:
     keys = read_config("notebook-ham10000") | {"dataset": source, "seed": setting.seed}
     examples = unseen(source, setting.seed, 50 if setting.quick else 500)
     counts = np.bincount(examples.labels, minlength=examples.num_classes)
-    told: Results = {
+    results: Results = {
         "seed": setting.seed,
         "images": sum(1 for _ in folder.rglob("*.jpg")),
         "test_examples": len(examples),
@@ -198,8 +198,8 @@ def run_ham10000(setting: Setting) -> Results:
         cells = run_grid(
             setting, "notebook-ham", keys | {"learning-rate": rate}, models, points, examples
         )
-        told["grid"] += [cell | {"learning_rate": rate} for cell in cells]
-    return told
+        results["grid"] += [cell | {"learning_rate": rate} for cell in cells]
+    return results
 
 
 def draw_ham10000(results: Results, path: Path) -> None:

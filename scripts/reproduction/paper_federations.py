@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cflower.algorithm.bipartition import separation_gap
 from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
 from cflower.learning.models import build_model
@@ -18,6 +17,7 @@ from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.reports import RoundReport
+from reproduction.evaluation import separation_gap
 from reproduction.experiment import Experiment, Results, Setting, simulate
 from reproduction.rounds import Watch, federate
 
@@ -53,18 +53,18 @@ def run_norms(setting: Setting) -> Results:
             "seed": setting.seed,
             **pair,
         }
-        told: dict[str, list[float]] = {"round": [], "mean_norm": [], "max_norm": []}
+        curve: dict[str, list[float]] = {"round": [], "mean_norm": [], "max_norm": []}
 
         def on_round(
-            report: RoundReport, _: ClusteredFL, told: dict[str, list[float]] = told
+            report: RoundReport, _: ClusteredFL, curve: dict[str, list[float]] = curve
         ) -> None:
             if report.server_round <= 20 or report.server_round % 10 == 0:
-                told["round"].append(report.server_round)
-                told["mean_norm"].append(round(report.decisions[0].mean_norm, 5))
-                told["max_norm"].append(round(report.decisions[0].max_norm, 5))
+                curve["round"].append(report.server_round)
+                curve["mean_norm"].append(round(report.decisions[0].mean_norm, 5))
+                curve["max_norm"].append(round(report.decisions[0].max_norm, 5))
 
         final = federate(keys, on_round)
-        results[name] = told | {"accuracy": final.metrics["accuracy"]}
+        results[name] = curve | {"accuracy": final.metrics["accuracy"]}
     return results
 
 
@@ -72,12 +72,15 @@ def draw_norms(results: Results, path: Path) -> None:
     """One pane a pair."""
     with new_figure(7.2, 2.8) as figure:
         panes = figure.subplots(1, 2, sharey=True)
-        for axes, (name, told) in zip(panes, results.items(), strict=True):
+        for axes, (name, curve) in zip(panes, results.items(), strict=True):
             axes.plot(
-                told["round"], told["max_norm"], color=COLORS[1], label="largest ‖update‖ (eq. 33)"
+                curve["round"],
+                curve["max_norm"],
+                color=COLORS[1],
+                label="largest ‖update‖ (eq. 33)",
             )
             axes.plot(
-                told["round"], told["mean_norm"], color=COLORS[0], label="‖mean update‖ (eq. 32)"
+                curve["round"], curve["mean_norm"], color=COLORS[0], label="‖mean update‖ (eq. 32)"
             )
             axes.set(title=name, xlabel="round")
         panes[0].set(ylabel="norm", ylim=(0, None))

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cflower.algorithm.bipartition import separation_gap
 from cflower.data.shifts import groups_of
 from cflower.runs.plots import COLORS, new_figure, save
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.reports import RoundReport
+from reproduction.evaluation import separation_gap
 from reproduction.experiment import Experiment, Results, Setting
 from reproduction.rounds import Keys, federate
 
@@ -74,9 +74,9 @@ def gaps(setting: Setting, data: str, points: int, problem: Problem) -> dict[str
     kept = setting.out / "gaps" / f"{data}-{points}-{problem.rounds}-{setting.seed}.json"
     if not kept.exists():
         print(f"{data}: {points} points a client, {problem.rounds} rounds")
-        told = measure_gaps(setting, data, points, problem)
+        series = measure_gaps(setting, data, points, problem)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(told))
+        kept.write_text(json.dumps(series))
     return dict(json.loads(kept.read_text()))
 
 
@@ -126,12 +126,12 @@ def draw_by_points(results: Results, path: Path) -> None:
     """One pane a data set."""
     with new_figure(3.6 * len(results), 3) as figure:
         panes = figure.subplots(1, len(results), squeeze=False)[0]
-        for axes, (data, told) in zip(panes, results.items(), strict=True):
+        for axes, (data, series) in zip(panes, results.items(), strict=True):
             for kind, color in zip(("update", "gradient"), COLORS, strict=False):
-                axes.semilogx(told["points"], told[kind], "o-", color=color, label=LABELS[kind])
-            axes.set_xticks(told["points"], list(map(str, told["points"])))
+                axes.semilogx(series["points"], series[kind], "o-", color=color, label=LABELS[kind])
+            axes.set_xticks(series["points"], list(map(str, series["points"])))
             axes.minorticks_off()
-            axes.set(title=f"{NAMES[data]}, after {told['rounds']} rounds")
+            axes.set(title=f"{NAMES[data]}, after {series['rounds']} rounds")
             finish(axes, "data points per client")
         save(figure, path)
 
@@ -140,14 +140,14 @@ def draw_by_round(results: Results, path: Path) -> None:
     """One pane a data set."""
     with new_figure(3.6 * len(results), 3) as figure:
         panes = figure.subplots(1, len(results), squeeze=False)[0]
-        for axes, (data, told) in zip(panes, results.items(), strict=True):
-            rounds = range(1, len(told["update"]) + 1)
-            axes.plot(rounds, told["update"], color=COLORS[0], label=LABELS["update"])
-            at = list(map(int, told["gradient"]))
-            gradients = list(told["gradient"].values())
+        for axes, (data, series) in zip(panes, results.items(), strict=True):
+            rounds = range(1, len(series["update"]) + 1)
+            axes.plot(rounds, series["update"], color=COLORS[0], label=LABELS["update"])
+            at = list(map(int, series["gradient"]))
+            gradients = list(series["gradient"].values())
             axes.plot(at, gradients, "o-", ms=3, color=COLORS[1], label=LABELS["gradient"])
             axes.set_xticks(range(0, len(rounds) + 1, 10))
-            axes.set(title=f"{NAMES[data]}, {told['points']} points a client")
+            axes.set(title=f"{NAMES[data]}, {series['points']} points a client")
             finish(axes, "round")
         save(figure, path)
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import bipartition, separation_gap
+from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.runs.plots import new_figure, save
 from cflower.seeding import generator
+from reproduction.evaluation import separation_gap
 from reproduction.experiment import Experiment, Results, Setting
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.tree import Weights
+from cflower.algorithm.weights import Weights
 from cflower.learning.models import build_model
 from cflower.learning.training import evaluate
 from cflower.messages.layout import Layout
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 LINE = {"model": "linear", "local-epochs": 1, "momentum": 0.0, "learning-rate-decay": 1.0}
 FAILURES = {
-    "limited model complexity": {"dataset": "xor", "shift": "topic"},
-    "divergent conditionals": {"dataset": "axes", "shift": "label-permutation"},
+    "limited model complexity": {"dataset": "reproduction.toys:xor", "shift": "topic"},
+    "divergent conditionals": {"dataset": "reproduction.toys:axes", "shift": "label-permutation"},
 }
 PAIRS = {
-    "incongruent": {"dataset": "axes", "shift": "label-permutation"},
-    "congruent": {"dataset": "axes", "shift": "topic"},
+    "incongruent": {"dataset": "reproduction.toys:axes", "shift": "label-permutation"},
+    "congruent": {"dataset": "reproduction.toys:axes", "shift": "topic"},
 }
 STARTS = ((-2.0, -1.0), (-1.0, 2.5))
 """Where the paths of figure 2 begin."""
@@ -89,18 +89,18 @@ def line_of(layout: Layout, model: Weights) -> list[float]:
 def draw_failures(results: Results, path: Path) -> None:
     """Points in the colour of their group, in the form of their label; the lines."""
     with new_figure(7.2, 4.2) as figure:
-        for axes, (name, told) in zip(figure.subplots(1, 2), results.items(), strict=True):
-            points = np.array(told["points"])
+        for axes, (name, result) in zip(figure.subplots(1, 2), results.items(), strict=True):
+            points = np.array(result["points"])
             for group, label in ((0, 0), (0, 1), (1, 0), (1, 1)):
                 x, y = points[(points[:, 3] == group) & (points[:, 2] == label)].T[:2]
                 axes.plot(x, y, "o+"[label], color=COLORS[group], mfc="none", ms=5, mew=0.9)
-            (line,) = told["federated"]["lines"].values()
+            (line,) = result["federated"]["lines"].values()
             draw_line(axes, line, color="black", ls="--", label="FL")
             for color, (cluster, line) in zip(
-                COLORS, told["clustered"]["lines"].items(), strict=False
+                COLORS, result["clustered"]["lines"].items(), strict=False
             ):
                 draw_line(axes, line, color=color, label=f"cluster {cluster}")
-            shares = [told[way]["accuracy"] for way in ("federated", "clustered")]
+            shares = [result[way]["accuracy"] for way in ("federated", "clustered")]
             axes.set_title(f"{name}\naccuracy: FL {shares[0]:.0%}, CFL {shares[1]:.0%}", fontsize=9)
             axes.set(xlim=(-1.8, 1.8), ylim=(-1.8, 1.8), aspect="equal")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -179,21 +179,25 @@ def draw_paths(results: Results, path: Path) -> None:
     """Contours of both losses, the paths over them; below, the norms by round."""
     with new_figure(7.2, 5.6) as figure:
         rows = figure.subplots(2, 2, height_ratios=[2, 1], sharey="row")
-        for (upper, lower), (name, told) in zip(rows.T, results.items(), strict=True):
-            losses = np.array(told["losses"])
+        for (upper, lower), (name, result) in zip(rows.T, results.items(), strict=True):
+            losses = np.array(result["losses"])
             upper.contourf(
-                told["grid"], told["grid"], losses.max(axis=0), levels=[0, 0.1], colors="#d4d7da"
+                result["grid"],
+                result["grid"],
+                losses.max(axis=0),
+                levels=[0, 0.1],
+                colors="#d4d7da",
             )
             for color, surface in zip(COLORS, losses, strict=False):
                 upper.contour(
-                    told["grid"],
-                    told["grid"],
+                    result["grid"],
+                    result["grid"],
                     surface,
                     levels=[0.1, 0.3, 0.7, 1.2, 1.8, 2.5],
                     colors=color,
                     linewidths=0.6,
                 )
-            for trace, dash in zip(told["paths"], ("-", "--"), strict=True):
+            for trace, dash in zip(result["paths"], ("-", "--"), strict=True):
                 way = np.array(trace["path"])
                 upper.plot(*way.T, color="black", ls=dash, lw=1.5)
                 upper.plot(*way[0], "o", color="black", ms=4)
@@ -201,8 +205,8 @@ def draw_paths(results: Results, path: Path) -> None:
                 lower.semilogy(
                     trace["max_norm"], color=COLORS[3], ls=dash, label="largest ‖update‖"
                 )
-            end = np.array(told["paths"][0]["path"][-1])
-            for color, update in zip(COLORS, told["paths"][0]["last_updates"], strict=False):
+            end = np.array(result["paths"][0]["path"][-1])
+            for color, update in zip(COLORS, result["paths"][0]["last_updates"], strict=False):
                 arrow = {"arrowstyle": "-|>", "color": color, "lw": 2}
                 tip = end + ARROW * np.array(update)
                 upper.annotate("", xy=tip, xytext=end, arrowprops=arrow)

@@ -10,7 +10,8 @@ from cflower import server_app, simulate
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
-from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.client_data import load_client_data
+from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.messages.data_spec import DataSpec
 from cflower.strategy.clustered_fl import ClusteredFL
@@ -53,7 +54,7 @@ def federate(
     keys : mapping
         ``min-available-nodes`` is the number of clients.
     on_round : callable
-        Told of every round: its report, and the strategy, whose ``layout`` unpacks models.
+        Called after every round with its report and the strategy, whose ``layout`` unpacks models.
     criterion : Criterion, optional
         When to split; never if not given. Its decisions come with similarity matrices.
     """

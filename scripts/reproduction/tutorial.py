@@ -25,12 +25,12 @@ def run_strategies(setting: Setting) -> Results:
         keys |= {"dataset": "digits", "dataset-size": 300, "num-server-rounds": 2}
     else:
         keys |= {"dataset": setting.source("cifar10")}
-    told: Results = {"seed": setting.seed, "keys": STRATEGIES, "strategies": {}}
+    results: Results = {"seed": setting.seed, "keys": STRATEGIES, "strategies": {}}
     for name, more in STRATEGIES.items():
         run = simulate(setting, f"tutorial-{name.lower()}", keys | more)
-        told["strategies"][name] = curves(run)
-        told["examples"] = {n: c["num_examples"] for n, c in run.summary["clients"].items()}
-    return told
+        results["strategies"][name] = curves(run)
+        results["examples"] = {n: c["num_examples"] for n, c in run.summary["clients"].items()}
+    return results
 
 
 def curves(run: RunRecord) -> Results:
@@ -45,7 +45,7 @@ def curves(run: RunRecord) -> Results:
         for line in run.lines
     ]
     return {
-        key: [round(told[key], 4) for told in [*by_round, end]]
+        key: [round(metrics[key], 4) for metrics in [*by_round, end]]
         for key in ("loss", "accuracy", "mean")
     }
 
@@ -54,8 +54,8 @@ def draw_strategies(results: Results, path: Path) -> None:
     """Weighted loss and accuracy by round."""
     with new_figure(9, 3.2) as figure:
         for axes, key in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for color, (name, told) in zip(COLORS, results["strategies"].items(), strict=False):
-                axes.plot(range(len(told[key])), told[key], color=color, label=name)
+            for color, (name, curve) in zip(COLORS, results["strategies"].items(), strict=False):
+                axes.plot(range(len(curve[key])), curve[key], color=color, label=name)
             axes.set(xlabel="rounds done", ylabel=f"{key}, weighted by examples")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.legend(fontsize=7)
@@ -101,8 +101,8 @@ def draw_processes(results: Results, path: Path) -> None:
     with new_figure(4.6, 3) as figure:
         axes = figure.subplots()
         for color, key in zip(COLORS, ("loss", "accuracy"), strict=False):
-            told = results["curves"][key]
-            axes.plot(range(len(told)), told, "o-", color=color, label=key)
+            values = results["curves"][key]
+            axes.plot(range(len(values)), values, "o-", color=color, label=key)
         axes.set(xlabel="rounds done", ylim=(0, None))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()

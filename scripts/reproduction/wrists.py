@@ -61,12 +61,12 @@ def run(setting: Setting) -> Results:
                         {**keys, **more, "method": method, **short},
                     )
                 )
-        results["models"][name] = told(runs)
+        results["models"][name] = comparison(runs)
     results["means"] = means_by_side(Path(folder))
     return results
 
 
-def told(runs: Mapping[str, list[RunRecord]]) -> Results:
+def comparison(runs: Mapping[str, list[RunRecord]]) -> Results:
     """What several seeds' runs of every method found, and how they compare, client by client."""
     found = [run.summary for run in runs["clustered"]]
     return {
@@ -176,8 +176,8 @@ def draw(results: Results, path: Path) -> None:
         left.set_xticks(np.arange(AXES) + 0.175, names)
         left.set(title="mean of each axis, by the true side")
         left.legend()
-        for model, told in results["models"].items():
-            for method, values in told["accuracy"].items():
+        for model, result in results["models"].items():
+            for method, values in result["accuracy"].items():
                 label = f"{model}: {'own model' if method == 'clustered' else method}"
                 color = COLORS[("clustered", *BASELINES).index(method)]
                 right.plot(values, [label] * len(values), "o", color=color, alpha=0.6)

@@ -10,7 +10,6 @@ from cflower.algorithm.bipartition import (
     LINKAGES,
     bipartition,
     largest_safe_gamma,
-    separation_gap,
 )
 from cflower.algorithm.similarity import cosine_similarity
 from tests.algorithm.planted import laws
@@ -52,21 +51,15 @@ def test_single_linkage_is_the_optimum_of_eq_25(similarity):
 
 @laws
 @given(matrices, linkages)
-def test_two_non_empty_sides_hold_every_client_once(similarity, linkage):
-    answer = bipartition(similarity, linkage)
-    assert answer.first
-    assert answer.second
-    assert sorted(answer.first + answer.second) == list(range(len(similarity)))
-    assert answer.first[0] == 0
-    assert list(answer.first) == sorted(answer.first)
-    assert list(answer.second) == sorted(answer.second)
-
-
-@laws
-@given(matrices, linkages)
-def test_alpha_cross_is_that_of_the_sides_found(similarity, linkage):
-    answer = bipartition(similarity, linkage)
-    assert answer.alpha_cross == max(similarity[i, j] for i in answer.first for j in answer.second)
+def test_two_sides_hold_every_client_once_and_alpha_cross_is_their_largest_similarity(
+    similarity, linkage
+):
+    first, second, alpha_cross = bipartition(similarity, linkage)
+    assert first and second
+    assert sorted(first + second) == list(range(len(similarity)))
+    assert first[0] == 0
+    assert (list(first), list(second)) == (sorted(first), sorted(second))
+    assert alpha_cross == max(similarity[i, j] for i in first for j in second)
 
 
 @laws
@@ -79,27 +72,6 @@ def test_permuting_the_clients_permutes_the_sides(similarity, linkage, random):
     shuffled = bipartition(similarity[np.ix_(order, order)], linkage)
     back = {frozenset(order[i] for i in side) for side in shuffled[:2]}
     assert back == as_sides(bipartition(similarity, linkage))
-
-
-@laws
-@given(st.integers(2, 8), st.floats(1e-3, 1e3), linkages, st.integers(0, 99))
-def test_the_updates_length_does_not_matter(clients, scale, linkage, seed):
-    updates = np.random.default_rng(seed).normal(size=(clients, 5))
-    scaled = bipartition(cosine_similarity(scale * updates), linkage)
-    assert as_sides(scaled) == as_sides(bipartition(cosine_similarity(updates), linkage))
-
-
-@pytest.mark.parametrize("linkage", LINKAGES)
-def test_two_clients_are_two_sides_however_alike(linkage):
-    for alpha in (-1.0, 0.0, 1.0):
-        assert bipartition([[1.0, alpha], [alpha, 1.0]], linkage)[:3] == ((0,), (1,), alpha)
-
-
-@pytest.mark.parametrize("linkage", LINKAGES)
-def test_clients_that_are_all_equal_still_have_two_sides(linkage):
-    answer = bipartition(np.ones((5, 5)), linkage)
-    assert min(len(answer.first), len(answer.second)) >= 1
-    assert answer.alpha_cross == 1
 
 
 def test_fewer_than_two_clients_have_no_bipartition():
@@ -123,11 +95,11 @@ def test_complete_linkage_keeps_sides_compact_where_single_follows_a_chain():
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-def test_planted_groups_without_noise_are_found(linkage):
+def test_planted_groups_without_noise_are_recovered(linkage):
     groups = np.array([0, 1, 0, 0, 1, 0, 1])
     similarity = np.where(groups[:, None] == groups[None, :], 0.9, -0.5)
     np.fill_diagonal(similarity, 1)
-    assert bipartition(similarity, linkage)[:3] == ((0, 2, 3, 5), (1, 4, 6), -0.5)
+    assert bipartition(similarity, linkage) == ((0, 2, 3, 5), (1, 4, 6), -0.5)
 
 
 def test_the_matrix_is_left_as_it_was():
@@ -139,27 +111,6 @@ def test_the_matrix_is_left_as_it_was():
 
 @laws
 @given(st.floats(-1, 1), st.floats(-1, 1))
-def test_the_more_alike_the_sides_the_less_noise_is_safe(one, other):
+def test_the_more_similar_the_sides_the_less_noise_is_safe(one, other):
     low, high = sorted((one, other))
     assert 0 <= largest_safe_gamma(high) <= largest_safe_gamma(low) <= 1
-
-
-def test_eq_39_at_its_ends():
-    assert [largest_safe_gamma(a) for a in (-1.0, 0.0, 1.0)] == [1.0, np.sqrt(0.5), 0.0]
-
-
-@laws
-@given(cosines(st.floats(-1, 1, width=32), smallest=3), st.data())
-def test_a_positive_separation_gap_makes_the_bipartition_correct(similarity, data):
-    m = len(similarity)
-    groups = np.array(data.draw(st.lists(st.integers(0, 1), min_size=m, max_size=m)))
-    assume(0 < groups.sum() < m)
-    if separation_gap(similarity, groups) > 1e-9:
-        sides = {frozenset(np.flatnonzero(groups == g).tolist()) for g in (0, 1)}
-        assert as_sides(bipartition(similarity)) == sides
-
-
-def test_separation_gap_is_worst_within_minus_best_across():
-    similarity = np.array([[1.0, 0.6, -0.2], [0.6, 1.0, -0.4], [-0.2, -0.4, 1.0]])
-    assert separation_gap(similarity, [0, 0, 1]) == pytest.approx(0.6 + 0.2)
-    assert separation_gap(similarity, [0, 1, 0]) == pytest.approx(-0.2 + 0.2)

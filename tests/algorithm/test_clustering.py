@@ -1,4 +1,4 @@
-"""Laws of the cut that `AutoCriterion` judges."""
+"""Laws of the clustering that `AutoCriterion` tests."""
 
 from itertools import combinations
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.cluster.hierarchy import fcluster, linkage
 
-from cflower.algorithm.auto import clustering
 from cflower.algorithm.auto.clustering import (
+    LEAST_NEXT_TO_ONE,
+    MOST_NOISE,
+    Clustering,
     Parts,
-    best_clustering,
     best_parts,
-    in_appearance,
+    margin_errors,
     nearest_parts,
-    score,
+    sure_clustering,
     ward_parts,
 )
-from cflower.algorithm.similarity import Gram, cosine_similarity
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -31,31 +31,19 @@ def groups(seed: int, *sizes: int, noise: float, entries: int = 200) -> tuple[np
     return cosine_similarity(updates - updates.mean(axis=0)), truth.tolist()
 
 
+def clustered(similarity: np.ndarray) -> Clustering:
+    return sure_clustering(similarity, np.zeros(len(similarity)), 0.99)
+
+
 @laws
 @given(st.permutations(range(7)))
-def test_permuting_the_members_permutes_the_cut(order: list[int]) -> None:
+def test_permuting_the_members_permutes_the_parts(order: list[int]) -> None:
     updates = generator(3, "cut").normal(size=(7, 5))
-    parts = best_clustering(Gram(cosine_similarity(updates))).labels
-    permuted = best_clustering(Gram(cosine_similarity(updates[order]))).labels
-    together = parts[:, None] == parts[None, :]
-    np.testing.assert_array_equal(
-        permuted[:, None] == permuted[None, :], together[np.ix_(order, order)]
+    parts, permuted = (
+        best_parts(cosine_similarity(rows)).labels for rows in (updates, updates[order])
     )
-
-
-def test_the_margin_is_that_of_the_least_clear_member() -> None:
-    similarity = np.array(
-        [
-            [1.0, 0.9, 0.2, 0.1],
-            [0.9, 1.0, 0.3, 0.0],
-            [0.2, 0.3, 1.0, 0.8],
-            [0.1, 0.0, 0.8, 1.0],
-        ]
-    )
-    cut = best_clustering(Gram(similarity))
-    assert cut.labels.tolist() == [0, 0, 1, 1]
-    assert cut.margin == pytest.approx((0.8 - 0.8 / 2) - ((0.2 + 0.3) / 2 - 0.9 / 2))
-    assert cut.grouped_share == 1.0
+    together = parts[:, None] == parts
+    np.testing.assert_array_equal(permuted[:, None] == permuted, together[np.ix_(order, order)])
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 0, 1], [0, 0, 1, 2, 3, 3]])
@@ -68,7 +56,7 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
     freedom = len(pairs) - len(blocks)
     left = sum(((np.array(block) - np.mean(block)) ** 2).sum() for block in blocks.values())
     within = {p: float(np.mean(blocks.get(frozenset((p,)), [np.nan]))) for p in set(labels)}
-    margins, errors = [], []
+    errors = np.zeros(6)
     for i, own in enumerate(labels):
         if sizes[own] == 1:
             continue
@@ -77,57 +65,74 @@ def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> N
             others = [similarity[i, j] for j in range(6) if labels[j] == p and j != i]
             near[p] = np.mean(others) - (within[own] if sizes[p] == 1 else within[p]) / 2
         after = max((p for p in near if p != own), key=lambda p: near[p])
-        margins.append(near[own] - near[after])
         share = 1 / (sizes[own] - 1) + 1 / sizes[after]
-        errors.append(margins[-1] / np.sqrt(left / freedom * share))
-    cut = score(Gram(similarity), Parts.of(Gram(similarity), np.array(labels, np.int32)))
-    assert cut.freedom == freedom
-    assert cut.margin == pytest.approx(min(margins))
-    assert cut.margin_errors == pytest.approx(min(errors))
+        errors[i] = (near[own] - near[after]) / np.sqrt(left / freedom * share)
+    parts = Parts.of(similarity, np.array(labels, np.int32))
+    found, degrees = margin_errors(similarity, parts)
+    assert degrees == freedom
+    np.testing.assert_allclose(found, errors)
 
 
 @pytest.mark.parametrize(
     ("sizes", "noise"), [((50, 50), 2), ((20, 20, 20, 20, 20), 2), ((80, 20), 2), ((8, 2), 1)]
 )
-def test_groups_are_found_in_much_noise(sizes: tuple[int, ...], noise: float) -> None:
+def test_groups_are_recovered_in_much_noise(sizes: tuple[int, ...], noise: float) -> None:
     # With noise 2, similarity within a group is 0.2 on average and varies by 0.07.
     similarity, truth = groups(1, *sizes, noise=noise)
-    assert best_clustering(Gram(similarity)).labels.tolist() == truth
+    labels = clustered(similarity).labels
+    sure = labels >= 0
+    assert sure.mean() >= 0.8
+    assert len(set(zip(labels[sure], np.array(truth)[sure], strict=True))) == len(sizes)
 
 
 def test_a_member_that_the_tree_misplaced_is_moved() -> None:
     similarity, truth = groups(4, 20, 20, 20, noise=3.0)
-    distances = np.sqrt(2 - 2 * similarity[np.triu_indices(60, 1)])
-    tree = in_appearance(fcluster(linkage(distances, "ward"), 3, "maxclust"))
-    assert (tree != truth).sum() == 4
-    assert best_clustering(Gram(similarity)).labels.tolist() == truth
+    assert ward_parts(similarity).tolist() != truth
+    assert best_parts(similarity).labels.tolist() == truth
 
 
 @pytest.mark.parametrize("entries", [10, 100, 1000])
-def test_by_chance_no_member_is_sure(entries: int) -> None:
-    # Whatever the number of entries, which alone sets how far apart chance puts the parts.
-    errors = [
-        best_clustering(Gram(groups(seed, 20, noise=1.0, entries=entries)[0])).margin_errors
+def test_without_groups_few_members_are_sure(entries: int) -> None:
+    # Whatever the number of entries, which alone sets the margins that chance makes.
+    sure = [
+        (clustered(groups(seed, 20, noise=1.0, entries=entries)[0]).errors > 2.5).mean()
         for seed in range(50)
     ]
-    assert max(errors) < 2.5
+    assert max(sure) < 0.8
 
 
-def test_equal_updates_have_one_part_or_none_to_be_sure_of() -> None:
-    cut = best_clustering(Gram(np.ones((5, 5))))
-    assert cut.margin == 0.0
-    assert np.isfinite(cut.margin_errors)
+def test_equal_updates_have_no_margin() -> None:
+    cut = clustered(np.ones((5, 5)))
+    assert cut.labels.tolist() == [-1] * 5
+    assert not cut.errors.any()
 
 
-@pytest.mark.parametrize("passes", [19, 20])
-@pytest.mark.parametrize("seed", [5, 10, 32])
-def test_members_who_swap_for_ever_end_where_all_passes_would_leave_them(
-    seed: int, passes: int, monkeypatch: pytest.MonkeyPatch
+FOURS = np.repeat([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], 4, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("intruder", "noise"), [([0.0, 0.0, 1.0], 0.4), ([1.0, 1.0, 0.0], 0.0), ([0.0, 0.0, 1.0], 1.0)]
+)
+def test_one_member_between_the_parts_or_of_noise_changes_no_other(
+    intruder: list[float], noise: float
 ) -> None:
-    similarity = cosine_similarity(generator(seed, "swap").normal(size=(60, 60)))
-    ends = [ward_parts(similarity)]
-    for _ in range(passes):
-        ends.append(nearest_parts(Parts.of(Gram(similarity), ends[-1])))
-    assert not np.array_equal(ends[-1], ends[-2])
-    monkeypatch.setattr(clustering, "MAX_REASSIGNMENTS", passes)
-    np.testing.assert_array_equal(best_parts(Gram(similarity)).labels, ends[-1])
+    rows = np.vstack([FOURS, intruder])
+    rows[:, 2] += 0.02 * np.arange(9) % 0.07
+    cut = sure_clustering(cosine_similarity(rows), np.append(np.zeros(8), noise), 0.99)
+    assert cut.labels.tolist() == [0] * 4 + [1] * 4 + [-1]
+
+
+@pytest.mark.parametrize("size", [LEAST_NEXT_TO_ONE - 1, LEAST_NEXT_TO_ONE])
+def test_a_member_alone_is_a_part_next_to_enough_others(size: int) -> None:
+    rows = np.vstack([np.tile([1.0, 0.0], (size, 1)), [1.0, 1.0]])
+    rows[:-1] += 0.05 * generator(0, "alone").normal(size=(size, 2))
+    similarity, little = cosine_similarity(rows), np.full(size + 1, 0.01)
+    alone = sure_clustering(similarity, little, 0.99).labels[-1]
+    assert (alone >= 0) == (size == LEAST_NEXT_TO_ONE)
+    little[-1] = 0.5 * MOST_NOISE
+    assert sure_clustering(similarity, little, 0.99).labels[-1] == -1
+
+
+def test_reassignment_ends_where_members_would_swap_for_ever() -> None:
+    parts = best_parts(cosine_similarity(generator(5, "swap").normal(size=(60, 60))))
+    assert not np.array_equal(nearest_parts(parts), parts.labels)

@@ -6,75 +6,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.placement import (
-    Step,
-    TypicalSimilarity,
+    Branches,
     confirms,
     descend,
-    typical_similarity,
+    is_longer,
+    place,
+    usual_similarity,
 )
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.algorithm.tree import Fork
 from tests.algorithm.planted import laws
-from tests.algorithm.test_tree import two_forks
+from tests.algorithm.test_tree import two_levels
 
-TREE = two_forks()
+TREE = two_levels()
+X = np.eye(20)[0]
+pairs_of_updates = st.lists(
+    st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2
+)
 
 
 @laws
-@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2))
-def test_the_way_is_the_one_of_a_newcomer_during_the_run(updates):
+@given(pairs_of_updates)
+def test_the_path_is_that_of_a_newcomer_during_the_run(updates):
     by_cluster = dict(zip(("0", "0.1"), map(np.array, updates), strict=True))
     steps = descend(TREE, lambda cluster: by_cluster[cluster.name])
-    live = TREE.admit("z", 9)
+    tree = TREE.admit("z", 9)
     for step in steps:
-        assert live.unassigned == {"z": step.cluster}
-        live, fork = live.assign_step("z", by_cluster[step.cluster])
-        assert fork == step.fork
-    assert live.unassigned == {}
-    assert live.leaf_of("z").name == steps[-1].fork.child
+        assert tree.unassigned == {"z": step.cluster}
+        assert place(tree, step.cluster, by_cluster[step.cluster]) == step
+        tree = tree.descended({"z": step.child})
+    assert tree.unassigned == {}
+    assert tree.leaf_of("z").name == steps[-1].child
 
 
-def test_a_tree_without_a_fork_has_no_way_down():
+def test_a_tree_without_a_split_needs_no_update():
     alone = replace(TREE.root, children=(), split_round=None)
     assert descend(TREE.update(alone), pytest.fail) == ()
 
 
 @laws
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 4), min_size=2, max_size=3))
-def test_what_is_usual_is_counted_client_by_client(seed, sizes):
-    rng = np.random.default_rng(seed)
-    branches = {
-        f"0.{i}": {f"{i}-{j}": rng.normal(size=5) for j in range(size)}
-        for i, size in enumerate(sizes)
-    }
-    taken = f"0.{len(sizes) - 1}"
-
-    def nearest(name, update):
-        others = [u for n, u in branches[taken].items() if n != name]
-        return max(cosine_similarity([update, u])[0, 1] for u in others)
-
-    usual = typical_similarity(branches, taken)
-    alone = sizes[-1] == 1
-    members = [] if alone else [nearest(n, u) for n, u in branches[taken].items()]
-    others = [nearest(n, u) for b, edge in branches.items() if b != taken for n, u in edge.items()]
-    assert usual.others == pytest.approx(np.median(others))
-    assert usual.members is None if alone else usual.members == pytest.approx(np.median(members))
-
-
-def test_who_is_nearer_to_the_others_than_to_the_members_resembles_nobody():
-    def familiar(alpha, members):
-        fork = Fork("0.1", {"0.0": -1.0, "0.1": alpha})
-        return Step("0", fork, TypicalSimilarity(members, others=0.0)).familiar
-
-    assert familiar(0.5, members=0.75)
-    assert not familiar(0.25, members=0.75)
-    assert familiar(0.25, members=None)  # a branch of one: nothing says what members have
-    assert not familiar(0.0, members=None)
-
-
-@laws
-@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2))
-def test_algorithm_4_confirms_the_leaf_it_comes_to_if_all_forks_are_familiar(updates):
+@given(pairs_of_updates)
+def test_algorithm_4_confirms_the_leaf_it_reaches_if_every_child_is_familiar(updates):
     by_cluster = dict(zip(("0", "0.1"), map(np.array, updates), strict=True))
     asked = []
 
@@ -82,10 +53,74 @@ def test_algorithm_4_confirms_the_leaf_it_comes_to_if_all_forks_are_familiar(upd
         asked.append(cluster.name)
         return by_cluster[cluster.name]
 
-    steps = descend(TREE, update_of)
-    way = list(asked)
+    steps, way = descend(TREE, update_of), list(asked)
     for leaf in TREE.leaves:
         asked.clear()
-        reached = leaf.name == steps[-1].fork.child and all(step.familiar for step in steps)
+        reached = leaf.name == steps[-1].child and all(step.familiar for step in steps)
         assert confirms(TREE, leaf.name, update_of) == reached
         assert asked == way[: len(asked)]
+
+
+def test_the_most_similar_client_of_a_child_counts():
+    edge = {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}
+    tree = TREE.update(replace(TREE.clusters["0.0"], edge=edge))
+    step = place(tree, "0", np.array([-3.0, 1.0]))
+    assert step.child == "0.1"
+    assert step.similarities == pytest.approx({"0.0": 1 / np.sqrt(10), "0.1": 3 / np.sqrt(10)})
+
+
+def test_an_update_of_zero_resembles_no_child_and_gives_no_nan():
+    step = place(TREE, "0", np.zeros(2))
+    assert step.similarities == {"0.0": 0.0, "0.1": 0.0}
+    assert not step.familiar
+
+
+@laws
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 4), min_size=2, max_size=3))
+def test_the_bar_is_halfway_between_the_medians_over_the_clients(seed, sizes):
+    rng = np.random.default_rng(seed)
+    edges = {f"0.{i}": list(rng.normal(size=(size, 5))) for i, size in enumerate(sizes)}
+
+    def nearest(update, others):
+        return max((cosine_similarity([update, u])[0, 1] for u in others), default=None)
+
+    own, other = [], []
+    for child, edge in edges.items():
+        strangers = [u for name, some in edges.items() if name != child for u in some]
+        for i, update in enumerate(edge):
+            own.append(nearest(update, edge[:i] + edge[i + 1 :]))
+            other.append(nearest(update, strangers))
+    across = max(0.0, np.median(other))
+    own = [cosine for cosine in own if cosine is not None]  # the only client of a child has none
+    within = np.median(own) if own else across
+    assert usual_similarity(edges) == pytest.approx((within + across) / 2)
+
+
+def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_at_rest():
+    rng, axes = np.random.default_rng(0), np.eye(50)
+    far = {f"far-{i}": 10 * axes[0] + 0.5 * rng.normal(size=50) for i in range(3)}
+    near = {f"near-{i}": 0.1 * rng.normal(size=50) for i in range(4)}
+    leaves = replace(TREE.clusters["0.0"], edge=near), replace(TREE.clusters["0.1"], edge=far)
+    branches = Branches.of(TREE.update(*leaves), "0")
+    assert branches.resting == "0.0"
+    for update, child in (
+        (0.1 * rng.normal(size=50), "0.0"),
+        (0.5 * axes[0], "0.1"),
+        (10 * axes[0], "0.1"),
+    ):
+        assert branches.place(update).child == child
+        assert branches.place(update).familiar
+    assert not branches.place(10 * axes[1]).familiar
+
+
+@pytest.mark.parametrize(
+    ("edge", "update", "longer"),
+    [
+        ([X], 100 * X, False),
+        ([X, 0 * X], 100 * X, False),
+        ([X, 1.01 * X], 0 * X, False),
+        ([X, 1.01 * X], 100 * X, True),
+    ],
+)
+def test_two_updates_that_are_not_zero_are_needed_to_call_another_longer(edge, update, longer):
+    assert is_longer(update, edge) == longer

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.difference import Difference
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
@@ -42,7 +41,7 @@ def test_the_error_of_a_cosine_is_as_small_as_stated(cosine, log_entries, which)
         kept = np.array([projection.keep(one), projection.keep(other)])
         errors.append(cosine_similarity(kept)[0, 1] - cosine)
     bound = np.sqrt(2 / length)
-    assert np.std(errors) < 1.15 * bound  # 400 of them tell it within a tenth or so
+    assert np.std(errors) < 1.15 * bound  # 400 of them show it within about a tenth
     assert abs(np.mean(errors)) < 4 * bound / np.sqrt(repeats) + 1 / length
 
 
@@ -55,13 +54,13 @@ def test_the_projection_is_linear(a, b, seed):
     np.testing.assert_allclose(combined, expected, atol=1e-9)
 
 
-def test_the_same_seed_projects_alike_and_another_does_not():
+def test_the_seed_determines_the_projection():
     one, same, other = (Projection(5000, 100, seed).keep(UPDATES[0]) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 1
 
 
-def test_what_is_short_enough_is_kept_as_it_is():
+def test_short_updates_are_kept_whole():
     update = UPDATES[0]
     for length in (0, 5000, 9999):
         projection = Projection(5000, length)
@@ -69,60 +68,21 @@ def test_what_is_short_enough_is_kept_as_it_is():
         assert projection.keep(update) is update
 
 
-def test_only_masked_entries_are_seen():
-    mask = np.arange(5000) % 2 == 0
-    whole = Projection(5000, mask=mask)
-    np.testing.assert_array_equal(whole.seen(whole.keep(UPDATES[0])), UPDATES[0][::2])
-    changed = np.where(mask, UPDATES[0], 1e6)
-    short = Projection(5000, 300, mask=mask)
-    assert short.keep(changed).shape == (600,)  # the seen half, then the others
-    seen = short.seen(short.keep(UPDATES[0]))
-    assert seen.shape == (300,)
-    np.testing.assert_array_equal(short.seen(short.keep(changed)), seen)
+def test_similarity_sees_only_the_masked_entries_and_the_others_are_a_second_half():
+    mask, update = np.arange(5000) % 3 == 0, UPDATES[0]
+    whole, short = Projection(5000, mask=mask), Projection(5000, 300, mask=mask)
+    np.testing.assert_array_equal(whole.seen(whole.keep(update)), update[::3])
+    kept = short.keep(update)
+    assert kept.shape == (600,)
+    np.testing.assert_array_equal(short.seen(kept), kept[:300])
+    changed = short.keep(np.where(mask, update, 1e6))
+    np.testing.assert_array_equal(changed[:300], kept[:300])
+    np.testing.assert_array_equal(short.keep(np.where(mask, update, 0))[300:], np.zeros(300))
+    both = Projection(5000, 300).keep(update)
+    np.testing.assert_allclose(kept[:300] + kept[300:], both, atol=1e-9)
 
 
 def test_precision_and_zero_are_kept():
     projection = Projection(5000, 100)
     assert projection.keep(UPDATES[0].astype(np.float32)).dtype == np.float32
     np.testing.assert_array_equal(projection.keep(np.zeros(5000)), np.zeros(100))
-
-
-def test_what_similarity_does_not_see_is_kept_beside_it():
-    mask = np.arange(5000) % 3 == 0
-    kept = Projection(5000, 300, mask=mask).keep(UPDATES[0])
-    whole = Projection(5000, 300).keep(UPDATES[0])
-    np.testing.assert_allclose(kept[:300] + kept[300:], whole, atol=1e-9)
-    seen = Projection(5000, 300, mask=mask).keep(np.where(mask, UPDATES[0], 0))
-    np.testing.assert_array_equal(seen[300:], np.zeros(300))
-    np.testing.assert_array_equal(seen[:300], kept[:300])
-
-
-def differences(number: int, size: int) -> tuple[list[Difference], list[np.ndarray]]:
-    """Updates of one model that came in arrays of odd sizes, and the same as vectors."""
-    rng = generator(0, "differences")
-    origin = rng.normal(size=size).astype(np.float32)
-    models = [(origin + rng.normal(size=size) / 100).astype(np.float32) for _ in range(number)]
-    ends = [7, size // 3, size // 2]
-    updates = [Difference(np.split(model, ends), origin) for model in models]
-    return updates, [model - origin for model in models]
-
-
-@pytest.mark.parametrize("length", [100, 16_384, 100_000])
-def test_updates_looked_at_together_give_what_each_gives_alone(length: int) -> None:
-    updates, vectors = differences(3, 300_001)
-    projection = Projection(300_001, length)
-    weights = [1.0, 20.0, 0.5]
-    for (norm, kept), vector in zip(projection.measure(updates, weights), vectors, strict=True):
-        np.testing.assert_array_equal(kept, projection.keep(vector))
-        np.testing.assert_allclose(norm, np.linalg.norm(vector.astype(float)), rtol=1e-5)
-    assert updates[0].presumed is not None
-    expected = np.einsum("i,ij->j", weights, vectors)
-    np.testing.assert_allclose(updates[0].presumed.total, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_shows_in_the_norm_of_that_update_only(bad: float) -> None:
-    (good, _), _ = differences(2, 300_001)
-    broken = Difference([np.full(300_001, bad, np.float32)], np.zeros(300_001, np.float32))
-    found = Projection(300_001, 1000).measure([good, broken], [1.0, 1.0])
-    assert [bool(np.isfinite(norm)) for norm, _ in found] == [True, False]

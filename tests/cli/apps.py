@@ -55,20 +55,11 @@ def flower_app(
     serverapp: str = "",
     clientapp: str = "",
 ) -> Path:
-    """An app without cflower: client i wants the model to be i, and goes there.
+    """An app without cflower, in a folder of its own: client i moves the model towards i.
 
-    Parameters
-    ----------
-    folder : Path
-        Where its folder is made.
-    name : str
-        Of the app and of its package: one for each app, because they are imported.
-    server : str
-        The text of its server_app.py.
-    before_training : str
-        A statement at the beginning of its clients' training.
-    serverapp, clientapp : str
-        Instead of the right references.
+    ``name`` is that of the app and of its package, which must be new, as it is imported.
+    ``before_training`` is a statement at the beginning of the clients' training; ``serverapp``
+    and ``clientapp`` are references to use instead of the right ones.
     """
     app = folder / f"{name}-app"
     package = app / name

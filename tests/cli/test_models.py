@@ -2,9 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import datasets
@@ -21,12 +20,14 @@ from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
-from cflower.exporting.files import answers_of
+from cflower.exporting.files import logits_of
 from cflower.learning import build_model
 from cflower.newcomers.assign import newcomers_update
 from cflower.newcomers.pytorch_run import SavedRun
-from tests.command import cflower
+from cflower.runs.run_files import read_json
+from tests.command import error_of, output_of, simulated
 from tests.exporting.test_files import needs_onnx
+from tests.runs.folders import edited
 
 pytestmark = pytest.mark.slow
 
@@ -36,49 +37,64 @@ RUN = (
     "similarity-layers='conv*' split-criterion='norms' eps1=1.6 eps2=1.0 gamma-max=0.6 "
     "min-cluster-size=3"
 )
-"""Four groups, found two by two; updates compared by a projection of some of their layers."""
+"""Four groups, split in two steps; updates compared by a projection of some of their layers."""
+Digits = tuple[np.ndarray, np.ndarray]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    status, _, err = cflower("simulate", "--clients", 12, "-c", RUN, "--out", out)
-    assert status == 0, err
-    (folder,) = out.iterdir()
-    assert json.loads((folder / "summary.json").read_text())["adjusted_rand_index"] == 1.0
+def grouped(out, clients, config):
+    """The folder of a run that recovers the true groups."""
+    folder = simulated(out, config, "--clients", clients)
+    assert read_json(folder, "summary.json")["adjusted_rand_index"] == 1.0
     return folder
 
 
 @pytest.fixture(scope="module")
-def unseen() -> tuple[np.ndarray, np.ndarray]:
+def run(tmp_path_factory):
+    return grouped(tmp_path_factory.mktemp("runs"), 12, RUN)
+
+
+@pytest.fixture(scope="module")
+def unseen():
     """Digits that no client of the run has."""
     rest = load_source("digits", seed=0).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
     return rest.examples().inputs, rest.labels
 
 
-def own_folder(path: Path, inputs: np.ndarray, labels: np.ndarray) -> Path:
+def examples_in(path, inputs, labels=None):
+    """A folder of examples, with labels or without."""
     path.mkdir()
-    np.savez(path / "mine.npz", x=inputs, y=labels)
+    np.savez(path / "mine.npz", x=inputs, **({} if labels is None else {"y": labels}))
     return path
 
 
-def test_a_newcomer_of_every_kind_comes_to_its_group(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    summary = json.loads((run / "summary.json").read_text())
+def assigned(run, folder, *options):
+    """The text and the JSON that `cflower assign` prints."""
+    command = ("assign", run.name, "--data", folder, "--runs", run.parent, *options)
+    return output_of(*command), json.loads(output_of(*command, "--json"))
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run's folder, to be damaged."""
+    ignored = shutil.ignore_patterns("checkpoints", "report.html")
+    return shutil.copytree(run, tmp_path / "runs" / run.name, ignore=ignored)
+
+
+def test_a_newcomer_of_every_kind_comes_to_its_group(run, unseen, tmp_path):
+    summary = read_json(run, "summary.json")
     inputs, labels = unseen
     for group in range(4):
-        folder = own_folder(tmp_path / str(group), rotated(inputs, group, 4), labels)
+        folder = examples_in(tmp_path / str(group), rotated(inputs, group, 4), labels)
         found = package.assign(run, folder)
         members = summary["clusters"][found.cluster]
         assert {summary["groups"][name] for name in members} == {group}
         assert found.stranger_at is None
         assert [level.cluster for level in found.levels] == ["0", found.cluster[:3], found.cluster]
-        assert found.levels[-1].accuracy > found.levels[0].accuracy
+        assert found.levels[-1].metrics["accuracy"] > found.levels[0].metrics["accuracy"]
         assert (found.num_train, found.num_held_out) == (120, 30)
 
 
-def test_its_update_is_computed_and_compared_as_in_the_run(run: Path) -> None:
+def test_its_update_is_computed_and_compared_as_in_the_run(run):
     saved = SavedRun.read(run)
     assert not saved.projection.keeps_all
     assert saved.projection.mask is not None
@@ -90,68 +106,44 @@ def test_its_update_is_computed_and_compared_as_in_the_run(run: Path) -> None:
         np.testing.assert_array_equal(update, saved.tree.clusters[edge].edge[name])
 
 
-def test_assign_prints_the_way_down(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    folder = own_folder(tmp_path / "mine", *unseen)
+def test_assign_prints_the_path_for_people_and_programs(run, unseen, tmp_path):
+    folder = examples_in(tmp_path / "mine", *unseen)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent)
-    assert status == 0
+    out, record = assigned(run, folder)
     found = package.assign(run, folder)
     for level in found.levels:
-        assert f"{level.accuracy:.4f}" in out
-        for child, alpha in level.step.fork.similarities.items() if level.step else ():
+        assert f"{level.metrics['accuracy']:.1%}" in out
+        for child, alpha in level.step.similarities.items() if level.step else ():
             assert f"{child} {alpha:+.3f}" in out
     assert f"The newcomer belongs to cluster {found.cluster}" in out
     assert f"cflower export {run.name} --cluster {found.cluster}" in out
+    assert (record["cluster"], record["stranger"]) == (found.cluster, False)
+    accuracies = [level.metrics["accuracy"] for level in found.levels]
+    assert [level["accuracy"] for level in record["path"]] == accuracies
+    assert list(record["path"][0]["similarities"]) == ["0.0", "0.1"]
+    assert record["path"][0]["margin"] == found.levels[0].step.margin
+    assert "similarity" not in record["path"][-1]
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
 
 
-def test_assign_for_programs_tells_the_same(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    folder = own_folder(tmp_path / "mine", *unseen)
-    status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent, "--json")
-    assert status == 0
-    told, found = json.loads(out), package.assign(run, folder)
-    assert told["cluster"] == found.cluster
-    assert told["stranger"] is False
-    assert [step["accuracy"] for step in told["path"]] == [lev.accuracy for lev in found.levels]
-    assert list(told["path"][0]["similarities"]) == ["0.0", "0.1"]
-    assert told["path"][0]["margin"] == found.levels[0].step.fork.margin
-    assert "similarity" not in told["path"][-1]
-
-
-def test_assign_says_when_the_newcomer_resembles_nobody(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_noisy_labels_make_a_stranger(run, unseen, tmp_path):
     inputs, labels = unseen
     noise = np.random.default_rng(0).permutation(labels)
-    folder = own_folder(tmp_path / "noise", inputs, noise)
-    status, out, _ = cflower("assign", run.name, "--data", folder, "--runs", run.parent)
-    assert (status, "The newcomer resembles nobody at cluster 0" in out) == (0, True)
-
-
-def inputs_only(path: Path, inputs: np.ndarray) -> Path:
-    path.mkdir()
-    np.savez(path / "mine.npz", x=inputs)
-    return path
+    out, record = assigned(run, examples_in(tmp_path / "noise", inputs, noise))
+    assert "The newcomer resembles no cluster: at cluster 0" in out
+    assert record["stranger"]
 
 
 def test_a_newcomer_without_labels_comes_to_its_group_as_far_as_models_differ(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    summary = json.loads((run / "summary.json").read_text())
-    group_of = {
-        leaf: {summary["groups"][name] for name in members}
-        for leaf, members in summary["clusters"].items()
-    }
-    just_split = {
-        f"{s['cluster']}.{i}" for s in summary["splits"] for i in (0, 1) if s["round"] == 8
-    }
+    run, unseen, tmp_path
+):
+    summary = read_json(run, "summary.json")
+    clusters, splits = summary["clusters"].items(), summary["splits"]
+    group_of = {leaf: {summary["groups"][name] for name in names} for leaf, names in clusters}
+    just_split = {f"{s['cluster']}.{i}" for s in splits for i in (0, 1) if s["round"] == 8}
     outcomes = set()
     for group in range(4):
-        folder = inputs_only(tmp_path / str(group), rotated(unseen[0], group, 4))
+        folder = examples_in(tmp_path / str(group), rotated(unseen[0], group, 4))
         found = package.assign_unlabelled(run, folder)
         assert found.num_examples == 150
         assert {group} in [group_of[leaf] for leaf in found.in_question]
@@ -160,94 +152,63 @@ def test_a_newcomer_without_labels_comes_to_its_group_as_far_as_models_differ(
             assert found.in_question == (found.cluster,)
             assert found.candidates[0].probability > 0.9
         else:  # split in the last round, so that both have the same model still
-            assert found.outcome == "cannot be told without labels"
+            assert found.outcome == "ambiguous"
             assert set(found.in_question) <= just_split
             assert found.cluster == found.in_question[0][:-2] != "0"
         outcomes.add(found.outcome)
     assert len(outcomes) == 2
 
 
-def test_labels_that_are_there_are_not_looked_at(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_existing_labels_are_ignored(run, unseen, tmp_path):
     inputs, labels = unseen
     noise = np.random.default_rng(0).permutation(labels)
-    found = [
-        package.assign_unlabelled(run, inputs_only(tmp_path / "bare", inputs)),
-        package.assign_unlabelled(run, own_folder(tmp_path / "true", inputs, labels)),
-        package.assign_unlabelled(run, own_folder(tmp_path / "noise", inputs, noise)),
-    ]
-    assert found[0] == found[1] == found[2]
+    bare, true, false = (
+        package.assign_unlabelled(run, examples_in(tmp_path / name, inputs, given))
+        for name, given in (("bare", None), ("true", labels), ("noise", noise))
+    )
+    assert bare == true == false
 
 
-def test_assign_tells_of_a_newcomer_without_labels(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    folder = inputs_only(tmp_path / "mine", rotated(unseen[0], 1, 4))
-    ask = ("assign", run.name, "--data", folder, "--runs", run.parent, "--unlabelled")
+def test_assign_prints_the_leaves_for_a_newcomer_without_labels(run, unseen, tmp_path):
+    folder = examples_in(tmp_path / "mine", rotated(unseen[0], 1, 4))
     found = package.assign_unlabelled(run, folder)
-    status, out, _ = cflower(*ask)
-    assert status == 0
+    out, record = assigned(run, folder, "--unlabelled")
     for leaf in found.candidates:
         assert f"{leaf.entropy:.3f}" in out
     assert f"The newcomer belongs to cluster {found.cluster} (probability" in out
     assert f"cflower export {run.name} --cluster {found.cluster}" in out
-    told = json.loads(cflower(*ask, "--json")[1])
-    assert (told["cluster"], told["stranger"]) == (found.cluster, False)
-    assert [step["cluster"] for step in told["path"]] == ["0", found.cluster[:3], found.cluster]
-    assert [leaf["cluster"] for leaf in told["leaves"]] == [c.cluster for c in found.candidates]
+    assert (record["cluster"], record["stranger"]) == (found.cluster, False)
+    assert [step["cluster"] for step in record["path"]] == ["0", found.cluster[:3], found.cluster]
+    assert [leaf["cluster"] for leaf in record["leaves"]] == [c.cluster for c in found.candidates]
 
 
-def test_noise_resembles_nobody(run: Path, tmp_path: Path) -> None:
+def test_noise_is_a_stranger(run, tmp_path):
     noise = np.random.default_rng(0).random((150, 1, 8, 8), np.float32)
-    folder = inputs_only(tmp_path / "mine", noise)
-    ask = ("assign", run.name, "--data", folder, "--runs", run.parent, "--unlabelled")
-    _, out, _ = cflower(*ask)
-    assert "The newcomer resembles nobody: even the model that knows it best" in out
+    out, record = assigned(run, examples_in(tmp_path / "mine", noise), "--unlabelled")
+    assert "The newcomer resembles no cluster" in out
     assert "cflower export" not in out
-    told = json.loads(cflower(*ask, "--json")[1])
-    assert (told["cluster"], told["stranger"], told["in_question"]) == ("0", True, [])
+    assert (record["cluster"], record["stranger"], record["in_question"]) == ("0", True, [])
 
 
-def test_where_groups_differ_in_labels_alone_that_is_said(
-    unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_groups_that_differ_only_in_labels_are_ambiguous(unseen, tmp_path):
     keys = "shift='label-swap' num-groups=2 num-server-rounds=6 trial-rounds=0 model='mlp'"
-    status, _, err = cflower("simulate", "--clients", 8, "-c", keys, "--out", tmp_path / "runs")
-    assert status == 0, err
-    (swapped,) = (tmp_path / "runs").iterdir()
-    assert json.loads((swapped / "summary.json").read_text())["adjusted_rand_index"] == 1.0
-    folder = inputs_only(tmp_path / "mine", unseen[0])
+    swapped = grouped(tmp_path / "runs", 8, keys)
+    folder = examples_in(tmp_path / "mine", unseen[0])
     found = package.assign_unlabelled(swapped, folder)
-    assert (found.outcome, found.cluster) == ("cannot be told without labels", "0")
-    _, out, _ = cflower("assign", swapped, "--data", folder, "--unlabelled")
-    assert "Which of the clusters 0.0, 0.1 the newcomer belongs to cannot be told" in out
+    assert (found.outcome, found.cluster) == ("ambiguous", "0")
+    assert "The newcomer may belong to 0.0, 0.1" in assigned(swapped, folder, "--unlabelled")[0]
 
 
-def without_entropies(run: Path) -> None:
-    path = run / "summary.json"
-    summary = json.loads(path.read_text())
-    for client in summary["clients"].values():
-        del client["entropies"]
-    path.write_text(json.dumps(summary))
+def test_without_reported_entropies_labels_are_needed(copy, unseen, tmp_path):
+    with edited(copy / "summary.json") as summary:
+        for client in summary["clients"].values():
+            del client["entropies"]
+    folder = examples_in(tmp_path / "mine", unseen[0])
+    error = error_of("assign", copy, "--data", folder, "--unlabelled")
+    assert "reported the entropies of its models" in error
 
 
-def test_an_earlier_versions_run_does_not_tell_of_newcomers_without_labels(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
-    copy = tmp_path / "runs" / run.name
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints", "report.html"))
-    without_entropies(copy)
-    folder = inputs_only(tmp_path / "mine", unseen[0])
-    status, _, err = cflower("assign", copy, "--data", folder, "--unlabelled")
-    assert status == 1
-    assert "does not say how sure its models are of its clients' examples" in err
-    assert err.count("\n") == 1
-
-
-def test_text_has_its_labels_in_itself(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_has_its_labels_in_itself(run, tmp_path, monkeypatch):
     saved = SavedRun.read(run)
     text = replace(saved, own=RunConfig.read({"dataset": "text:letters", "model": "lstm"}))
     monkeypatch.setattr(SavedRun, "read", lambda path, seed_file: text)
@@ -255,52 +216,46 @@ def test_text_has_its_labels_in_itself(
         package.assign_unlabelled(run, tmp_path)
 
 
-def test_another_apps_newcomer_needs_labels(run: Path) -> None:
-    status, _, err = cflower("assign", run, "--app", "my_app:app", "--unlabelled")
-    assert (status, "Got --unlabelled without --data" in err) == (1, True)
+def test_another_apps_newcomer_needs_labels(run):
+    error = error_of("assign", run, "--app", "my_app:app", "--unlabelled")
+    assert "Got --unlabelled without --data" in error
 
 
-def test_data_that_do_not_fit_are_refused_in_words(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_data_that_do_not_fit_are_refused(run, unseen, tmp_path):
     inputs, labels = unseen
 
-    def refused(name: str, says: str, *arrays: np.ndarray) -> None:
-        folder = own_folder(tmp_path / name, *arrays) if arrays else tmp_path / name
-        status, out, err = cflower("assign", run.name, "--data", folder, "--runs", run.parent)
-        assert (status, out) == (1, "")
-        assert says in err
-        assert err.count("\n") == 1
+    def refused(name, says, *arrays):
+        folder = examples_in(tmp_path / name, *arrays) if arrays else tmp_path / name
+        assert says in error_of("assign", run.name, "--data", folder, "--runs", run.parent)
 
     refused("none", "--data = ")
     refused("size", "its inputs have shape (1, 6, 8), but", inputs[:, :, :6], labels)
     refused("rows", "its inputs have shape (64,), but", inputs.reshape(-1, 64), labels)
     refused("classes", "has the class(es) x, which the run", inputs, np.where(labels, "1", "x"))
-    refused("one", "only 1 example", inputs[:1], labels[:1])
+    refused("one", "too few examples (1)", inputs[:1], labels[:1])
 
 
-def summary_with(**changed: Any) -> Callable[[Path], object]:
-    def change(run: Path) -> None:
-        path = run / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-
-    return change
-
-
-def config_with(**changed: Any) -> Callable[[Path], object]:
-    def change(run: Path) -> None:
-        content = json.loads((run / "config.json").read_text())
-        content["config"] |= changed
-        (run / "config.json").write_text(json.dumps(content))
+def with_keys(name, part="", **changed):
+    def change(run):
+        with edited(run / name) as content:
+            (content[part] if part else content).update(changed)
 
     return change
 
 
-def cut(name: str) -> Callable[[Path], object]:
+summary_with = partial(with_keys, "summary.json")
+config_with = partial(with_keys, "config.json", "config")
+
+
+def written(name, text):
+    return lambda run: (run / name).write_text(text)
+
+
+def cut(name):
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:200])
 
 
-def without_an_update(run: Path) -> None:
+def without_an_update(run):
     path = run / "edges" / "0.0.safetensors"
     save_file(dict(list(load_file(path).items())[1:]), path)
 
@@ -309,46 +264,32 @@ def without_an_update(run: Path) -> None:
     ("damage", "says"),
     [
         (summary_with(finished=False, rounds=3), "is not finished (round 3)"),
-        (lambda run: (run / "summary.json").write_text("[]"), "summary.json is damaged"),
+        (written("summary.json", "[]"), "summary.json is damaged"),
         (summary_with(splits=[]), "was never split: all its clients share the model of cluster 0"),
         (config_with(method="isolated"), "trained every client alone"),
         (config_with(model="mlp"), "its model 'mlp' has other arrays"),
-        (
-            lambda run: (run / "config.json").write_text("{}"),
-            "config.json is damaged: it has no config",
-        ),
+        (written("config.json", "{}"), "config.json is damaged: config is missing"),
         (lambda run: (run / "examples.json").unlink(), "has no examples.json"),
-        (lambda run: (run / "examples.json").write_text("[]"), "examples.json is damaged"),
+        (written("examples.json", "[]"), "examples.json is damaged"),
         (lambda run: (run / "models/0.1.safetensors").unlink(), "0.1.safetensors is missing"),
         (lambda run: shutil.rmtree(run / "edges"), "copy the whole run folder"),
         (cut("tree.json"), "tree.json is damaged"),
-        (lambda run: (run / "tree.json").write_text('{"clusters": {"0": {}}}'), "is damaged"),
+        (written("tree.json", '{"clusters": {"0": {}}}'), "is damaged"),
         (cut("models/0.safetensors"), "models/0.safetensors is damaged"),
         (cut("edges/0.0.safetensors"), "edges/0.0.safetensors is damaged"),
         (without_an_update, "does not hold one update"),
     ],
 )
-def test_a_run_that_will_not_do_is_refused_in_words(
-    run: Path,
-    unseen: tuple[np.ndarray, np.ndarray],
-    tmp_path: Path,
-    damage: Callable[[Path], object],
-    says: str,
-) -> None:
-    copy = tmp_path / "runs" / run.name
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints", "report.html"))
+def test_an_unusable_run_is_refused(copy, unseen, tmp_path, damage, says):
     damage(copy)
-    folder = own_folder(tmp_path / "mine", *unseen)
-    status, _, err = cflower("assign", copy, "--data", folder)
-    assert status == 1
-    assert says in err
-    assert err.count("\n") == 1
+    folder = examples_in(tmp_path / "mine", *unseen)
+    assert says in error_of("assign", copy, "--data", folder)
 
 
 # ------------------------------------------------------------------------------------- export
 
 
-def test_safetensors_hold_the_leafs_arrays(run: Path, tmp_path: Path) -> None:
+def test_safetensors_hold_the_leafs_arrays(run, tmp_path):
     file = package.export(run, client="partition-9", output=tmp_path / "mine.safetensors")
     model = build_model("cnn", (1, 8, 8), 10, seed=1)
     model.load_state_dict(load_file(file))
@@ -358,48 +299,37 @@ def test_safetensors_hold_the_leafs_arrays(run: Path, tmp_path: Path) -> None:
     for key, array in model.state_dict().items():
         assert torch.equal(array, stored[key])
     with safe_open(file, "pt") as content:
-        told = content.metadata()
-    assert (told["run"], told["cluster"], told["model"]) == (run.name, leaf, "cnn")
+        record = content.metadata()
+    assert (record["run"], record["cluster"], record["model"]) == (run.name, leaf, "cnn")
 
 
 @pytest.mark.parametrize("file_format", ["torchscript", pytest.param("onnx", marks=needs_onnx)])
-def test_a_file_read_back_answers_as_the_model_on_the_digits(
-    run: Path, unseen: tuple[np.ndarray, np.ndarray], tmp_path: Path, file_format: str
-) -> None:
-    status, out, err = cflower(
-        "export", run, "--cluster", "0.1", "--format", file_format, "--output", tmp_path / "model"
-    )
-    assert (status, err) == (0, "")
-    assert out == f"Model: {tmp_path / 'model'}\nCard: {tmp_path / 'model.md'}\n"
+def test_a_file_read_back_answers_as_the_model_on_the_digits(run, unseen, tmp_path, file_format):
+    model_file = tmp_path / "model"
+    command = ("export", run, "--cluster", "0.1", "--format", file_format, "--output", model_file)
+    out = output_of(*command)
+    assert out == f"Model: {model_file}\nCard: {model_file}.md\n"
     model = build_model("cnn", (1, 8, 8), 10, seed=1).eval()
     model.load_state_dict(load_file(run / "models" / "0.1.safetensors"))
     inputs = torch.tensor(unseen[0])
     with torch.no_grad():
         expected = model(inputs).numpy()
-    answers = answers_of(tmp_path / "model", file_format, inputs)
+    answers = logits_of(model_file, file_format, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_ending_of_the_file_names_its_format(run: Path, tmp_path: Path) -> None:
-    status, _, err = cflower("export", run, "--cluster", "0", "--output", tmp_path / "model.pt")
-    assert (status, err) == (0, "")
-    assert answers_of(tmp_path / "model.pt", "torchscript", torch.zeros(1, 1, 8, 8)).shape == (
-        1,
-        10,
-    )
-    for given in (
-        ["--format", "onnx", "--output", "m.pt"],
-        ["--format=torchscript", "--output=m.onnx"],
-    ):
-        status, out, err = cflower("export", run, "--cluster", "0", *given)
-        assert (status, out, err.count("\n")) == (1, "", 1)
-        assert "leave one of them out, or end the file in" in err
+def test_the_ending_of_the_file_names_its_format(run, tmp_path):
+    output_of("export", run, "--cluster", "0", "--output", tmp_path / "model.pt")
+    assert logits_of(tmp_path / "model.pt", "torchscript", torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    for given in (["--format=onnx", "--output=m.pt"], ["--format=torchscript", "--output=m.onnx"]):
+        error = error_of("export", run, "--cluster", "0", *given)
+        assert "leave one of them out, or end the file in" in error
     package.export(run, cluster="0", output=tmp_path / "weights")
     assert load_file(tmp_path / "weights").keys() == load_file(run / "models/0.safetensors").keys()
 
 
-def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
-    summary = json.loads((run / "summary.json").read_text())
+def test_the_card_says_what_the_model_is(run, tmp_path):
+    summary = read_json(run, "summary.json")
     package.export(run, client="partition-9", output=tmp_path / "mine.safetensors")
     card = (tmp_path / "mine.safetensors.md").read_text()
     client = summary["clients"]["partition-9"]
@@ -418,9 +348,7 @@ def test_the_card_says_what_the_model_is(run: Path, tmp_path: Path) -> None:
     assert "no final evaluation of this model" in (tmp_path / "inner.md").read_text()
 
 
-def test_the_code_on_the_card_reads_the_file(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_on_the_card_reads_the_file(run, tmp_path, monkeypatch):
     package.export(run, cluster="0", output=tmp_path / "model.safetensors")
     card = (tmp_path / "model.safetensors.md").read_text()
     code = card.split("```python\n")[1].split("```")[0]
@@ -430,19 +358,16 @@ def test_the_code_on_the_card_reads_the_file(
     assert names["logits"].shape == (1, 10)
 
 
-def test_nothing_is_overwritten_and_nothing_left_half(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch):
     there = tmp_path / "mine"
     there.write_text("precious")
     for output in (there, tmp_path):
-        status, _, err = cflower("export", run, "--cluster", "0", "--output", output)
-        assert (status, str(output) in err) == (1, True)
+        assert str(output) in error_of("export", run, "--cluster", "0", "--output", output)
     (tmp_path / "other.md").write_text("precious")
-    with pytest.raises(ExportError, match=r"other\.md is there already"):
+    with pytest.raises(ExportError, match=r"other\.md exists"):
         package.export(run, cluster="0", output=tmp_path / "other")
 
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("cflower.exporting.export.model_card", full)
@@ -463,15 +388,11 @@ def test_nothing_is_overwritten_and_nothing_left_half(
         (["--cluster", "0", "--output", "/no/such/folder/model"], "There is no folder /no/such"),
     ],
 )
-def test_a_wrong_question_is_one_sentence(run: Path, arguments: list[str], says: str) -> None:
-    status, out, err = cflower("export", run, *arguments)
-    assert (status, out) == (1, "")
-    assert says in err
+def test_a_wrong_question_is_one_sentence(run, arguments, says):
+    assert says in error_of("export", run, *arguments)
 
 
-def test_an_interrupted_run_can_be_exported_and_the_card_says_so(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / run.name
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
+def test_the_card_of_an_interrupted_run_states_it(copy, tmp_path):
     summary_with(finished=False)(copy)
     package.export(copy, client="partition-0", output=tmp_path / "model")
     card = (tmp_path / "model.md").read_text()
@@ -480,5 +401,5 @@ def test_an_interrupted_run_can_be_exported_and_the_card_says_so(run: Path, tmp_
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / ".cache"))

@@ -3,80 +3,62 @@
 import json
 import shutil
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from tests.command import cflower
+from tests.command import cflower, error_of, output_of
 from tests.runs.folders import made_up_run
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     made_up_run(folder / "20260101-a")
     made_up_run(folder / "20260102-b", method="federated")
     return folder
 
 
-def test_report_writes_the_page_and_says_where(runs: Path) -> None:
-    status, out, _ = cflower("report", "20260101", "--runs", runs)
-    path = runs / "20260101-a" / "report.html"
-    assert (status, out) == (0, f"Report: {path}\n")
-    assert path.read_text().startswith("<!doctype html>")
-
-
-def test_report_opens_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
+def test_report_writes_the_page_and_opens_it(runs, monkeypatch):
+    opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
+    path = runs / "20260101-a" / "report.html"
+    assert cflower("report", "20260101", "--runs", runs)[:2] == (0, f"Report: {path}\n")
+    assert path.read_text().startswith("<!doctype html>")
+    assert opened == []
     cflower("report", "20260101", "--runs", runs, "--open")
-    assert opened == [(runs / "20260101-a" / "report.html").as_uri()]
+    assert opened == [path.as_uri()]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_figures_and_comparison(runs: Path, tmp_path: Path) -> None:
-    status, out, _ = cflower("report", "20260101", "--runs", runs, "--figures", tmp_path / "f")
-    assert status == 0
+def test_figures_and_comparison(runs, tmp_path):
+    out = output_of("report", "20260101", "--runs", runs, "--figures", tmp_path / "f")
     assert out.count("Figure: ") == len(list((tmp_path / "f").iterdir())) == 12
     picture = tmp_path / "c.svg"
-    status, out, _ = cflower("compare", "20260101", "20260102", "--runs", runs, "--figure", picture)
-    assert status == 0
+    out = output_of("compare", "20260101", "20260102", "--runs", runs, "--figure", picture)
     assert "clustered" in out
     assert "method: 'clustered', 'federated'" in out
     assert picture.is_file()
 
 
-def test_one_run_is_nothing_to_compare(runs: Path) -> None:
-    status, _, err = cflower("compare", "20260101", "--runs", runs)
-    assert (status, err) == (1, "Error: Got one run, but expected two or more to compare.\n")
-
-
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_a_place_that_cannot_be_written_is_one_sentence(runs: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file", "/proc/x"):
-        status, _, err = cflower("report", "20260101", "--runs", runs, "--figures", place)
-        assert status == 1
-        assert err.startswith(f"Error: Cannot write --figures {place}: ")
-        assert err.count("\n") == 1
-    for place in (tmp_path / "file" / "c.png", "/proc/x/y.png"):
-        status, _, err = cflower(
-            "compare", "20260101", "20260102", "--runs", runs, "--figure", place
-        )
-        assert status == 1
-        assert err.startswith(f"Error: Cannot write --figure {place}: ")
-        assert err.count("\n") == 1
+    places = {"--figures": tmp_path / "file", "--figure": tmp_path / "file" / "c.png"}
+    for option, place in places.items():
+        command = ["compare", "20260101", "20260102"] if option == "--figure" else ["report"]
+        status, _, err = cflower(*command, "--runs", runs, option, place)
+        assert (status, err.count("\n")) == (1, 1)
+        assert err.startswith(f"Error: Cannot write {option} {place}: ")
 
 
-def test_list_has_every_run_also_those_that_ended_early(runs: Path, tmp_path: Path) -> None:
+def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     shutil.copytree(runs / "20260101-a", tmp_path / "20260101-a")
     for name in ("20260102-begun", "20260103-damaged"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     (tmp_path / "20260103-damaged" / "summary.json").write_text("{")
-    status, out, _ = cflower("list", "--runs", tmp_path)
-    assert status == 0
+    out = output_of("list", "--runs", tmp_path)
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("2026")]
     assert [row[0] for row in rows] == ["20260101-a", "20260102-begun", "20260103-damaged"]
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
@@ -93,46 +75,55 @@ def test_list_has_every_run_also_those_that_ended_early(runs: Path, tmp_path: Pa
     assert (status, out) == (0, f"There is no run in {tmp_path / 'nosuch'}.\n")
 
 
-def test_show_and_compare_for_programs(runs: Path) -> None:
+def test_show_and_compare_for_programs(runs):
     shown = json.loads(cflower("show", "20260101", "--runs", runs, "--json").stdout)
     assert shown.pop("tree") == json.loads((runs / "20260101-a/tree.json").read_text())["clusters"]
     assert shown == json.loads((runs / "20260101-a/summary.json").read_text())
     compared = cflower("compare", "20260101", "20260102", "--runs", runs, "--json").stdout
-    told = json.loads(compared)
-    assert told["differences"]["method"] == ["clustered", "federated"]
-    assert [run["run"] for run in told["runs"]] == ["20260101-a", "20260102-b"]
-    assert told["runs"][0]["mean"] == shown["metrics"]["accuracy"]
+    content = json.loads(compared)
+    assert content["differences"]["method"] == ["clustered", "federated"]
+    assert [run["run"] for run in content["runs"]] == ["20260101-a", "20260102-b"]
+    assert content["runs"][0]["mean"] == shown["metrics"]["accuracy"]
 
 
-@pytest.mark.parametrize("command", ["show", "report", "watch", "explain", "assign", "export"])
-def test_help_says_what_run_is(command: str) -> None:
-    status, out, _ = cflower(command, "--help")
-    assert status == 0
-    assert "RUN is a run folder or the beginning of its id" in out
-
-
-def test_explain_with_and_without_other_thresholds(runs: Path) -> None:
-    status, out, _ = cflower("explain", "20260101", "--runs", runs)
-    assert status == 0
+def test_explain_with_and_without_other_thresholds(runs):
+    out = output_of("explain", "20260101", "--runs", runs)
     assert "split in round 6 into 0.0 and 0.1" in out
-    status, out, _ = cflower("explain", "20260101", "--runs", runs, "-c", "eps1=9.0 eps2=0.1")
+    out = output_of("explain", "20260101", "--runs", runs, "-c", "eps1=9.0 eps2=0.1")
     assert "what if eps1 = 9.0, eps2 = 0.1?" in out
-    status, _, err = cflower("explain", "20260101", "--runs", runs, "-c", "momentum=0.5")
-    assert (status, "'momentum' needs a new run" in err) == (1, True)
 
 
-def test_watch_serves_until_it_is_interrupted(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(server: object) -> None:
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("momentum=0.5", "'momentum' needs a new run"),
+        ("eps1=-1", "eps1"),
+        ("linkage='ward'", "linkage"),
+        ("esp1=0.5", "did you mean 'eps1'?"),
+    ],
+)
+def test_explain_refuses_other_keys_and_wrong_values(runs, asked, problem):
+    status, _, err = cflower("explain", "20260101", "--runs", runs, "-c", asked)
+    assert (status, problem in err) == (1, True)
+
+
+def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
+    def interrupted(server):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cflower.runs.watch.ReportServer.serve_forever", interrupted)
-    status, out, _ = cflower("watch", "20260101", "--runs", runs)
-    assert status == 0
+    out = output_of("watch", "20260101", "--runs", runs)
     assert "20260101-a: http://127.0.0.1:" in out
 
 
-def test_a_run_that_is_not_there(runs: Path) -> None:
-    for command in ("report", "watch", "explain"):
-        status, _, err = cflower(command, "1999", "--runs", runs)
-        assert status == 1
-        assert "'1999'" in err
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("compare", "20260101"), "Got one run, but expected two or more to compare."),
+        (("explain", "20260101", "-c", "momentum=0.5"), "'momentum' needs a new run"),
+        *(((command, "1999"), "'1999'") for command in ("report", "watch", "explain")),
+        (("show", "1999"), "20260101-a"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_sentence(runs, command, words):
+    assert words in error_of(*command, "--runs", runs)

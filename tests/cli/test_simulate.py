@@ -3,15 +3,14 @@
 import json
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
 import cflower as package
 from cflower.config import RunConfig
 from cflower.recording.progress import RoundProgress
-from cflower.strategy.reports import RoundReport
-from tests.command import cflower
+from tests.command import cflower, error_of, output_of, simulated
+from tests.run_content import content_of
 
 QUICK = (
     "num-server-rounds=3 min-available-nodes=4 dataset-size=300 local-epochs=1 "
@@ -20,16 +19,15 @@ QUICK = (
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def quick(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    done = cflower("simulate", "-c", QUICK, "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    printed = output_of("simulate", "-c", QUICK, "--out", out)
     (run,) = out.iterdir()
-    return run, done.stdout
+    return run, printed
 
 
-def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]) -> None:
-    run, printed = simulated
+def test_simulate_prints_rounds_tree_table_and_folder(quick):
+    run, printed = quick
     assert "Round 3/3" in printed
     assert "cluster 0: 4 clients, split in round 1" in printed
     assert "client × model" in printed
@@ -37,11 +35,13 @@ def test_simulate_tells_rounds_tree_table_and_folder(simulated: tuple[Path, str]
     summary = json.loads((run / "summary.json").read_text())["clients"]["partition-3"]
     for column in ("fl", "leaf"):
         assert f"{summary[f'{column}_accuracy']:.1%}" in row
-    assert f"Run folder: {run}\nNext: cflower report {run} --open (or" in printed
+    assert printed.count(f"Run folder: {run}\n") == 1
+    assert f"Report: {run / 'report.html'}\nNext: cflower report {run} --open (or" in printed
+    assert "0 s left" not in printed
 
 
-def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
-    run, _ = simulated
+def test_the_run_folder_keeps_its_contract(quick):
+    run, _ = quick
     summary = json.loads((run / "summary.json").read_text())
     clients = {f"partition-{i}" for i in range(4)}
     assert summary["run_id"] == run.name
@@ -49,14 +49,13 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
     assert summary["rounds"] == 3
     assert {name for members in summary["clusters"].values() for name in members} == clients
     assert set(summary["groups"]) == set(summary["clients"]) == clients
-    for client in summary["clients"].values():
-        assert {"cluster", "num_examples", "accuracy", "loss", "fl_accuracy"} <= set(client)
     for split in summary["splits"]:
         keys = {"round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm"}
         assert keys | {"trial", "verdict"} == set(split)
     assert {"accuracy", "fl_accuracy"} <= set(summary["metrics"])
     columns = ("accuracy", *(f"{column}_accuracy" for column in ("leaf", "best", "ensemble")))
     for client in summary["clients"].values():
+        assert {"cluster", "num_examples", "loss"} <= set(client)
         steps = client["cluster"].split(".")
         way = [".".join(steps[: i + 1]) for i in range(len(steps))]
         assert list(client["levels"]) == way
@@ -76,66 +75,43 @@ def test_the_run_folder_keeps_its_contract(simulated: tuple[Path, str]) -> None:
     for name, cluster in tree.items():
         assert (run / f"models/{name}.safetensors").is_file()
         assert (run / f"edges/{name}.safetensors").is_file() == (name != "0")
-        assert (
-            not cluster["children"]
-            or (run / f"similarity/{cluster['split_round']}-{name}.npz").is_file()
-        )
+        matrix = run / f"similarity/{cluster['split_round']}-{name}.npz"
+        assert matrix.is_file() or not cluster["children"]
     assert not [path for path in run.rglob("*") if path.suffix in (".tmp", ".pkl", ".pt")]
 
 
 @pytest.mark.slow
-def test_baselines_are_the_runs_that_they_name(simulated: tuple[Path, str], tmp_path: Path) -> None:
-    run, _ = simulated
+def test_baselines_are_the_runs_that_they_name(quick, tmp_path):
+    run, _ = quick
     folder = shutil.copytree(run, tmp_path / run.name)
-    told = cflower("simulate", "--baselines", "-c", f"resume='{folder}'")
-    assert told.returncode == 0, told.stderr
-    assert "conventional FL for all rounds: measured next" in " ".join(told.stdout.split())
+    printed = " ".join(output_of("simulate", "--baselines", "-c", f"resume='{folder}'").split())
+    assert "conventional FL for all rounds: measured next" in printed
     summary = json.loads((folder / "summary.json").read_text())
     for name in ("federated", "isolated"):
-        config = f"{QUICK} method='{name}' max-influence=0"
-        assert cflower("simulate", "-c", config, "--out", tmp_path / name).returncode == 0
-        (other,) = (tmp_path / name).iterdir()
+        other = simulated(tmp_path / name, f"{QUICK} method='{name}' max-influence=0")
         alone = json.loads((other / "summary.json").read_text())
         measured = summary["baselines"][name]
         assert measured["accuracy"] == alone["metrics"]["accuracy"]
         assert measured["clients"] == {n: c["accuracy"] for n, c in alone["clients"].items()}
         assert measured["rounds"] == 3
-        figures = cflower("compare", folder, other, "--json", "--runs", tmp_path)
-        (pair,) = json.loads(figures.stdout)["pairs"]
-        assert {key: measured[key] for key in pair if key in measured} == {
-            key: value for key, value in pair.items() if key in measured
-        }
+        figures = output_of("compare", folder, other, "--json", "--runs", tmp_path)
+        (pair,) = json.loads(figures)["pairs"]
+        assert all(measured[key] == pair[key] for key in pair.keys() & measured.keys())
         assert "verdict" in measured
-        assert f"{measured['held_out']:.0f} held-out examples; {measured['better']} client" in (
-            told.stdout
-        )
-    shown = cflower("show", folder)
-    assert "each client alone for all rounds: " in shown.stdout
+        counts = f"clients: {measured['better']} better, {measured['worse']} worse"
+        assert counts in printed
+    assert "each client alone for all rounds: " in output_of("show", folder)
 
 
-def test_baselines_of_a_baseline_are_refused() -> None:
-    told = cflower("simulate", "--baselines", "-c", "method='federated'")
-    assert told.returncode == 1
-    assert "baselines=true with method='federated'" in told.stderr
+def test_the_same_command_gives_the_same_summary(quick, tmp_path):
+    run, _ = quick
+    again = simulated(tmp_path, QUICK)
+    assert run.name != again.name
+    assert content_of(again) == content_of(run)
 
 
-def test_the_same_command_gives_the_same_summary(
-    simulated: tuple[Path, str], tmp_path: Path
-) -> None:
-    run, _ = simulated
-    assert cflower("simulate", "-c", QUICK, "--out", str(tmp_path)).returncode == 0
-    (again,) = tmp_path.iterdir()
-    first, second = (json.loads((path / "summary.json").read_text()) for path in (run, again))
-    assert first.pop("run_id") != second.pop("run_id")
-    assert first == second
-    for model in (run / "models").iterdir():
-        assert model.read_bytes() == (again / "models" / model.name).read_bytes()
-
-
-def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
-    simulated: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = simulated
+def test_the_command_printed_after_ctrl_c_completes_the_same_run(quick, tmp_path, monkeypatch):
+    run, _ = quick
     with monkeypatch.context() as patch:
         patch.setattr(RoundProgress, "on_round", interrupt_after_round_1)
         stopped = cflower("simulate", "-c", QUICK, "--clients", 4, "--out", tmp_path)
@@ -145,26 +121,19 @@ def test_ctrl_c_says_how_to_go_on_and_what_it_says_gives_the_same_run(
     assert stopped.stderr.rstrip().endswith(f"to go on: {command}")
     assert not json.loads((folder / "summary.json").read_text())["finished"]
 
-    resumed = cflower(*shlex.split(command)[1:])
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Round 2/3" in resumed.stdout
-    assert "Round 1/3" not in resumed.stdout
+    resumed = output_of(*shlex.split(command)[1:])
+    assert "Round 2/3" in resumed and "Round 1/3" not in resumed
     assert list(tmp_path.iterdir()) == [folder]
-    whole, again = (json.loads((path / "summary.json").read_text()) for path in (run, folder))
-    assert whole | {"run_id": ""} == again | {"run_id": ""}
-    for model in (run / "models").iterdir():
-        assert model.read_bytes() == (folder / "models" / model.name).read_bytes()
+    assert content_of(folder) == content_of(run)
 
 
-def interrupt_after_round_1(progress: RoundProgress, report: RoundReport) -> None:
+def interrupt_after_round_1(progress, report):
     assert report.server_round == 1
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_before_the_run_folder_says_that_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
+def test_ctrl_c_before_the_run_folder_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cflower.simulation.inline_grid.InlineGrid.push_messages", interrupt)
@@ -174,47 +143,37 @@ def test_ctrl_c_before_the_run_folder_says_that_nothing_is_lost(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_goes_on_with_more_rounds_but_not_with_another_model(
-    simulated: tuple[Path, str], tmp_path: Path
-) -> None:
-    run, _ = simulated
+def test_a_run_goes_on_with_more_rounds_but_not_with_another_model(quick, tmp_path):
+    run, _ = quick
     shutil.copytree(run, tmp_path / run.name)
     go_on = f"resume='{run.name[:15]}' num-server-rounds=4"
-    done = cflower("simulate", "-c", go_on, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Round 4/4" in done.stdout
-    assert "Round 3/4" not in done.stdout
-    refused = cflower("simulate", "-c", f"{go_on} model='mlp'", "--out", tmp_path)
-    assert refused.returncode == 1
-    assert "model was 'cnn' and is 'mlp'" in refused.stderr
+    printed = output_of("simulate", "-c", go_on, "--out", tmp_path)
+    assert "Round 4/4" in printed and "Round 3/4" not in printed
+    other = f"{go_on} model='mlp'"
+    assert "model was 'cnn' and is 'mlp'" in error_of("simulate", "-c", other, "--out", tmp_path)
 
 
-def test_keys_lists_every_key_with_its_default_and_what_it_may_be() -> None:
-    done = cflower("keys")
-    assert done.returncode == 0
+def test_keys_lists_every_key_with_its_default_and_what_it_may_be():
+    listed = output_of("keys")
     for key, default in RunConfig().as_keys().items():
-        (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == [key]]
+        (line,) = [line for line in listed.splitlines() if line.split()[:1] == [key]]
         assert repr(default) in line
-    assert "'clustered', 'federated', 'isolated'" in done.stdout
-    assert ">= 0 and < 1" in done.stdout
+    assert "'clustered', 'federated', 'isolated'" in listed
+    assert ">= 0 and < 1" in listed
 
 
-def test_version_and_misspelt_commands() -> None:
+def test_version_and_misspelt_commands():
     assert cflower("--version")[:2] == (0, f"cflower {package.__version__}\n")
     status, _, err = cflower("simualte")
     assert status == 2
     assert err.count("Did you mean 'simulate'?") == 1
 
 
-def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(
-    simulated: tuple[Path, str],
-) -> None:
-    run, _ = simulated
-    newest = cflower("show", "--runs", str(run.parent))
-    named = cflower("show", run.name[:8], "--runs", str(run.parent))
-    assert newest.returncode == 0
-    assert newest.stdout == named.stdout
-    assert "partition-3" in newest.stdout
+def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(quick):
+    run, _ = quick
+    newest = output_of("show", "--runs", run.parent)
+    assert newest == output_of("show", run.name[:8], "--runs", run.parent)
+    assert "partition-3" in newest
 
 
 @pytest.mark.parametrize(
@@ -228,52 +187,31 @@ def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(
         (["-c", "tracker='comet'"], 'It can be "", tensorboard, wandb or mlflow.'),
         (["-c", "nosuch.toml"], "There is no file 'nosuch.toml'."),
         (["-c", "dataset='/no/such/folder'"], "there is no such folder"),
+        (["-c", "dataset='{folder}'"], "its columns are height, width"),
         (["-c", "model='resnet'"], "model = 'resnet' is not known"),
         (["-c", "num-groups=20"], "num-groups = 20 does not fit 10 clients"),
         (["-c", "resume='nosuch'"], "There is no run in"),
         (["--clients", "2", "-c", "min-available-nodes=3"], "needs 3 SuperNodes"),
-        (["--clients", "2000"], "examples"),
+        (["--clients", "40", "-c", "dataset-size=30"], "30 examples cannot be dealt out to 40"),
+        (["--baselines", "-c", "method='federated'"], "baselines=true with method='federated'"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
-    arguments: list[str], says: str, tmp_path: Path
-) -> None:
-    failed = cflower("simulate", *arguments, "--out", str(tmp_path / "out"))
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(arguments, says, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.csv").write_text("height,width\n1.0,2.0\n3.0,4.0\n")
+    arguments = [text.replace("{folder}", str(tmp_path / "rows")) for text in arguments]
+    failed = cflower("simulate", *arguments, "--out", tmp_path / "out")
     assert failed.returncode == 1
     assert says in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_labels_is_refused_in_words(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "train.csv").write_text("height,width\n1.0,2.0\n3.0,4.0\n")
-    failed = cflower("simulate", "-c", f"dataset='{data}'", "--out", str(tmp_path / "out"))
-    assert failed.returncode == 1
-    assert "height" in failed.stderr
-    assert "Traceback" not in failed.stderr
-
-
-def test_show_says_which_runs_there_are(simulated: tuple[Path, str]) -> None:
-    run, _ = simulated
-    failed = cflower("show", "1999", "--runs", str(run.parent))
-    assert failed.returncode == 1
-    assert run.name in failed.stderr
-
-
 @pytest.mark.slow
-def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
-    found = []
-    for workers in (0, 2):
-        out = tmp_path / str(workers)
-        given = "num-server-rounds=6 dataset-size=600"
-        status, _, err = cflower(
-            "simulate", "--clients", 6, "--workers", workers, "--out", out, "-c", given
-        )
-        assert status == 0, err
-        (lines,) = out.glob("*/rounds.jsonl")
-        rounds = [json.loads(line) | {"seconds": 0} for line in lines.read_text().splitlines()]
-        models = {path.name: path.read_bytes() for path in lines.parent.glob("models/*")}
-        found.append((rounds, models))
-    assert found[0] == found[1]
+def test_the_number_of_workers_changes_nothing(tmp_path):
+    config = "num-server-rounds=6 dataset-size=600"
+    first, second = (
+        simulated(tmp_path / str(workers), config, "--clients", 6, "--workers", workers)
+        for workers in (0, 2)
+    )
+    assert content_of(first) == content_of(second)

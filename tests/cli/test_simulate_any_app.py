@@ -1,36 +1,29 @@
 """`cflower simulate APP` with apps that know nothing of cflower."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.apps import SERVER, flower_app
-from tests.command import cflower
+from tests.command import PROJECT, cflower, error_of, output_of
 
 pytestmark = pytest.mark.usefixtures("a_path_of_its_own")
 
 
 @pytest.fixture
-def a_path_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def a_path_of_its_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "working").mkdir()
     monkeypatch.chdir(tmp_path / "working")
 
 
-def test_it_runs_with_its_own_config_where_it_is_called(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_runs_with_its_own_config_where_it_is_called(tmp_path, caplog):
     app = flower_app(tmp_path, "plainaverage")
     with caplog.at_level("INFO", "flwr"):
-        status, _, err = cflower("simulate", app)
-    assert status == 0, err
+        output_of("simulate", app)
     # Ten clients who want the model to be 0 to 9; relative paths are those of the caller.
     assert (tmp_path / "working" / "here.txt").read_text() == "4.5 10"
     assert "[ROUND 2/2]" in caplog.text
-    status, _, err = cflower(
-        "simulate", "../plainaverage-app", "--clients", 3, "-c", "wanted.step=0.5 where='there.txt'"
-    )
-    assert status == 0, err
+    config = "wanted.step=0.5 where='there.txt'"
+    output_of("simulate", "../plainaverage-app", "--clients", 3, "-c", config)
     assert (tmp_path / "working" / "there.txt").read_text() == "0.75 3"
 
 
@@ -43,13 +36,8 @@ def test_it_runs_with_its_own_config_where_it_is_called(
         ("where=there", "put texts in quotes: where='there'"),
     ],
 )
-def test_a_wrong_key_of_it_is_one_sentence(tmp_path: Path, config: str, says: str) -> None:
-    app = flower_app(tmp_path, "plainaverage")
-    status, out, err = cflower("simulate", app, "-c", config)
-    assert (status, out) == (1, "")
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
-    assert says in err
+def test_a_wrong_key_of_it_is_one_sentence(tmp_path, config, says):
+    assert says in error_of("simulate", flower_app(tmp_path, "plainaverage"), "-c", config)
 
 
 @pytest.mark.parametrize(
@@ -63,34 +51,28 @@ def test_a_wrong_key_of_it_is_one_sentence(tmp_path: Path, config: str, says: st
         ({"server": "import nosuchlibrary"}, "needs the module 'nosuchlibrary', which is not"),
     ],
 )
-def test_components_that_lead_nowhere_are_one_sentence(
-    tmp_path: Path, broken: dict[str, str], says: str, request: pytest.FixtureRequest
-) -> None:
+def test_components_that_lead_nowhere_are_one_sentence(tmp_path, broken, says, request):
     name = f"broken{request.node.callspec.indices['broken']}"
     app = flower_app(tmp_path, name, **{k: v.replace("{name}", name) for k, v in broken.items()})
-    status, _, err = cflower("simulate", app)
-    assert status == 1
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
-    assert says.replace("{name}", name) in err
+    assert says.replace("{name}", name) in error_of("simulate", app)
 
 
-def test_a_folder_that_is_no_app_is_one_sentence(tmp_path: Path) -> None:
-    assert "There is no pyproject.toml in" in cflower("simulate", tmp_path).stderr
-    assert "There is no pyproject.toml in" in cflower("simulate", tmp_path / "nosuch").stderr
+def test_a_folder_that_is_no_app_is_one_sentence(tmp_path):
+    for folder in (tmp_path, tmp_path / "nosuch"):
+        assert "There is no pyproject.toml in" in error_of("simulate", folder)
     for content, says in [
         ("[project", "is not the folder of a Flower app: "),
         ('[project]\nname = "a"\nversion = "1"\n', "Missing [tool.flwr.app] section"),
     ]:
         (tmp_path / "pyproject.toml").write_text(content)
-        status, _, err = cflower("simulate", tmp_path)
-        assert (status, err.count("\n")) == (1, 1)
-        assert says in err
-    status, _, err = cflower("simulate", flower_app(tmp_path, "writes"), "--out", tmp_path)
-    assert (status, "where writes-app writes is for it to say" in err) == (1, True)
+        assert says in error_of("simulate", tmp_path)
+    app = flower_app(tmp_path, "writes")
+    for option in (["--out", tmp_path], ["--baselines"]):
+        error = error_of("simulate", app, *option)
+        assert f"Got {option[0]}, but writes-app itself decides" in error
 
 
-def test_a_bug_of_the_app_has_its_own_traceback_and_no_other(tmp_path: Path) -> None:
+def test_a_bug_of_the_app_has_its_own_traceback_and_no_other(tmp_path):
     server = SERVER.replace('config["where"]', 'config["wehre"]')
     app = flower_app(tmp_path, "buggyserver", server=server)
     status, _, err = cflower("simulate", app)
@@ -105,7 +87,7 @@ def test_a_bug_of_the_app_has_its_own_traceback_and_no_other(tmp_path: Path) -> 
     assert err.count('File "') == 1
 
 
-def test_clients_that_fail_alike_are_told_of_once(tmp_path: Path) -> None:
+def test_clients_that_fail_alike_are_printed_once(tmp_path):
     failing = 'assert context.node_config["partition-id"] > 2, "too few"'
     status, _, err = cflower("simulate", flower_app(tmp_path, "fails", before_training=failing))
     assert status == 0
@@ -114,19 +96,12 @@ def test_clients_that_fail_alike_are_told_of_once(tmp_path: Path) -> None:
     assert (tmp_path / "working" / "here.txt").read_text() == "6 10"
 
 
-def test_the_folder_of_cflowers_own_app_is_that_app(tmp_path: Path) -> None:
-    app = flower_app(
-        tmp_path,
-        "mine",
-        serverapp="cflower.server_app:app",
-        clientapp="cflower.client_app:app",
-    )
+def test_the_folder_of_cflowers_own_app_is_that_app(tmp_path):
+    apps = {f"{side}app": f"cflower.{side}_app:app" for side in ("server", "client")}
+    app = flower_app(tmp_path, "mine", **apps)
     status, _, err = cflower("simulate", app)
     assert (status, "Unknown run-config key 'wanted.step'" in err) == (1, True)
-    project = Path(__file__).parents[2]
     tiny = "num-server-rounds=1 dataset-size=200 local-epochs=1 model='linear'"
-    status, out, err = cflower(
-        "simulate", project, "--clients", 3, "-c", tiny, "--out", tmp_path / "runs"
-    )
-    assert status == 0, err
+    options = ("--clients", 3, "-c", tiny, "--out", tmp_path / "runs")
+    out = output_of("simulate", PROJECT, *options)
     assert "cluster 0: 3 clients" in out

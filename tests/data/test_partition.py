@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 
 from cflower.data.columns import Roles, Table
 from cflower.data.partition import deal_out
+from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored
-from cflower.errors import ConfigError, DataError
+from cflower.errors import DataError
 
 
-def source(num: int, num_classes: int = 4) -> Stored:
+def source(num, num_classes=4):
     labels = np.random.default_rng(0).permutation(np.arange(num) % num_classes)
     columns = {
         "image": np.zeros((num, 2, 2), np.uint8),
@@ -27,11 +28,9 @@ def source(num: int, num_classes: int = 4) -> Stored:
     st.integers(0, 4).map(lambda k: 120 + 24 * k),
     st.integers(0, 3),
 )
-def test_partitions_are_disjoint_and_cover_the_source(
-    partitioner: str, num_partitions: int, num: int, seed: int
-) -> None:
-    columns = {"natural_id_column": "writer"} if partitioner == "natural-id" else {}
-    parts = deal_out(source(num), num_partitions, partitioner, seed=seed, **columns)
+def test_partitions_are_disjoint_and_cover_the_source(partitioner, num_partitions, num, seed):
+    chosen = DataSettings(partitioner=partitioner, natural_id_column="writer", seed=seed)
+    parts = deal_out(source(num), num_partitions, chosen)
     assert len(parts) == num_partitions
     assert all(len(part) >= 2 for part in parts)
     dealt = np.concatenate(parts)
@@ -42,27 +41,29 @@ def test_partitions_are_disjoint_and_cover_the_source(
         assert num - len(dealt) < 2 * num_partitions
     else:
         assert sorted(dealt) == list(range(num))
-    again = deal_out(source(num), num_partitions, partitioner, seed=seed, **columns)
+    again = deal_out(source(num), num_partitions, chosen)
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-def test_shards_hold_few_classes_and_dirichlet_depends_on_alpha() -> None:
+def test_shards_hold_few_classes_and_dirichlet_depends_on_alpha():
     data = source(400)
     labels = data.labels
 
-    def skew(*args: object, **settings: object) -> float:
-        parts = deal_out(data, 4, *args, **settings)  # type: ignore[arg-type]
+    def skew(**keys):
+        parts = deal_out(data, 4, DataSettings(**keys))
         return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
 
-    assert all(len(set(labels[part])) <= 2 for part in deal_out(data, 4, "shards"))
-    assert skew("iid") < 0.4 < skew("dirichlet", dirichlet_alpha=0.2)
-    assert skew("dirichlet", dirichlet_alpha=1000.0) < 0.4
+    shards = deal_out(data, 4, DataSettings(partitioner="shards"))
+    assert all(len(set(labels[part])) <= 2 for part in shards)
+    assert skew() < 0.4 < skew(partitioner="dirichlet", dirichlet_alpha=0.2)
+    assert skew(partitioner="dirichlet", dirichlet_alpha=1000.0) < 0.4
 
 
-def test_natural_ids_are_kept_together() -> None:
+def test_natural_ids_are_kept_together():
     data = source(120)
-    for place, part in enumerate(deal_out(data, 6, "natural-id", natural_id_column="writer")):
-        assert set(data.tell("writer")[part]) == {f"writer {place}"}
+    by_writer = DataSettings(partitioner="natural-id", natural_id_column="writer")
+    for place, part in enumerate(deal_out(data, 6, by_writer)):
+        assert set(data.metadata_of("writer")[part]) == {f"writer {place}"}
 
 
 @pytest.mark.parametrize(
@@ -76,12 +77,7 @@ def test_natural_ids_are_kept_together() -> None:
         (2, {"partitioner": "natural-id", "natural_id_column": "wrtr"}, "image, label, writer"),
     ],
 )
-def test_refused(num_partitions: int, options: dict[str, object], words: str) -> None:
+def test_refused(num_partitions, options, words):
     with pytest.raises(DataError, match=words) as caught:
-        deal_out(source(12), num_partitions, **options)  # type: ignore[arg-type]
+        deal_out(source(12), num_partitions, DataSettings(**options))
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
-
-
-def test_unknown_partitioner_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
-        deal_out(source(12), 2, "dirichelt")

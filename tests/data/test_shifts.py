@@ -7,26 +7,24 @@ from hypothesis import strategies as st
 
 from cflower.data.examples import Examples
 from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
-from cflower.data.shifts import SHIFTS, apply_shift, groups_of, rotated
+from cflower.data.settings import SHIFTS, DataSettings
+from cflower.data.shifts import apply_shift, groups_of, rotated
 from cflower.errors import ConfigError, DataError
 
 
-def images(num: int = 60, side: int = 6, num_classes: int = 5) -> Examples:
+def images(num=60, side=6, num_classes=5):
     pixels = np.random.default_rng(0).random((num, 1, side, side), dtype=np.float32)
     names = tuple(f"class {n}" for n in range(num_classes))
     return Examples(pixels, np.arange(num) % num_classes, names)
 
 
-def shifted(
-    shift: str, group: int = 1, num_groups: int = 2, client: int = 3, **kw: str
-) -> Examples:
-    return apply_shift(
-        images(), shift, group=group, num_groups=num_groups, client=client, seed=0, **kw
-    )
+def shifted(shift, group=1, num_groups=2, client=3, **keys):
+    settings = DataSettings(shift=shift, num_groups=num_groups, **keys)
+    return apply_shift(images(), settings, group, client)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_groups_are_contiguous_and_as_equal_as_can_be(num_clients: int, num_groups: int) -> None:
+def test_groups_are_contiguous_and_as_equal_as_can_be(num_clients, num_groups):
     if num_groups > num_clients:
         with pytest.raises(ConfigError, match="num-groups"):
             groups_of(num_clients, num_groups)
@@ -39,19 +37,19 @@ def test_groups_are_contiguous_and_as_equal_as_can_be(num_clients: int, num_grou
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
-def test_group_sizes_are_what_was_asked_for(sizes: list[int]) -> None:
+def test_group_sizes_are_what_was_asked_for(sizes):
     groups = groups_of(sum(sizes), len(sizes), ",".join(map(str, sizes)))
     assert np.bincount(groups).tolist() == sizes
 
 
 @pytest.mark.parametrize("sizes", ["6,4", "6,4,1", "6,6,0", "14,-1,-1", "6;4;2", "6,4,2,0"])
-def test_group_sizes_that_do_not_fit(sizes: str) -> None:
+def test_group_sizes_that_do_not_fit(sizes):
     with pytest.raises(ConfigError, match="group-sizes"):
         groups_of(12, 3, sizes)
 
 
 @given(st.integers(4, 40), st.integers(1, 10), st.integers(0, 9))
-def test_swaps_exchange_one_pair_each(num_classes: int, num_groups: int, seed: int) -> None:
+def test_swaps_exchange_one_pair_each(num_classes, num_groups, seed):
     if num_groups > num_classes * (num_classes - 1) // 2:
         return
     mappings = swapped_labels(num_classes, num_groups, seed)
@@ -64,9 +62,7 @@ def test_swaps_exchange_one_pair_each(num_classes: int, num_groups: int, seed: i
 
 
 @given(st.integers(2, 12), st.integers(1, 14), st.integers(0, 9))
-def test_permutations_are_distinct_and_agree_nowhere(
-    num_classes: int, num_groups: int, seed: int
-) -> None:
+def test_permutations_are_distinct_and_agree_nowhere(num_classes, num_groups, seed):
     if num_groups > factorial(num_classes):
         with pytest.raises(DataError, match="use fewer groups"):
             permuted_labels(num_classes, num_groups, seed)
@@ -82,7 +78,7 @@ def test_permutations_are_distinct_and_agree_nowhere(
 
 
 @pytest.mark.parametrize("shift", ["label-swap", "label-permutation"])
-def test_relabelling_is_a_bijection_of_labels_that_keeps_the_inputs(shift: str) -> None:
+def test_relabelling_is_a_bijection_of_labels_that_keeps_the_inputs(shift):
     before, after = images(), shifted(shift)
     np.testing.assert_array_equal(before.inputs, after.inputs)
     pairs = set(zip(before.labels.tolist(), after.labels.tolist(), strict=True))
@@ -90,9 +86,8 @@ def test_relabelling_is_a_bijection_of_labels_that_keeps_the_inputs(shift: str) 
     assert not np.array_equal(before.labels, after.labels)
 
 
-def test_four_quarter_turns_are_the_identity() -> None:
-    before = images().inputs
-    turned = before
+def test_four_quarter_turns_are_the_identity():
+    before = turned = images().inputs
     for _ in range(4):
         turned = rotated(turned, 1, 4)
     np.testing.assert_array_equal(turned, before)
@@ -100,7 +95,7 @@ def test_four_quarter_turns_are_the_identity() -> None:
     np.testing.assert_array_equal(rotated(before, 1, 2), before[:, :, ::-1, ::-1])
 
 
-def test_other_angles_turn_the_same_way() -> None:
+def test_other_angles_turn_the_same_way():
     spot = np.zeros((1, 1, 33, 33), np.float32)
     spot[0, 0, 16, 26] = 1  # to the right of the middle
     eighth, quarter = rotated(spot, 1, 8), rotated(spot, 2, 8)
@@ -111,41 +106,28 @@ def test_other_angles_turn_the_same_way() -> None:
     assert rotated(wide, 1, 4).shape == wide.shape
 
 
-def test_rotation_needs_images() -> None:
-    with pytest.raises(DataError, match="needs images"):
-        rotated(np.zeros((3, 4), np.float32), 1, 2)
-
-
 @given(st.integers(1, 9), st.integers(0, 9))
-def test_label_subsets_share_out_the_classes(num_groups: int, seed: int) -> None:
+def test_label_subsets_share_out_the_classes(num_groups, seed):
     held = held_classes(tuple("abcdefghi"), num_groups, seed)
     assert sorted(label for part in held for label in part) == list(range(9))
     assert all(held)
 
 
-def test_missing_labels_are_the_articles() -> None:
+def test_missing_labels_are_the_articles():
     held = held_classes(tuple("0123456789"), 3, 0, "1,3,7; 2,5,8; 4,6,9")
     assert held[0] == (0, 2, 4, 5, 6, 8, 9)
     after = shifted("label-subset", missing_labels="class 0;class 1,class 2")
     assert set(after.labels.tolist()) == {0, 3, 4}
-    with pytest.raises(ConfigError, match="3 parts for 2 groups"):
-        held_classes(tuple("0123"), 2, 0, "1;2;3")
-    with pytest.raises(ConfigError, match="'7', which is no class"):
-        held_classes(tuple("0123"), 2, 0, "1;7")
-    with pytest.raises(DataError, match="without any class"):
-        held_classes(tuple("01"), 2, 0, "0,1;")
 
 
-def test_a_client_without_examples_is_refused() -> None:
+def test_a_client_without_examples_is_refused():
     only_zeros = images().take(images().labels == 0)
+    settings = DataSettings(shift="label-subset", missing_labels=";class 0")
     with pytest.raises(DataError, match=r"client 4 \(group 1\) without examples"):
-        apply_shift(
-            only_zeros, "label-subset", group=1, num_groups=2, client=4, seed=0,
-            missing_labels=";class 0",
-        )  # fmt: skip
+        apply_shift(only_zeros, settings, 1, 4)
 
 
-def test_noise_is_for_the_last_group_and_differs_by_client() -> None:
+def test_noise_is_for_the_last_group_and_differs_by_client():
     before = images().labels
     np.testing.assert_array_equal(shifted("label-noise", group=0).labels, before)
     noisy, other = shifted("label-noise").labels, shifted("label-noise", client=4).labels
@@ -155,18 +137,38 @@ def test_noise_is_for_the_last_group_and_differs_by_client() -> None:
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_the_dealt_examples_never_change(shift: str) -> None:
+def test_the_dealt_examples_never_change(shift):
     before = images()
-    inputs, labels = before.inputs.copy(), before.labels.copy()
-    apply_shift(before, shift, group=1, num_groups=2, client=0, seed=0)
-    np.testing.assert_array_equal(before.inputs, inputs)
-    np.testing.assert_array_equal(before.labels, labels)
+    apply_shift(before, DataSettings(shift=shift), 1, 0)
+    np.testing.assert_array_equal(before.inputs, images().inputs)
+    np.testing.assert_array_equal(before.labels, images().labels)
 
 
-def test_unknown_shift_and_too_many_groups() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'rotation'"):
-        shifted("rotatoin")
-    with pytest.raises(DataError, match="6 groups"):
-        shifted("label-subset", num_groups=6)
-    with pytest.raises(DataError, match="10 pairs"):
-        shifted("label-swap", num_groups=11)
+@pytest.mark.parametrize(
+    ("refuse", "words"),
+    [
+        (lambda: rotated(np.zeros((3, 4), np.float32), 1, 2), "needs images"),
+        (lambda: held_classes(("0", "1", "2"), 2, 0, "1;2;3"), "3 parts for 2 groups"),
+        (lambda: held_classes(("0", "1", "2"), 2, 0, "1;7"), "'7', which is no class"),
+        (lambda: held_classes(("0", "1"), 2, 0, "0,1;"), "without any class"),
+        (lambda: shifted("label-subset", num_groups=6), "6 groups"),
+        (lambda: shifted("label-swap", num_groups=11), "10 pairs"),
+        (lambda: shifted("nested", num_groups=3), "num-groups = 3"),
+    ],
+)
+def test_shifts_that_do_not_fit_are_refused(refuse, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        refuse()
+
+
+@pytest.mark.parametrize("group", range(4))
+def test_nested_pairs_are_turned_and_their_odd_group_swaps_two_labels(group):
+    before, after = images(), shifted("nested", group, num_groups=4)
+    np.testing.assert_array_equal(after.inputs, rotated(before.inputs, group // 2, 2))
+    moved = np.unique(before.labels[after.labels != before.labels])
+    assert len(moved) == (2 if group % 2 else 0)
+
+
+def test_every_nested_pair_swaps_the_same_labels():
+    first, second = shifted("nested", 1, num_groups=4), shifted("nested", 3, num_groups=4)
+    np.testing.assert_array_equal(first.labels, second.labels)

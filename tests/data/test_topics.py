@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from cflower.data.client_data import ClientData, load_client_data
+from cflower.data.client_data import load_client_data
 from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.settings import DataSettings
@@ -13,13 +11,13 @@ from cflower.data.text import TOKENS
 from cflower.errors import ConfigError, DataError
 
 
-def clients(count: int, **settings: object) -> list[ClientData]:
-    chosen = DataSettings(shift="topic", **settings)  # type: ignore[arg-type]
+def clients(count, **settings):
+    chosen = DataSettings(**{"shift": "topic"} | settings)
     return [load_client_data(chosen, place, count) for place in range(count)]
 
 
-def test_each_group_holds_its_half_of_the_plane() -> None:
-    held = clients(5, dataset="xor", group_sizes="2,3")
+def test_each_group_holds_its_half_of_the_plane():
+    held = clients(5, dataset="reproduction.toys:xor", group_sizes="2,3")
     assert [client.group for client in held] == [0, 0, 1, 1, 1]
     inputs = [np.concatenate([c.train.inputs, c.validation.inputs]) for c in held]
     assert [len(points) for points in inputs] == [100, 100, 67, 67, 66]
@@ -29,12 +27,12 @@ def test_each_group_holds_its_half_of_the_plane() -> None:
     assert len(np.unique(np.concatenate(inputs), axis=0)) == 400
 
 
-def test_one_line_solves_axes_and_none_solves_xor() -> None:
+def test_one_line_solves_axes_and_none_solves_xor():
     angles = np.linspace(0, 2 * np.pi, 64)
     normals = np.stack([np.cos(angles), np.sin(angles)])
     best = {}
     for name in ("axes", "xor"):
-        data = load_client_data(DataSettings(shift="none", dataset=name), 0, 1).train
+        data = clients(1, shift="none", dataset=f"reproduction.toys:{name}")[0].train
         right = (data.inputs @ normals > 0) == data.labels[:, None]  # shape: (n, 64)
         best[name] = right.mean(axis=0).max()
     assert best["axes"] > 0.95
@@ -42,15 +40,18 @@ def test_one_line_solves_axes_and_none_solves_xor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
-    [({}, "tell their topic"), ({"dataset": "xor", "num_groups": 3}, "2 topics for 3 groups")],
+    ("settings", "words"),
+    [
+        ({}, "needs the topic of every example"),
+        ({"dataset": "reproduction.toys:xor", "num_groups": 3}, "2 topics for 3 groups"),
+    ],
 )
-def test_data_without_the_topics(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_data_without_the_topics(settings, words):
+    with pytest.raises(DataError, match=words):
         clients(3, **settings)
 
 
-def test_a_topic_that_is_a_number_is_no_input(tmp_path: Path) -> None:
+def test_a_topic_that_is_a_number_is_no_input(tmp_path):
     rows = {"size": range(40), "topic": [7, 8] * 20, "label": [0, 0, 1, 1] * 10}
     pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
     first, second = clients(2, dataset=str(tmp_path))
@@ -60,8 +61,8 @@ def test_a_topic_that_is_a_number_is_no_input(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def posts(tmp_path: Path) -> str:
-    """Ten posts of 45 words a newsgroup: the number of the word, and who says it."""
+def posts(tmp_path):
+    """Ten posts of 45 words per newsgroup: each word has its newsgroup and a number."""
     rows = [
         {"text": " ".join(f"{group[:3]}{n % 7}" for n in range(45)), "label": group}
         for group in ("comp.a", "comp.b", "rec.c")
@@ -71,7 +72,7 @@ def posts(tmp_path: Path) -> str:
     return f"text:{tmp_path}"
 
 
-def test_text_becomes_windows_labelled_with_the_next_word(posts: str) -> None:
+def test_text_becomes_windows_labelled_with_the_next_word(posts):
     first, second = clients(2, dataset=posts)
     length = TOKENS["words"].length
     assert first.train.input_shape == (length,)
@@ -83,7 +84,7 @@ def test_text_becomes_windows_labelled_with_the_next_word(posts: str) -> None:
         assert all(word.startswith(topic) for word in names[client.train.labels].ravel())
 
 
-def test_text_that_is_none(tmp_path: Path) -> None:
+def test_text_that_is_none(tmp_path):
     pd.DataFrame({"text": ["too short", "this too"], "label": [0, 1]}).to_csv(
         tmp_path / "train.csv", index=False
     )
@@ -93,27 +94,26 @@ def test_text_that_is_none(tmp_path: Path) -> None:
         load_source("text:digits")
 
 
-def test_text_of_characters_needs_no_labels(tmp_path: Path) -> None:
-    rows = {"text": ["ab" * 70, "a" * 64, "\u4e2d" + "ab" * 32], "who": ["x", "y", "x"]}
+def test_text_of_characters_needs_no_labels(tmp_path):
+    rows = {"text": ["ab" * 70, "a" * 64, "\u4e2d" + "ab" * 32], "author": ["x", "y", "x"]}
     pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
-    roles = Roles(natural_id="who", tokens="characters")
+    roles = Roles(natural_id="author", tokens="characters")
     source = load_source(f"text:{tmp_path}", roles=roles)
     assert source.class_names == ("<unk>", "a", "b", "\u4e2d")
-    assert sorted(source.tell("who")) == ["x", "x", "x"]  # 139 // 64 + 63 // 64 + 64 // 64
+    assert list(source.metadata_of("author")) == ["x"] * 3  # 139 // 64 + 63 // 64 + 64 // 64
     first = source.examples().inputs[np.argmax(source.labels[:, 0] == 2)]
     assert set(first[::2]) | set(first[1::2]) <= {1, 2, 3}
 
 
-def test_a_newcomers_text_is_numbered_by_the_runs_vocabulary(tmp_path: Path) -> None:
+def test_a_newcomers_text_is_numbered_by_the_runs_vocabulary(tmp_path):
     pd.DataFrame({"text": ["xa" * 100, "ab" * 100]}).to_csv(tmp_path / "a.csv", index=False)
     own = OwnData(str(tmp_path), ("<unk>", "b", "a"), roles=Roles(tokens="characters"))
     data = load_own_data(own)
     assert data.train.class_names == ("<unk>", "b", "a")
     labels = np.concatenate([data.train.labels, data.validation.labels])
-    found = {tuple(sorted(set(row))) for row in labels.tolist()}
-    assert found == {(0, 2), (1, 2)}  # x is none of the run's
+    assert {tuple(sorted(set(row))) for row in labels.tolist()} == {(0, 2), (1, 2)}  # x is unknown
 
 
-def test_tokens_are_for_texts_only() -> None:
+def test_tokens_are_for_texts_only():
     with pytest.raises(ConfigError, match="tokens='characters' with dataset='digits'"):
         DataSettings(tokens="characters")

@@ -1,7 +1,6 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -14,9 +13,7 @@ from cflower.deployment.processes import Process, descendants, started
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.slow
-def test_nodes_get_digits_of_their_own_in_three_formats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_get_digits_of_their_own_in_three_formats(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / ".cache"))
     inputs = []
     for number in range(1, 5):
@@ -33,7 +30,7 @@ def test_nodes_get_digits_of_their_own_in_three_formats(
     assert lean[1] * lean[3] > 0
 
 
-def test_the_certificate_is_signed_by_the_authority(tmp_path: Path) -> None:
+def test_the_certificate_is_signed_by_the_authority(tmp_path):
     make_certificates(tmp_path / "certificates")
     command = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "localhost"]
     subprocess.run(
@@ -44,7 +41,7 @@ def test_the_certificate_is_signed_by_the_authority(tmp_path: Path) -> None:
     assert "ecdsa" in (tmp_path / "keys" / "site-1.pub").read_text()
 
 
-def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path: Path) -> None:
+def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
     process = Process(tmp_path, "sleeper")
     assert process.pid is None
     assert not process.end()

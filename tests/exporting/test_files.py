@@ -1,7 +1,4 @@
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +9,12 @@ from torch import nn
 
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting import files
-from cflower.exporting.files import WindowMax, answers_of, check_format, write_model
+from cflower.exporting.files import WindowMax, check_format, logits_of, write_model
 from cflower.learning.models import build_model
 from tests.algorithm.planted import laws
+from tests.command import in_new_process
 
-WITHOUT_ONNX = [name for name in files.NEEDED_FOR_ONNX if find_spec(name) is None]
+WITHOUT_ONNX = [name for name in files.NEEDED["onnx"] if find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(
     bool(WITHOUT_ONNX), reason=f"the extra 'export' is not installed: {', '.join(WITHOUT_ONNX)}"
 )
@@ -27,7 +25,7 @@ needs_onnx = pytest.mark.skipif(
 def test_window_max_is_adaptive_pooling(height, width, outputs, seed):
     images = torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(seed))
     expected = nn.AdaptiveMaxPool2d(outputs)(images)
-    assert torch.equal(WindowMax((height, width), outputs)(images), expected)
+    assert torch.equal(WindowMax(outputs)(images), expected)
 
 
 @pytest.mark.slow
@@ -39,30 +37,26 @@ def test_window_max_is_adaptive_pooling(height, width, outputs, seed):
         pytest.param("onnx", (1, 28, 28), marks=needs_onnx),
     ],
 )
-def test_a_file_answers_as_the_model_for_any_batch(
-    tmp_path: Path, file_format: str, shape: tuple[int, ...]
-) -> None:
+def test_a_file_answers_as_the_model_for_any_batch(tmp_path, file_format, shape):
     model = build_model("cnn", shape, 10, seed=0).eval()
     write_model(model, tmp_path / "model", file_format, shape, {})
     for batch in (1, 2, 17):
         inputs = torch.rand(batch, *shape)
         with torch.no_grad():
             expected = model(inputs).numpy()
-        answers = answers_of(tmp_path / "model", file_format, inputs)
+        answers = logits_of(tmp_path / "model", file_format, inputs)
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_file_with_other_answers_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_with_other_answers_is_refused(tmp_path, monkeypatch):
     model = build_model("mlp", (4,), 3, seed=0).eval()
-    monkeypatch.setattr(files, "answers_of", lambda *_: np.zeros((1, 3)))
+    monkeypatch.setattr(files, "logits_of", lambda *_: np.zeros((1, 3)))
     with pytest.raises(ExportError, match="its logits differ by up to"):
         write_model(model, tmp_path / "model", "torchscript", (4,), {})
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
     check_format("torchscript")
     with pytest.raises(ExportError, match=r"needs onnxruntime, not installed.*cflower\[export\]"):
@@ -72,16 +66,14 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_a_torchscript_file_needs_no_cflower(tmp_path: Path) -> None:
+def test_a_torchscript_file_needs_no_cflower(tmp_path):
     model = build_model("mlp", (4,), 3, seed=0).eval()
     write_model(model, tmp_path / "model.pt", "torchscript", (4,), {})
     code = (
         "import sys, torch; model = torch.jit.load('model.pt'); print(*model(torch.ones(1, 4))[0]."
         "tolist()); assert not any(name.startswith('cflower') for name in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    logits = in_new_process(code, cwd=tmp_path).split()
     with torch.no_grad():
         expected = model(torch.ones(1, 4))[0].numpy()
-    np.testing.assert_allclose([float(x) for x in done.stdout.split()], expected, atol=1e-5)
+    np.testing.assert_allclose([float(x) for x in logits], expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Laws of choosing among the models on a client's way."""
+"""Laws of choosing among the models on a client's path."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_chance_decides_for_the_general_model_and_evidence_for_the_better_one(se
     assert choose(np.stack([general, general * rng.uniform(0.2, 0.6, 400), general])) == 1
 
 
-def test_models_alike_are_told_apart_no_more_often_than_their_error_allows():
+def test_equal_models_are_distinguished_no_more_often_than_their_error_allows():
     drawn = (generator(seed, "alike").exponential(size=(2, 40)) for seed in range(400))
     special = np.mean([choose(losses) for losses in drawn])
     # A difference beyond one standard error, to one side: 15.9 % of a normal distribution.
@@ -54,7 +54,7 @@ def test_a_single_example_or_model_leaves_nothing_to_choose():
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_model_that_says_nothing_finite_is_not_chosen(broken):
+def test_a_model_without_finite_predictions_is_not_chosen(broken):
     assert choose(np.array([[broken] * 4, [9.0] * 4])) == 1
     assert choose(np.array([[9.0] * 4, [0.1, 0.1, broken, 0.1]])) == 0
     assert choose(np.full((2, 4), broken)) == 0
@@ -65,16 +65,16 @@ def test_every_level_and_the_mean_of_their_probabilities_are_measured():
     logits = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("0", "0.1", "0.1.0")}
     labels = rng.integers(4, size=50)
     judged = judge_path(logits, labels, rng)
-    for name, said in logits.items():
-        right = softmax(said.astype(float), axis=1)[np.arange(50), labels]
-        assert judged.levels[name]["accuracy"] == np.mean(said.argmax(axis=1) == labels)
+    for name, output in logits.items():
+        right = softmax(output.astype(float), axis=1)[np.arange(50), labels]
+        assert judged.levels[name]["accuracy"] == np.mean(output.argmax(axis=1) == labels)
         assert judged.levels[name]["loss"] == pytest.approx(-np.log(right).mean())
-    mean = np.mean([softmax(said.astype(float), axis=1) for said in logits.values()], axis=0)
+    mean = np.mean([softmax(output.astype(float), axis=1) for output in logits.values()], axis=0)
     assert judged.ensemble["accuracy"] == np.mean(mean.argmax(axis=1) == labels)
     assert judged.ensemble["loss"] == pytest.approx(-np.log(mean[np.arange(50), labels]).mean())
 
 
-def test_the_best_level_is_found_and_judged():
+def test_the_best_level_is_selected_and_measured():
     labels = np.arange(60) % 3
     sure = 4.0 * np.eye(3)[labels]
     logits = {"0": np.zeros((60, 3)), "0.0": sure, "0.0.1": -sure}

@@ -42,11 +42,7 @@ def test_bytes_that_end_early_are_an_error(cut):
 def test_writes_what_flower_writes(values):
     for kind in kinds:
         array, expected = record_of({"it": values.astype(kind)})["it"], Array(values.astype(kind))
-        assert (array.dtype, array.shape, array.stype) == (
-            expected.dtype,
-            expected.shape,
-            expected.stype,
-        )
-        assert array.data == expected.data
+        for field in ("dtype", "shape", "stype", "data"):
+            assert getattr(array, field) == getattr(expected, field)
     turned = np.asfortranarray(values)
     np.testing.assert_array_equal(record_of({"it": turned})["it"].numpy(), turned)

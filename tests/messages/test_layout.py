@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cflower.algorithm.tree import Weights
+from cflower.algorithm.projection import OutputLayer
+from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.layout import BadArraysError, Layout
-
-laws = settings(max_examples=60)
+from tests.algorithm.planted import laws
 
 
 def record(**values):
@@ -78,7 +78,7 @@ def test_only_floating_entries_that_are_not_statistics_are_trained():
     np.testing.assert_array_equal(weights.carried, [0.25, 0.5, 12, 1, 0])
 
 
-def test_what_is_not_trained_can_be_said():
+def test_patterns_name_entries_that_are_not_trained():
     layout = Layout.of(record(a=np.ones(2), b=np.ones(3)), untrained=("b*",))
     assert layout.num_trained == 2
 
@@ -113,30 +113,25 @@ def test_the_order_of_the_keys_in_a_reply_does_not_matter(keys):
         (bad(scale=np.float32(np.nan)), "has NaN or infinity in scale"),
         (bad(half=np.array([0, np.inf], np.float16)), "has NaN or infinity in half"),
         (bad(running_mean=np.float32([-np.inf, 0])), "has NaN or infinity in running_mean"),
+        (bad(scale=np.float64(1e300)), "has NaN or infinity in scale"),
+        (bad(half=np.float32([1e6, 0])), "has NaN or infinity in half"),
     ],
 )  # fmt: skip
-def test_arrays_that_do_not_fit_are_set_aside_with_their_sentence(reply, problem):
+def test_arrays_that_do_not_fit_are_refused_with_the_reason(reply, problem):
     with pytest.raises(BadArraysError) as caught:
         LAYOUT.weights(reply)
     assert str(caught.value) == problem
 
 
-def test_a_value_too_large_for_the_models_precision_is_set_aside():
-    with pytest.raises(BadArraysError, match="has NaN or infinity in scale"):
-        LAYOUT.weights(bad(scale=np.float64(1e300)))
-    with pytest.raises(BadArraysError, match="has NaN or infinity in half"):
-        LAYOUT.weights(bad(half=np.float32([1e6, 0])))
-
-
 @pytest.mark.parametrize("data", [b"", b"no array", b"\x93NUMPY\x01\x00"])
-def test_bytes_that_are_no_array_are_set_aside(data):
+def test_bytes_that_are_no_array_are_refused(data):
     reply = record(**MODEL)
     reply["scale"] = Array(dtype="float32", shape=(), stype="numpy.ndarray", data=data)
     with pytest.raises(BadArraysError, match="array scale that cannot be read"):
         LAYOUT.weights(reply)
 
 
-def test_another_precision_of_the_same_kind_is_taken():
+def test_another_precision_of_the_same_kind_is_accepted():
     weights = LAYOUT.weights(bad(scale=np.float64(0.5), num_batches_tracked=np.int32(7)))
     assert weights.trained[6] == 0.5
     assert weights.carried[2] == 7
@@ -154,7 +149,7 @@ def test_averaged_integers_stay_integers():
 
 @laws
 @given(arrays(np.float32, 9, elements=st.floats(-100, 100, width=32)), st.floats(0, 50))
-def test_what_is_sent_is_what_clients_will_see(trained, carried):
+def test_weights_as_sent_are_those_that_clients_read(trained, carried):
     weights = LAYOUT.as_sent(Weights(trained, np.array([carried, 0.1, carried, 0.4, 0.6])))
     again = LAYOUT.weights(LAYOUT.record(weights))
     np.testing.assert_array_equal(again.trained, weights.trained)
@@ -177,7 +172,7 @@ def test_a_mask_names_trained_entries():
     assert LAYOUT.mask("*") is None
 
 
-def test_a_mask_of_nothing_is_refused_with_the_names_there_are():
+def test_an_empty_mask_is_refused_with_the_names_of_the_arrays():
     with pytest.raises(ConfigError, match=r"similarity-layers='fc\*'.*: conv, scale, half\."):
         LAYOUT.mask("fc*")
     with pytest.raises(ConfigError, match="names none of the trained arrays"):
@@ -185,5 +180,37 @@ def test_a_mask_of_nothing_is_refused_with_the_names_there_are():
 
 
 def test_a_model_with_nothing_to_train_is_refused():
-    with pytest.raises(ConfigError, match=r"1 array\(s\) and none of them is trained"):
+    with pytest.raises(ConfigError, match=r"No array .*1 array.* is trained"):
         Layout.of(record(n=np.arange(3)))
+
+
+def layout_of(**shapes):
+    """The layout of a model with arrays of these shapes."""
+    return Layout.of(record(**{key: np.zeros(s, np.float32) for key, s in shapes.items()}))
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "layer"),
+    [
+        ((10, 64), (10,), OutputLayer(10, 64, classes_first=True)),
+        ((64, 10), (10,), OutputLayer(10, 64, classes_first=False)),
+        ((10, 10), (10,), None),
+        ((1, 64), (1,), None),
+        ((10, 3, 3), (10,), None),
+        ((64, 12), (10,), None),
+    ],
+)
+def test_the_output_layer_is_recognised_by_its_shape(weight, bias, layer):
+    layout = layout_of(first=(5, 5), weight=weight, bias=bias)
+    assert layout.output_layer == layer
+    assert layout.projection(0, 0, "*", output=True).output == layer
+    assert layout.projection(0, 0, "*").output is None
+
+
+def test_the_output_layer_is_kept_if_similarity_looks_at_it_and_it_is_short():
+    layout = layout_of(first=(50, 50), weight=(10, 64), bias=(10,))
+    layer = layout.output_layer
+    assert layout.projection(650, 0, "*", output=True).output == layer
+    assert layout.projection(649, 0, "*", output=True).output is None
+    assert layout.projection(0, 0, "weight,bias", output=True).output == layer
+    assert layout.projection(0, 0, "first", output=True).output is None

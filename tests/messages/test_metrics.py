@@ -1,15 +1,41 @@
-"""Figures that cannot be true do not become everyone's."""
+"""The direction and range of metrics, and means that no single client decides."""
 
 import pytest
 
-from cflower.messages.metrics import Range, counted, mean_over_clients
-from cflower.messages.replies import ClientMetrics
+from cflower.messages.metrics import (
+    ClientMetrics,
+    Metric,
+    Range,
+    limited_examples,
+    mean_over_clients,
+)
 
 
-def kept(name, *values):
-    told = [ClientMetrics({name: value}, 1) for value in values]
-    plausible = Range.of(told)
-    return [plausible.sifted(one.metrics).get(name) for one in told]
+@pytest.mark.parametrize(
+    "name",
+    ["val_loss", "test-rmse", "perplexity", "mae", "wer", "cer", "valMAE", "eval/loss", "log loss"],
+)
+def test_the_words_of_a_name_make_lower_values_better(name):
+    assert not Metric.of(name).higher_is_better
+    assert Metric.of(name, True).higher_is_better
+    assert Metric.of(name).best([0.1, 0.2]) == Metric.of(name).worst([0.1, 0.0]) == 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["answer_f1", "power", "lossless_ratio", "eval_acc", "accumulated_cost", "sauce_score"]
+)
+def test_parts_of_words_do_not_make_lower_values_better(name):
+    assert Metric.of(name).higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [(name, True) for name in ("eval_acc", "answer_f1", "mean.iou", "Dice", "rocAUC")]
+    + [(name, False) for name in ("accumulated_cost", "sauce_score", "power", "val_loss", "wer")],
+)
+def test_shares_are_percentages(name, share):
+    assert Metric(name).share is share
+    assert Metric(name).in_words(0.5) == ("50.0%" if share else "0.5")
 
 
 @pytest.mark.parametrize(
@@ -26,19 +52,23 @@ def kept(name, *values):
         ("recalls", ([0.1], [5.0], [9.0]), ([0.1], [5.0], [9.0])),
     ],
 )
-def test_what_is_out_of_range_is_left_out(name, values, left):
-    assert tuple(kept(name, *values)) == left
+def test_implausible_values_are_dropped(name, values, left):
+    clients = [ClientMetrics({name: value}, 1) for value in values]
+    plausible = Range.of(clients)
+    assert tuple(plausible.sifted(one.metrics).get(name) for one in clients) == left
 
 
-def test_a_large_client_counts_for_more_but_not_for_all():
-    assert counted([100, 200, 300]).tolist() == [100, 200, 300]
-    assert counted([100] * 9 + [1000])[-1] == 300
-    assert counted([100] * 9 + [100_000])[-1] == 300
-    assert counted([100] * 9 + [100_001])[-1] == 100
-    assert counted([1, 1e12]).tolist() == [1, 1e12]
-    assert counted([]).tolist() == []
+def test_a_large_client_counts_for_more_but_its_claim_is_limited():
+    assert limited_examples([100, 200, 300]).tolist() == [100, 200, 300]
+    assert limited_examples([100] * 9 + [1000])[-1] == 300
+    assert limited_examples([100] * 9 + [100_000])[-1] == 300
+    assert limited_examples([100] * 9 + [100_001])[-1] == 100
+    assert limited_examples([1, 1e12]).tolist() == [1, 1e12]
+    assert limited_examples([]).tolist() == []
 
 
-def test_the_mean_of_usual_clients_is_that_of_all_examples():
-    told = [ClientMetrics({"loss": float(i)}, i) for i in (1, 2, 3)]
-    assert mean_over_clients(told)["loss"] == pytest.approx(14 / 6)
+def test_the_mean_of_similar_clients_is_weighted_by_examples():
+    clients = [ClientMetrics({"loss": float(i)}, i) for i in (1, 2, 3)]
+    assert mean_over_clients(clients)["loss"] == pytest.approx(14 / 6)
+    clients = [ClientMetrics({"accuracy": 0.9}, 100)] * 9 + [ClientMetrics({"accuracy": 0}, 1e12)]
+    assert mean_over_clients(clients)["accuracy"] == pytest.approx(0.81)

@@ -1,20 +1,29 @@
 import math
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
-from hypothesis import given, settings
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
 from hypothesis import strategies as st
 
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.state import Ask, Role
+from cflower.messages.layout import Layout
+from cflower.messages.metrics import ClientMetrics, weighted_mean
 from cflower.messages.replies import (
     BadReplyError,
-    ClientMetrics,
-    as_record,
     first_line,
     read_metrics,
-    weighted_mean,
+    read_training,
 )
+from tests.algorithm.planted import laws
 
-laws = settings(max_examples=40)
+
+def arrays(value):
+    return ArrayRecord({"w": Array(np.full(4, value, np.float32))})
+
+
+LAYOUT = Layout.of(arrays(0.0))
 
 
 def reply_of(content):
@@ -29,18 +38,18 @@ def metrics(**values):
     )
 
 
-def test_metrics_and_weight_are_told_apart():
+def test_the_weight_is_none_of_the_metrics():
     reply = reply_of(metrics(num_examples=4, loss=0.5, recall=[0.1, 0.2]))
     assert read_metrics(reply, "num-examples") == ({"loss": 0.5, "recall": [0.1, 0.2]}, 4.0)
 
 
-def test_metrics_that_are_not_finite_are_left_out_and_the_reply_is_used():
+def test_metrics_that_are_not_finite_are_ignored_and_the_reply_is_used():
     odd = {"loss": math.nan, "recall": [0.1, math.inf], "accuracy": 0.5}
     reply = reply_of(metrics(num_examples=4, **odd))
     assert read_metrics(reply, "num-examples") == ({"accuracy": 0.5}, 4.0)
 
 
-def test_the_weight_may_have_another_name_and_the_record_too():
+def test_weight_and_record_may_have_other_names():
     content = RecordDict({"x": MetricRecord({"tokens": 2.5}), "facts": ConfigRecord({"a": 1})})
     assert read_metrics(reply_of(content), "tokens") == ({}, 2.5)
 
@@ -55,14 +64,12 @@ def test_the_weight_may_have_another_name_and_the_record_too():
             RecordDict({"a": MetricRecord({"num-examples": 1}), "b": MetricRecord({})}),
             "has 2 MetricRecords instead of one",
         ),
-        (metrics(loss=0.5), "says no 'num-examples'"),
-        (metrics(num_examples=0), "says num-examples=0, not a finite number above 0"),
-        (metrics(num_examples=-3), "says num-examples=-3, not a finite number above 0"),
-        (metrics(num_examples=math.nan), "says num-examples=nan, not a finite number above 0"),
-        (metrics(num_examples=math.inf), "says num-examples=inf, not a finite number above 0"),
-        (metrics(num_examples=2e12), "says num-examples=2000000000000.0, more than 1e+12"),
-        (metrics(num_examples=[1, 2]), "says num-examples=[1, 2], not a finite number above 0"),
-        (metrics(num_examples=1, **{"a\n": 1.0}), "has a metric called 'a\\n', which is no name"),
+        (metrics(loss=0.5), "lacks the metric 'num-examples'"),
+        *(
+            (metrics(num_examples=n), f"has num-examples={n}, not a number above 0 and up to 1e+12")
+            for n in (0, -3, math.nan, math.inf, 2e12, [1, 2])
+        ),
+        (metrics(num_examples=1, **{"a\n": 1.0}), "has a metric with the invalid name 'a\\n'"),
         (metrics(num_examples=1, x=[0.5] * 1001), "has 1001 numbers as x, more than 1000"),
         (
             metrics(num_examples=1, **{f"m{i}": 0.5 for i in range(1000)}),
@@ -70,7 +77,7 @@ def test_the_weight_may_have_another_name_and_the_record_too():
         ),
     ],
 )
-def test_a_reply_that_must_not_be_used_says_why(content, problem):
+def test_a_reply_that_must_not_be_used_is_an_error_with_the_reason(content, problem):
     with pytest.raises(BadReplyError) as caught:
         read_metrics(reply_of(content), "num-examples")
     assert str(caught.value) == problem
@@ -82,7 +89,7 @@ def test_a_reply_may_be_as_large_as_the_limits():
     assert read_metrics(reply, "num-examples") == (many, 1e12)
 
 
-def test_of_a_traceback_the_last_line_is_told():
+def test_the_reason_of_an_error_is_one_line_the_last_of_a_traceback():
     traceback = "Traceback (most recent call last):\n  File x, line 1\n\nValueError: boom\n"
     assert first_line(traceback) == "ValueError: boom"
     assert first_line("RayTaskError\n  ... Traceback\n\n  OSError: full  ") == "OSError: full"
@@ -94,20 +101,33 @@ def test_of_a_traceback_the_last_line_is_told():
 
 @laws
 @given(st.lists(st.tuples(st.floats(-9, 9), st.integers(1, 9)), min_size=1, max_size=6))
-def test_the_mean_lies_within_and_counts_examples(pairs):
+def test_the_mean_is_weighted_by_examples(pairs):
     mean = weighted_mean(ClientMetrics({"loss": v}, n) for v, n in pairs)["loss"]
     repeated = [v for v, n in pairs for _ in range(n)]
     assert mean == pytest.approx(sum(repeated) / len(repeated), abs=1e-9)
 
 
-def test_a_metric_is_averaged_over_those_who_report_it():
+def test_a_metric_is_averaged_over_the_clients_that_report_it():
     measured = [ClientMetrics({"a": 1.0, "b": 2}, 1), ClientMetrics({"a": 3.0, "c": [1.0]}, 1)]
     assert weighted_mean(measured) == {"a": 2.0, "b": 2.0}
     assert weighted_mean([]) == {}
 
 
-def test_metrics_make_flowers_record():
-    assert dict(as_record({"loss": 0.5, "counts": [1.0, 2.0]})) == {
-        "loss": 0.5,
-        "counts": [1.0, 2.0],
-    }
+@pytest.mark.parametrize("role", list(Role))
+def test_a_reply_to_training_has_the_update_of_the_model_that_was_sent(role):
+    ask, origin = Ask("a", "0.1", role, 3), LAYOUT.weights(arrays(2.0))
+    content = metrics(num_examples=4, loss=0.5)
+    content["arrays"] = arrays(5.0)
+    reply = read_training(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")
+    assert (reply.ask, reply.num_examples, reply.metrics) == (ask, 4.0, {"loss": 0.5})
+    np.testing.assert_array_equal(reply.update.trained, np.full(4, 3.0))
+    np.testing.assert_array_equal(reply.kept, reply.update.trained)
+    assert reply.norm == 6.0
+
+
+def test_arrays_that_are_not_finite_are_a_bad_reply():
+    content = metrics(num_examples=4)
+    content["arrays"] = arrays(math.nan)
+    ask, origin = Ask("a", "0", Role.OWN, 1), LAYOUT.weights(arrays(0.0))
+    with pytest.raises(BadReplyError, match="NaN or infinity in w"):
+        read_training(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")

@@ -36,10 +36,10 @@ MODELS = st.dictionaries(
 
 def kinds(model):
     """The keys that are treated alike."""
-    found = {}
+    alike = {}
     for key, array in model.items():
-        found.setdefault((is_trained(key, array.dtype, UNTRAINED), array.dtype), []).append(key)
-    return found.values()
+        alike.setdefault((is_trained(key, array.dtype, UNTRAINED), array.dtype), []).append(key)
+    return alike.values()
 
 
 def flat(model, keys):
@@ -62,7 +62,7 @@ def test_turning_back_gives_the_same_bits(model):
 
 
 @given(MODELS)
-def test_nothing_leaves_the_arrays_that_are_treated_alike(model):
+def test_numbers_stay_among_arrays_that_are_treated_alike(model):
     moved = permuted(model, SEED)
     for keys in kinds(model):
         assert Counter(flat(moved, keys).tolist()) == Counter(flat(model, keys).tolist())
@@ -75,7 +75,7 @@ def test_the_order_of_the_arrays_does_not_matter(model):
         np.testing.assert_array_equal(array, moved[key])
 
 
-def test_norms_and_inner_products_stay_and_means_turn_back():
+def test_norms_inner_products_and_means_are_preserved():
     one, other = big_model(1), big_model(2)
     p_one, p_other = permuted(one, SEED), permuted(other, SEED)
     for x, y, px, py in ((one, other, p_one, p_other), (one, one, p_one, p_one)):
@@ -85,7 +85,7 @@ def test_norms_and_inner_products_stay_and_means_turn_back():
         np.testing.assert_array_equal(back[key], (one[key] + other[key]) / 2)
 
 
-def test_hardly_an_entry_stays_where_it_was_and_none_tells_its_array():
+def test_entries_change_their_places_and_arrays():
     model = big_model()
     moved = permuted(model, SEED)
     before, after = flat(model, model), flat(moved, model)
@@ -95,7 +95,7 @@ def test_hardly_an_entry_stays_where_it_was_and_none_tells_its_array():
     assert came_from_conv == pytest.approx(model["conv.weight"].size / len(before), abs=0.05)
 
 
-def test_another_seed_is_another_permutation_and_turns_nothing_back():
+def test_another_seed_does_not_turn_the_permutation_back():
     model = big_model()
     wrong = turn_back(permuted(model, SEED), OTHER)
     assert (flat(wrong, model) == flat(model, model)).sum() <= 10
@@ -104,7 +104,7 @@ def test_another_seed_is_another_permutation_and_turns_nothing_back():
     assert 0 <= derived_number(SEED, "a") < 2**63
 
 
-def test_it_is_the_same_on_every_machine():
+def test_the_permutation_is_the_same_on_every_machine():
     order = permuted({"w": np.arange(8, dtype=np.float32)}, SEED)["w"].tolist()
     assert order == [4, 0, 5, 1, 2, 3, 7, 6]
 
@@ -118,18 +118,18 @@ def test_a_shuffled_model_keeps_each_arrays_entries():
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "problem"),
     [(None, "No such file"), (b" \n", "holds 0 bytes"), (b"short\n", "holds 5 bytes")],
 )
-def test_a_seed_file_that_keeps_no_secret_is_refused_in_words(tmp_path, content, told):
+def test_an_unusable_seed_file_is_refused_with_the_reason(tmp_path, content, problem):
     path = tmp_path / "seed"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"seed-file = '{path}'.*{told}"):
+    with pytest.raises(ConfigError, match=f"seed-file = '{path}'.*{problem}"):
         read_seed(str(path))
 
 
-def test_a_seed_is_read_without_white_space_from_a_whole_path(tmp_path):
+def test_a_seed_is_read_without_white_space_from_an_absolute_path(tmp_path):
     (tmp_path / "seed").write_bytes(b"\n" + SEED + b"\r\n")
     assert read_seed(str(tmp_path / "seed")) == SEED
     with pytest.raises(ConfigError, match="'seed', a relative path"):

@@ -1,29 +1,32 @@
-"""What a checkpoint writes, and what it needs to be read again."""
+"""The content of checkpoints, and the files that they need."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 
-from cflower.algorithm.state import CFLState, KnownUpdate
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.norm_history import NormHistory
+from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
+from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
-from cflower.recording.checkpoint import Checkpoints
+from cflower.messages.messenger import Sent
+from cflower.recording.checkpoint import Checkpoints, digest_of, packed
 from cflower.strategy.observers import Checkpoint
 
 CLIENTS, LENGTH = 100, 10_000
 
 
-def heard(client: int, server_round: int) -> np.ndarray:
+def update_of(client, server_round):
     """An update, different for each client and round."""
     return np.random.default_rng([client, server_round]).normal(size=LENGTH).astype(np.float32)
 
 
-def run(folder: Path, rounds: range, share: int, before: Checkpoint | None = None) -> Checkpoint:
-    """Write a checkpoint after each round, in which ``share`` clients are heard in turn."""
+def run(folder, rounds, share, before=None):
+    """Write a checkpoint after each round, in which ``share`` clients reply in turn."""
     folder.mkdir(exist_ok=True)
-    checkpoints = Checkpoints(folder, lambda name, content: save(folder / name, content))
+    checkpoints = checkpoints_in(folder)
     if before is not None:
         assert same(checkpoints.newest(pytest.fail), before)
     names = [f"c{i}" for i in range(CLIENTS)]
@@ -34,7 +37,7 @@ def run(folder: Path, rounds: range, share: int, before: Checkpoint | None = Non
         known, averages = dict(state.known), np.zeros((CLIENTS, LENGTH), np.float32)
         for i in range(share):
             client = (server_round * share + i) % CLIENTS
-            vector = heard(client, server_round)
+            vector = update_of(client, server_round)
             known[names[client]] = KnownUpdate(server_round, vector, 1.0, 1.0, origin)
         for name, update in known.items():
             averages[names.index(name)] = update.vector / 2
@@ -45,11 +48,14 @@ def run(folder: Path, rounds: range, share: int, before: Checkpoint | None = Non
     return checkpoint
 
 
-def save(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+def checkpoints_in(folder):
+    def write(name, content):
+        (folder / name).write_bytes(content)
+
+    return Checkpoints(folder, write)
 
 
-def same(one: Checkpoint, other: Checkpoint) -> bool:
+def same(one, other):
     for name, update in one.state.known.items():
         twin = other.state.known[name]
         np.testing.assert_array_equal(update.vector, twin.vector)
@@ -59,36 +65,63 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     return one.state.known.keys() == other.state.known.keys()
 
 
-def sizes(folder: Path) -> dict[int, int]:
+def sizes(folder):
     return {int(path.stem): path.stat().st_size for path in folder.glob("*.safetensors")}
 
 
-def test_a_round_writes_what_it_heard_and_the_whole_can_be_read(tmp_path: Path) -> None:
+def test_a_round_writes_what_is_new_and_the_whole_can_be_read(tmp_path):
     last = run(tmp_path, range(1, 41), share=5)
     files = sizes(tmp_path)
     every = 2 * CLIENTS * LENGTH * 4
     # New updates, their averages and one origin; sometimes what is left of an older file.
     assert max(files[n] for n in files if n > 30) < every / 5
     assert sum(files.values()) < 3 * every
-    again = Checkpoints(tmp_path, lambda name, content: None).newest(pytest.fail)
-    assert same(again, last)
+    assert same(checkpoints_in(tmp_path).newest(pytest.fail), last)
 
 
-def test_a_resumed_run_goes_on_with_the_files_there(tmp_path: Path) -> None:
+def test_a_resumed_run_refers_to_the_existing_files(tmp_path):
     before = run(tmp_path, range(1, 12), share=5)
     last = run(tmp_path, range(12, 15), share=5, before=before)
     assert max(sizes(tmp_path)[n] for n in (12, 13, 14)) < CLIENTS * LENGTH
-    assert same(Checkpoints(tmp_path, lambda *_: None).newest(pytest.fail), last)
+    assert same(checkpoints_in(tmp_path).newest(pytest.fail), last)
 
 
-def test_damage_in_an_earlier_file_is_noticed(tmp_path: Path) -> None:
+def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_path):
+    model = Weights(np.zeros(3, np.float32), np.zeros(1, np.float32))
+    trial = Proposal("0", 2, 4, (("a",), ("b", "c")))
+    join = Proposal("0", 1, 1, (("a",), ("b",)), Status.UNDONE, "a reason", ("0.0", "0.1"))
+    root = Cluster("0", ("a", "b", "c"), model, 0, ("0.2", "0.3"), 2, general=model, rounds=5)
+    root = replace(root, trial=trial, undone=(join,))
+    first = Cluster("0.2", ("a",), model, 2, edge={"a": model.trained}, memory={"steady": 2})
+    second = Cluster("0.3", ("b", "c"), model, 2, optimizer={"momentum": model.trained})
+    tree = ParameterTree({c.name: c for c in (root, first, second)}, {"c": "0"})
+    known = {"a": KnownUpdate(3, model.trained, 1.0, 10.0, model.trained, 0.5, 0.25)}
+    norms = {"a": NormHistory("0.2", 4, 0.1, 0.2, 0.3, 1, 2.5, "0")}
+    state = CFLState(tree, known, norms, (Move(3, "b", "0.2", "0.3", "a reason"),))
+    arrays = ArrayRecord({"w": Array(np.ones(3, np.float32))})
+    outstanding = tuple(
+        Sent(Ask(client, "0", role, 3), arrays) for client, role in zip("abcd", Role, strict=True)
+    )
+    written = Checkpoint(3, state, outstanding=outstanding)
+    checkpoints_in(tmp_path).save(written)
+    read = checkpoints_in(tmp_path).newest(pytest.fail)
+    assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
+    assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
+    assert [dict(sent.arrays)["w"].numpy().tolist() for sent in read.outstanding] == [[1.0] * 3] * 4
+    root = read.state.tree.root
+    assert (root.trial, root.undone, root.on_trial) == (trial, (join,), True)
+    assert (read.state.norms, read.state.moves) == (norms, state.moves)
+    assert packed(read, digest_of) == packed(written, digest_of)
+
+
+def test_damage_in_an_earlier_file_is_noticed(tmp_path):
     run(tmp_path, range(1, 11), share=5)
     oldest = tmp_path / f"{min(sizes(tmp_path)):06d}.safetensors"
     content = bytearray(oldest.read_bytes())
     content[-LENGTH] ^= 1
     oldest.write_bytes(content)
-    told: list[str] = []
+    warnings: list[str] = []
     with pytest.raises(RunFolderError, match="no whole checkpoint"):
-        Checkpoints(tmp_path, lambda name, content: None).newest(told.append)
-    assert len(told) == 2
-    assert all(f"{oldest.name}, which it refers to, is damaged" in text for text in told)
+        checkpoints_in(tmp_path).newest(warnings.append)
+    assert len(warnings) == 2
+    assert all(f"{oldest.name}, which it refers to, is damaged" in text for text in warnings)

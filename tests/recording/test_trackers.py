@@ -1,15 +1,15 @@
-"""Trackers: the figures of ``rounds.jsonl``, under the same names, in each of them."""
+"""Each tracker receives the figures of ``rounds.jsonl`` under the same names."""
 
 import warnings
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import groupby
 
 import pytest
 
-from cflower.config import RunConfig
 from cflower.errors import ConfigError
+from cflower.recording.recorder import Recorder
 from cflower.recording.serialization import measures_in
-from cflower.recording.trackers import check_tracker, start_tracker
+from cflower.recording.trackers import BACKENDS, Tracker
 from cflower.runs.record import RunRecord
 
 LINE = {
@@ -23,11 +23,11 @@ LINE = {
 }
 
 
-def needs(package: str) -> pytest.MarkDecorator:
+def needs(package):
     return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
 
 
-def test_a_figure_is_called_as_its_way_into_the_line() -> None:
+def test_a_figure_is_named_by_its_path_in_the_line():
     assert measures_in(LINE) == {
         "0.1/mean_norm": 0.5,
         "0.1/figures/eps1": 0.4,
@@ -36,55 +36,53 @@ def test_a_figure_is_called_as_its_way_into_the_line() -> None:
     }
 
 
-def test_no_tracker_and_a_missing_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert start_tracker("", tmp_path, {}) is None
+def test_a_missing_or_unknown_tracker_is_refused(monkeypatch, tmp_path):
+    recorder = Recorder(tmp_path)
     monkeypatch.setattr("cflower.recording.trackers.find_spec", lambda name: None)
-    for name in ("tensorboard", "wandb", "mlflow"):
+    Tracker("", recorder)
+    for name in BACKENDS:
         with pytest.raises(ConfigError, match=rf"{name}.*pip install 'cflower\[tracking\]'"):
-            check_tracker(name)
+            Tracker(name, recorder)
     with pytest.raises(ConfigError, match="tensorboard"):
-        RunConfig(tracker="tensorbord")
+        Tracker("tensorbord", recorder)
 
 
-def track(name: str, made_up: Path, folder: Path) -> RunRecord:
-    """All rounds of a run through a tracker."""
+def track(name, made_up, folder):
+    """Send all rounds of a run to a tracker."""
     run = RunRecord.read(made_up)
-    tracker = start_tracker(name, folder, run.config)
-    assert tracker is not None
-    for server_round in range(1, run.rounds + 1):
-        figures = {}
-        for line in run.lines:
-            if line["round"] == server_round:
-                figures |= measures_in(line)
-        tracker.log(figures, server_round)
-    tracker.close()
+    backend = BACKENDS[name](folder, run.config)
+    for server_round, lines in groupby(run.lines, key=lambda line: line["round"]):
+        backend.log({k: v for line in lines for k, v in measures_in(line).items()}, server_round)
+    backend.close()
     return run
 
 
-def told(run: RunRecord, name: str) -> list[tuple[int, float]]:
-    return [(ln["round"], measures_in(ln)[name]) for ln in run.lines if name in measures_in(ln)]
+def sent(run, name):
+    """The rounds and values of one figure."""
+    figures = [(line["round"], measures_in(line).get(name)) for line in run.lines]
+    return [(number, pytest.approx(value)) for number, value in figures if value is not None]
 
 
 NAMES = ("0/mean_norm", "0.1/metrics/accuracy", "clients/client-3/loss")
 
 
 @needs("tensorboard")
-def test_tensorboard(made_up: Path, tmp_path: Path) -> None:
+def test_tensorboard(made_up, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         run = track("tensorboard", made_up, tmp_path)
-        found = EventAccumulator(str(tmp_path / "tensorboard"), {"tensors": 0}).Reload()
+        events = EventAccumulator(str(tmp_path / "tensorboard"), {"tensors": 0}).Reload()
         for name in NAMES:
-            values = [(e.step, float(e.tensor_proto.float_val[0])) for e in found.Tensors(name)]
-            assert values == [(r, pytest.approx(v)) for r, v in told(run, name)]
+            values = [(e.step, float(e.tensor_proto.float_val[0])) for e in events.Tensors(name)]
+            assert values == sent(run, name)
 
 
 @needs("wandb")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases_offline(made_up: Path, tmp_path: Path) -> None:
+def test_weights_and_biases_offline(made_up, tmp_path):
     track("wandb", made_up, tmp_path)
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     content = next(folder.glob("*.wandb")).read_bytes()
@@ -95,7 +93,7 @@ def test_weights_and_biases_offline(made_up: Path, tmp_path: Path) -> None:
 @needs("mlflow")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow(made_up: Path, tmp_path: Path) -> None:
+def test_mlflow(made_up, tmp_path):
     run = track("mlflow", made_up, tmp_path)
     from mlflow import MlflowClient
 
@@ -105,4 +103,4 @@ def test_mlflow(made_up: Path, tmp_path: Path) -> None:
     assert stored.data.params["eps1"] == "0.9"
     for name in NAMES:
         values = [(m.step, m.value) for m in client.get_metric_history(stored.info.run_id, name)]
-        assert sorted(values) == [(r, pytest.approx(v)) for r, v in told(run, name)]
+        assert sorted(values) == sent(run, name)

@@ -17,7 +17,7 @@ IN_CHROMIUM = [
 
 
 class Visit:
-    """A page, with everything it complained of and asked for."""
+    """A page with its requests; it must not log or complain of anything."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class Visit:
     def __enter__(self) -> "Visit":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.page.close()
+        assert kind or self.complaints == []
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).first.inner_text())

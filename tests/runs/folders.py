@@ -1,7 +1,9 @@
 """Run folders of made-up runs, written by the real `Recorder`."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,17 @@ from flwr.app import Array, ArrayRecord
 
 from cflower import Recorder
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.moving import Move
-from cflower.algorithm.state import CFLState
+from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
-from cflower.messages.replies import ClientMetrics
+from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.messages.roll_call import RollCall
 from cflower.runs.baselines import Baseline
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart
-from cflower.strategy.reports import ClientResult, FinalReport, Metric, RoundReport
+from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
 
 HELD_OUT = 20
 SPLIT_AT = 0.3
@@ -52,7 +53,7 @@ def made_up_run(
     moves: Sequence[Move] = (),
     **keys: Any,
 ) -> Path:
-    """Two groups that are told apart: the root is split once, its children stay.
+    """Two groups: the root is split once into them, and its children stay.
 
     Parameters
     ----------
@@ -76,8 +77,7 @@ def made_up_run(
     recorder = Recorder(path.parent, config.as_keys(), say=lambda text: None)
     recorder.path = path
     facts = {n: look(classes) | {"group": i // (clients // 2)} for i, n in enumerate(names)}
-    told = facts if data else {}
-    recorder.on_start(RunStart(rounds, Metric(), settings, LAYOUT, told))
+    recorder.on_start(RunStart(rounds, Metric(), settings, LAYOUT, facts if data else {}))
     for report in made_up_rounds(names, rounds, refused, problems, moves):
         recorder.on_round(report)
     if finished:
@@ -89,13 +89,13 @@ def made_up_run(
             levels = {"0": ClientMetrics({"accuracy": value}, HELD_OUT)}
             results = {n: ClientResult("0", 10.0, levels) for n in names}
             curve = {r: {"accuracy": value - 0.3 / r} for r in range(2, rounds + 1)}
-            told = FinalReport(report.state, results, rounds, by_round=curve)
-            recorder.add_baseline(baseline, told)
+            trained = FinalReport(report.state, results, rounds, by_round=curve)
+            recorder.add_baseline(baseline, trained)
     return path
 
 
 def look(classes: tuple[str, ...]) -> dict[str, Any]:
-    """What a client of a simulation tells of its data."""
+    """The preview of a client's data in a simulation."""
     image = {"sample-images": bytes(range(64)) * 2, "sample-shape": [8, 8, 1]}
     counts = {"label-counts": [3, 2, 1][: len(classes)], "sample-labels": [0, 1]}
     return {"class-names": list(classes), **counts, **image}
@@ -104,7 +104,7 @@ def look(classes: tuple[str, ...]) -> dict[str, Any]:
 def made_up_rounds(
     names: list[str], rounds: int, refused: int, problems: bool, moves: Sequence[Move]
 ) -> Iterator[RoundReport]:
-    """What the strategy would have told of each round."""
+    """The report of the strategy for each round."""
     rng = np.random.default_rng(0)
     tree = ParameterTree.initial(MODEL, names)
     half = len(names) // 2
@@ -155,8 +155,7 @@ def moved(tree: ParameterTree, move: Move) -> ParameterTree:
     origin, target = tree.clusters[move.origin], tree.clusters[move.target]
     members = tuple(name for name in origin.members if name != move.client)
     return tree.update(
-        replace(origin, members=members),
-        replace(target, members=(*target.members, move.client)),
+        replace(origin, members=members), replace(target, members=(*target.members, move.client))
     )
 
 
@@ -166,12 +165,7 @@ def edge(cluster: Any) -> dict[str, Any]:
 
 
 def decided(
-    cluster: str,
-    server_round: int,
-    names: list[str],
-    split: int,
-    refused: int,
-    rng: np.random.Generator,
+    cluster: str, server_round: int, names: list[str], split: int, refused: int, rng: Any
 ) -> Decision:
     """One verdict, with a matrix where one would have been computed."""
     outcome, alpha = Outcome.MOVING, None
@@ -214,13 +208,32 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
 
 def with_trial(run: Path, outcome: str, chance: float = 0.001) -> Path:
     """The made-up run's split of round 6 was on trial until round 10."""
-    lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
     judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
     judged |= {"figures": {"loss_chance": chance, "accuracy_chance": 0.5}, "moves": []}
-    root = lines[0]
-    for i, line in enumerate(list(lines)):
-        if line["round"] == 10:
-            lines.insert(i, root | judged | {"round": 10})
-            break
-    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with edited(run / "rounds.jsonl") as lines:
+        after = next(i for i, line in enumerate(lines) if line["round"] == 10)
+        lines.insert(after, lines[0] | judged | {"round": 10})
     return run
+
+
+def with_means(run: Path) -> Path:
+    """Mean examples: class a is mirrored in the second cluster, b the same, c without examples."""
+    with edited(run / "clients.json") as data:
+        for i, client in enumerate(data["clients"].values()):
+            sign = 1 if i < 4 else -1
+            means = np.array([[[sign, 2 * sign]], [[3, 3]], [[np.nan, np.nan]]], np.float16)
+            client |= {"mean_examples": b64encode(means.tobytes()).decode(), "mean_shape": [1, 2]}
+        foreign = {"mean_examples": b64encode(bytes(12)).decode(), "mean_shape": [2, 1]}
+        data["clients"]["client-7"] |= foreign
+    return run
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """The content of a JSON file, or the lines of one, written back as they were changed."""
+    by_line = path.suffix == ".jsonl"
+    text = path.read_text()
+    content = [json.loads(line) for line in text.splitlines()] if by_line else json.loads(text)
+    yield content
+    parts = content if by_line else [content]
+    path.write_text("".join(json.dumps(part) + "\n" for part in parts))

@@ -1,7 +1,5 @@
 """`cflower explain`: the recorded verdicts, and those of other thresholds."""
 
-from pathlib import Path
-
 import pytest
 
 from cflower.errors import ConfigError, RunFolderError
@@ -10,33 +8,31 @@ from cflower.runs.record import RunRecord
 from cflower.runs.whatif import margins, rule_of
 from tests.runs.folders import made_up_run
 
-NAMES = ("a", "b", "c", "d")
 
-
-def test_what_was_recorded_is_told_cluster_by_cluster(made_up: Path) -> None:
+def test_what_was_recorded_is_explained_cluster_by_cluster(made_up):
     text = explanation(RunRecord.read(made_up))
     assert "Cluster 0 (8 clients, rounds 1 to 6): split in round 6 into 0.0 and 0.1." in text
     assert "rounds 4 to 5, sides not apart enough" in text
     assert "It needed eps1 above 0.5, eps2 below 3 and gamma-max below 0.8062." in text
     assert "Cluster 0.1 (4 clients, rounds 7 to 20): was not split." in text
     assert "With eps2 below 1 alone the norms would have allowed a split in round 7" in text
-    assert "whose sides were not recorded" in text
+    assert "the similarities of this round were not recorded" in text
 
 
-def test_other_thresholds_are_answered_from_the_matrices(made_up: Path) -> None:
+def test_other_thresholds_are_answered_from_the_matrices(made_up):
     run = RunRecord.read(made_up)
     text = explanation(run, {"gamma-max": 0.5})
     assert "Cluster 0 (in the run: round 6): would have split in round 4" in text
     text = explanation(run, {"eps1": 0.01})
     assert "Cluster 0: would not have split (in the run: round 6)" in text
-    assert "what came after round 6 is not known" in text
+    assert "later rounds than 6 are not known" in text
     text = explanation(run, {"eps1": 9.0})
     assert "might have split in round 1" in text
     assert "the similarities of this round were not recorded" in text
     assert "For certain it would have split in round 4" in text
 
 
-def test_margins_are_the_smallest_changes(made_up: Path) -> None:
+def test_margins_are_the_smallest_changes(made_up):
     run = RunRecord.read(made_up)
     used = rule_of(run.config)
     (first,) = margins(run, "0", used)
@@ -45,28 +41,23 @@ def test_margins_are_the_smallest_changes(made_up: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["learning-rate", "epsilon"])
-def test_what_would_need_training_is_refused(made_up: Path, key: str) -> None:
+def test_what_would_need_training_is_refused(made_up, key):
     with pytest.raises(ConfigError, match=f"'{key}' needs a new run"):
         explanation(RunRecord.read(made_up), {key: 1.0})
 
 
-def test_a_wrong_value_is_refused(made_up: Path) -> None:
-    with pytest.raises(ConfigError, match="eps1"):
-        explanation(RunRecord.read(made_up), {"eps1": -1.0})
-
-
-def test_a_run_without_rounds(tmp_path: Path) -> None:
+def test_a_run_without_rounds(tmp_path):
     path = made_up_run(tmp_path / "run")
     (path / "rounds.jsonl").unlink()
     with pytest.raises(RunFolderError, match="no round yet"):
         explanation(RunRecord.read(path))
 
 
-def test_damaged_files_are_told_by_name(tmp_path: Path) -> None:
+def test_damaged_files_are_named(tmp_path):
     path = made_up_run(tmp_path / "run")
     (path / "similarity" / "4-0.npz").write_bytes(b"PK nonsense")
     with pytest.raises(RunFolderError, match=r"4-0\.npz is damaged"):
         explanation(RunRecord.read(path), {"eps1": 1.0})
     (path / "rounds.jsonl").write_text("{broken\n")
-    with pytest.raises(RunFolderError, match=r"rounds.jsonl is damaged"):
+    with pytest.raises(RunFolderError, match=r"Line 1 of .*rounds.jsonl is damaged"):
         RunRecord.read(path)

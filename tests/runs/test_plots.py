@@ -1,23 +1,26 @@
 """Pictures for papers, and runs side by side."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from cflower.errors import ConfigError
 from cflower.runs import plots
-from cflower.runs.baselines import BASELINES, Baseline
+from cflower.runs.baselines import BASELINES
 from cflower.runs.compare import by_seeds, comparison_table, differences, named, pair_lines
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
-from tests.runs.folders import MOVES, made_up_run, with_trial
+from tests.runs.folders import edited, made_up_run
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 
+@pytest.fixture
+def axes():
+    with plots.new_figure(4, 3) as figure:
+        yield figure.subplots()
+
+
 @pytest.mark.slow
-def test_accuracy_and_norms_as_png_and_svg(made_up: Path, tmp_path: Path) -> None:
+def test_accuracy_and_norms_as_png_and_svg(made_up, tmp_path):
     run = RunRecord.read(made_up)
     written = plots.write_figures(run, tmp_path / "new" / "folder")
     pictures = ("accuracy", "norms", "tree", "similarity-6-0")
@@ -31,28 +34,23 @@ def test_accuracy_and_norms_as_png_and_svg(made_up: Path, tmp_path: Path) -> Non
     assert [path.read_bytes() for path in again] == before
 
 
-def test_what_the_pictures_draw(made_up: Path) -> None:
+def test_what_the_pictures_draw(made_up, axes):
     run = RunRecord.read(made_up)
-    with plots.new_figure(4, 3) as figure:
-        axes = figure.subplots()
-        plots.norm_picture(axes, run)
-        level = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
-        assert {0.9, 1.6} <= level
-        assert [text.get_text() for text in axes.texts] == ["ε1 = 0.9", "ε2 = 1.6"]
-        assert [6, 6] in [list(line.get_xdata()) for line in axes.lines]
+    plots.norm_picture(axes, run)
+    level = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
+    assert {0.9, 1.6} <= level
+    assert [text.get_text() for text in axes.texts] == ["ε1 = 0.9", "ε2 = 1.6"]
+    assert [6, 6] in [list(line.get_xdata()) for line in axes.lines]
 
 
-def test_the_tree_and_the_matrix_that_are_drawn(made_up: Path) -> None:
+def test_the_tree_and_the_matrix_that_are_drawn(made_up):
     run = RunRecord.read(made_up)
     with plots.new_figure(4, 3) as figure:
         tree, matrix = figure.subplots(1, 2)
         plots.tree_picture(tree, run)
         bands = {text.get_text(): bar for text, bar in zip(tree.texts, tree.patches, strict=True)}
-        assert [(bar.get_x(), bar.get_width()) for bar in bands.values()] == [
-            (0, 6),
-            (6, 14),
-            (6, 14),
-        ]
+        places = [(bar.get_x(), bar.get_width()) for bar in bands.values()]
+        assert places == [(0, 6), (6, 14), (6, 14)]
         root, *leaves = (bar.get_y() for bar in bands.values())
         assert list(bands) == ["0 (8)", "0.0 (4)", "0.1 (4)"]
         assert root == pytest.approx(min(leaves))
@@ -61,58 +59,32 @@ def test_the_tree_and_the_matrix_that_are_drawn(made_up: Path) -> None:
         assert found is not None
         plots.matrix_picture(matrix, run, line, found)
         assert matrix.images[0].get_array().shape == (8, 8)
-        assert [text.get_text() for text in matrix.get_yticklabels()][:2] == [
-            "client-0",
-            "client-1",
-        ]
+        labels = [text.get_text() for text in matrix.get_yticklabels()]
+        assert labels[:2] == ["client-0", "client-1"]
 
 
 @pytest.mark.parametrize(
     ("baselines", "last"),
     [(None, [0.7375]), ({"federated": 0.9, "isolated": 0.5}, [0.9 - 0.3 / 20, 0.5 - 0.3 / 20])],
 )
-def test_accuracy_has_the_baselines_that_were_measured(
-    tmp_path: Path, baselines: dict[Baseline, float] | None, last: list[float]
-) -> None:
+def test_accuracy_has_the_baselines_that_were_measured(tmp_path, baselines, last, axes):
     run = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines))
-    with plots.new_figure(4, 3) as figure:
-        axes = figure.subplots()
-        plots.accuracy_picture(axes, run)
-        named = {line.get_label(): line.get_ydata() for line in axes.lines}
-        words = [BASELINES[name] for name in baselines or ()] or [plots.COMMON]
-        assert [named[word][-1] for word in words] == pytest.approx(last)
+    plots.accuracy_picture(axes, run)
+    named = {line.get_label(): line.get_ydata() for line in axes.lines}
+    words = [BASELINES[name] for name in baselines or ()] or [plots.COMMON]
+    assert [named[word][-1] for word in words] == pytest.approx(last)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "chance", "sign"),
-    [("split confirmed", 0.01, "✓"), ("split confirmed", 0.1, "≈"), ("split taken back", 0.5, "✗")],
-)
-def test_the_tree_has_trials_and_moves(
-    tmp_path: Path, outcome: str, chance: float, sign: str
-) -> None:
-    run = with_trial(made_up_run(tmp_path / "run", moves=MOVES), outcome, chance)
-    with plots.new_figure(4, 3) as figure:
-        axes = figure.subplots()
-        plots.tree_picture(axes, RunRecord.read(run))
-        assert sign in [text.get_text() for text in axes.texts]
-        (hatched,) = [bar for bar in axes.patches if bar.get_hatch()]
-        assert (hatched.get_x(), hatched.get_width()) == (6, 4)
-        arrows = [text for text in axes.texts if getattr(text, "arrow_patch", None)]
-        assert [arrow.xy[0] for arrow in arrows] == [9, 14, 14]
-
-
-def test_seeds_are_one_line_with_a_band(tmp_path: Path) -> None:
+def test_seeds_are_one_line_with_a_band(tmp_path):
     paths = [made_up_run(tmp_path / f"{i}", seed=i) for i in range(3)]
     paths.append(made_up_run(tmp_path / "other", method="federated"))
     lines = (paths[0] / "rounds.jsonl").read_text()
     (paths[0] / "rounds.jsonl").write_text(lines.replace('"accuracy": 0.8', '"accuracy": 0.6'))
     runs = named([RunRecord.read(path) for path in paths])
-    assert {name: len(alike) for name, alike in by_seeds(runs).items()} == {
-        "clustered, 3 seeds": 3,
-        "federated": 1,
-    }
+    counts = {name: len(alike) for name, alike in by_seeds(runs).items()}
+    assert counts == {"clustered, 3 seeds": 3, "federated, 1 seed": 1}
     rounds, mean, band = plots.mean_over_runs(by_seeds(runs)["clustered, 3 seeds"])
-    assert rounds == list(range(1, 21))
+    assert list(rounds) == list(range(1, 21))
     assert (mean.shape, band.shape) == ((20,), (20,))
     assert band.max() > 0.01
     assert "90.3% ± " not in as_text(comparison_table(runs), 120)  # the made-up ends are alike
@@ -120,10 +92,10 @@ def test_seeds_are_one_line_with_a_band(tmp_path: Path) -> None:
     assert plots.write_comparison(runs, tmp_path / "seeds.pdf")[0].stat().st_size > 5000
 
 
-def test_several_runs_side_by_side(made_up: Path, tmp_path: Path) -> None:
+def test_several_runs_side_by_side(made_up, tmp_path):
     other = made_up_run(tmp_path / "other", method="federated", eps1=0.5)
     runs = named([RunRecord.read(made_up), RunRecord.read(other)])
-    assert list(runs) == ["clustered", "federated"]
+    assert list(runs) == ["clustered, eps1=0.9", "federated, eps1=0.5"]
     table = as_text(comparison_table(runs), width=140)
     assert "clustered" in table
     assert "90.3%*" in table
@@ -135,7 +107,7 @@ def test_several_runs_side_by_side(made_up: Path, tmp_path: Path) -> None:
     assert "clustered" in picture.read_text() or picture.stat().st_size > 5000
 
 
-def test_runs_are_named_by_the_keys_that_differ(made_up: Path, tmp_path: Path) -> None:
+def test_runs_are_named_by_the_keys_that_differ(made_up, tmp_path):
     other = made_up_run(tmp_path / "other", finished=False)
     runs = named([RunRecord.read(made_up), RunRecord.read(other)])
     assert list(runs) == ["made-up", "other"]
@@ -150,31 +122,30 @@ def test_runs_are_named_by_the_keys_that_differ(made_up: Path, tmp_path: Path) -
     assert not [row for row in rows if row[:3] == ["each", "client", "alone"]]
 
 
-def test_one_run_given_twice_is_said_so(made_up: Path) -> None:
+def test_one_run_given_twice_is_refused(made_up):
     with pytest.raises(ConfigError, match="Got the run made-up twice"):
         named([RunRecord.read(made_up), RunRecord.read(made_up / ".." / made_up.name)])
 
 
-def test_two_runs_of_the_same_clients_are_paired(made_up: Path, tmp_path: Path) -> None:
+def test_two_runs_of_the_same_clients_are_paired(made_up, tmp_path):
     other = made_up_run(tmp_path / "other", method="federated")
-    summary = json.loads((other / "summary.json").read_text())
-    for client in summary["clients"].values():
-        client["accuracy"] = 0.5
-    (other / "summary.json").write_text(json.dumps(summary))
+    with edited(other / "summary.json") as summary:
+        for client in summary["clients"].values():
+            client["accuracy"] = 0.5
     runs = named([RunRecord.read(made_up), RunRecord.read(other)])
     (line,) = pair_lines(runs)
-    assert line.startswith("clustered against federated: 145 against 80 of 160 held-out examples; ")
+    assert line.startswith("clustered against federated: 90.3% against 50.0%; clients: 8 better, ")
     assert line.endswith(": worth it")
+    assert pair_lines(runs, data_keys=["seed"]) == [line]
+    assert pair_lines(runs, data_keys=["method"]) == []
     other_seed = made_up_run(tmp_path / "seed", method="federated", seed=1)
     assert pair_lines(named([RunRecord.read(made_up), RunRecord.read(other_seed)])) == []
-    summary["clients"]["client-0"]["held_out"] = 21.0  # not the same examples
-    (other / "summary.json").write_text(json.dumps(summary))
+    with edited(other / "summary.json") as summary:
+        summary["clients"]["client-0"]["held_out"] = 21.0  # not the same examples
     assert pair_lines(named([RunRecord.read(made_up), RunRecord.read(other)])) == []
 
 
-def test_without_matplotlib_it_says_what_to_install(
-    made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_it_says_what_to_install(made_up, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'cflower\[figures\]'"):
         plots.write_figures(RunRecord.read(made_up), tmp_path)

@@ -4,7 +4,6 @@ import json
 import re
 from base64 import b64decode
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from cflower.runs.report.build import sources
 from cflower.runs.report.content import page_content
 from cflower.runs.report.matrices import fitting, size_of
 from cflower.runs.report.page import page, parts
-from tests.runs.folders import made_up_run
+from tests.runs.folders import edited, made_up_run, with_means
 
 HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
 
@@ -24,29 +23,29 @@ HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
 class Elements(HTMLParser):
     """The elements of a page, and the addresses in its attributes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.tags: list[str] = []
         self.addresses: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "action", "data")]
 
 
-def elements(text: str) -> Elements:
+def elements(text):
     found = Elements()
     found.feed(text)
     return found
 
 
-def content_in(text: str) -> dict[str, object]:
+def content_in(text):
     found = re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.S)
     assert found
     return dict(json.loads(found[1]))
 
 
-def test_one_file_that_loads_nothing(made_up: Path) -> None:
+def test_one_file_that_loads_nothing(made_up):
     text = write_report(made_up).read_text()
     found = elements(text)
     assert [address for address in found.addresses if not address.startswith("data:")] == []
@@ -56,15 +55,15 @@ def test_one_file_that_loads_nothing(made_up: Path) -> None:
     assert "connect-src" not in text
 
 
-def test_the_page_holds_everything_of_the_run(made_up: Path) -> None:
+def test_the_page_holds_everything_of_the_run(made_up):
     run = RunRecord.read(made_up)
     content = page_content(run)
-    assert content["run"]["sentence"] == "2 clusters found among 8 clients in 20 rounds."
+    assert content["run"]["sentence"] == "2 clusters among 8 clients after 20 rounds."
     assert len(content["lines"]["round"]) == len(run.lines)
     assert [c["name"] for c in content["clients"]] == [f"client-{i}" for i in range(8)]
-    assert {"key": "eps2", "value": 1.6, "default": 1.75} in content["config"]
-    assert {"key": "seed", "value": 0} in content["config"]
-    assert "output-dir" not in str(content["config"])
+    assert {"key": "eps2", "value": 1.6} in content["config"]
+    assert {"key": "criterion.eps2", "value": 1.6} in content["settings"]
+    assert {"key": "output-dir", "value": "…/cflower-runs"} in content["config"]
     assert content["problems"] == [
         {"client": 0, "problem": "did not come within 60 s", "rounds": [3]}
     ]
@@ -75,7 +74,7 @@ def test_the_page_holds_everything_of_the_run(made_up: Path) -> None:
     assert content_in(page(content)) == json.loads(json.dumps(content))
 
 
-def test_matrices_stand_in_the_order_of_their_split(made_up: Path) -> None:
+def test_matrices_stand_in_the_order_of_their_split(made_up):
     shown = page_content(RunRecord.read(made_up))["matrices"]["shown"]
     assert [entry["outcome"] for entry in shown] == ["sides not apart enough"] * 2 + ["split"]
     for entry in shown:
@@ -87,7 +86,7 @@ def test_matrices_stand_in_the_order_of_their_split(made_up: Path) -> None:
         assert values[:3].min() > 0 > values[3]  # within the first side, then across
 
 
-def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path: Path) -> None:
+def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path):
     run_path = made_up_run(tmp_path / "run", refused=1)
     signs = np.array([1, -1, 1, -1, 1, -1, 1, -1])
     matrix = np.outer(signs, signs) * 0.5 + np.eye(8) * 0.5
@@ -100,7 +99,7 @@ def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path: Path) -> No
     assert entry["clients"][:4] == list(sides.first)
 
 
-def test_splits_come_first_where_matrices_do_not_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_come_first_where_matrices_do_not_all_fit(monkeypatch):
     members = [str(i) for i in range(30)]
     lines = [
         {"round": r, "members": members, "decision": "split" if r == 7 else "sides not apart"}
@@ -113,7 +112,7 @@ def test_splits_come_first_where_matrices_do_not_all_fit(monkeypatch: pytest.Mon
     assert rounds == sorted(rounds)
 
 
-def test_names_with_markup_end_up_as_data_only(tmp_path: Path) -> None:
+def test_names_with_markup_end_up_as_data_only(tmp_path):
     path = made_up_run(tmp_path / "run", name=HOSTILE, classes=("<b>x</b>", "</script>", "&lt;"))
     plain = made_up_run(tmp_path / "plain")
     hostile_text, plain_text = write_report(path).read_text(), write_report(plain).read_text()
@@ -123,13 +122,12 @@ def test_names_with_markup_end_up_as_data_only(tmp_path: Path) -> None:
     assert [client["name"] for client in clients] == [HOSTILE.format(i) for i in range(8)]
 
 
-def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):
     path = made_up_run(tmp_path / "run", finished=False, data=False)
     with (path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 21, "clu')  # being written
     content = page_content(RunRecord.read(path))
-    said = "So far: 2 clusters found among 8 clients in 20 rounds."
-    assert content["run"]["sentence"] == said
+    assert content["run"]["sentence"] == "2 clusters among 8 clients so far, after 20 rounds."
     assert content["clients"][0]["common"] is None
     assert content["data"] is None
     for file_ in path.rglob("*.*"):
@@ -139,11 +137,16 @@ def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path: Path) -> None:
     write_report(path)
 
 
-def test_figures_of_another_criterion_and_numbers_that_are_none(tmp_path: Path) -> None:
+def test_mean_examples_by_cluster_and_class(tmp_path):
+    run = with_means(made_up_run(tmp_path / "run"))
+    data = page_content(RunRecord.read(run))["data"]
+    assert data["means"] == {"0.0": [[[1, 2]], [[3, 3]], None], "0.1": [[[-1, -2]], [[3, 3]], None]}
+
+
+def test_figures_of_another_criterion_and_numbers_that_are_none(tmp_path):
     path = made_up_run(tmp_path / "run")
-    lines = [json.loads(text) for text in (path / "rounds.jsonl").read_text().splitlines()]
-    lines[0] |= {"figures": {"eps1": 0.123456789, "p_value": 0.5}, "mean_norm": float("nan")}
-    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with edited(path / "rounds.jsonl") as lines:
+        lines[0] |= {"figures": {"eps1": 0.123456789, "p_value": 0.5}, "mean_norm": float("nan")}
     content = page_content(RunRecord.read(path))
     assert content["lines"]["figures"][0] == {"eps1": 0.12346, "p_value": 0.5}
     assert content["lines"]["mean"][0] is None
@@ -152,11 +155,11 @@ def test_figures_of_another_criterion_and_numbers_that_are_none(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rounds"), [(500, 200), (1000, 50)])
-def test_a_large_run_stays_below_3_megabytes(tmp_path: Path, clients: int, rounds: int) -> None:
+def test_a_large_run_stays_below_3_megabytes(tmp_path, clients, rounds):
     path = made_up_run(tmp_path / "run", clients=clients, rounds=rounds, refused=30)
     assert write_report(path).stat().st_size < 3_000_000
     assert page_content(RunRecord.read(path))["matrices"]["left_out"] > 0
 
 
-def test_the_joined_page_is_fresh() -> None:
+def test_the_joined_page_is_fresh():
     assert parts() == sources(), "run `make page`"

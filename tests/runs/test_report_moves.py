@@ -1,12 +1,7 @@
 """Trials, moves, baselines and groups on the page, in Chromium."""
 
-import json
 import threading
-from base64 import b64encode
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from cflower.runs.record import RunRecord
@@ -14,54 +9,48 @@ from cflower.runs.report import write_report
 from cflower.runs.report.content import page_content
 from cflower.runs.watch import ReportServer
 from tests.runs.chromium import IN_CHROMIUM, Visit
-from tests.runs.folders import MOVES, made_up_run, with_trial
+from tests.runs.folders import MOVES, edited, made_up_run, with_means, with_trial
 
 pytestmark = IN_CHROMIUM
 
 
-def test_a_move_is_seen_in_the_tree_and_told_below_it(browser: Any, tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", moves=MOVES, drift="8:0=1")
-    with Visit(browser, write_report(run).as_uri()) as visit:
-        assert visit.complaints == []
-        arrows = visit.page.locator("#tree .move")
-        assert arrows.evaluate_all("all => all.map(a => a.dataset.round)") == ["9", "14"]
-        assert visit.page.locator("#tree .move text").all_text_contents() == [
-            "client-1",
-            "2 clients",
-        ]
-        told = " ".join(visit.texts("#moves li")[0].split())
-        assert told == "Round 9: client-1 from 0.0 to 0.1. Why: its update was 31 times as long."
-        assert "moves to another cluster" in visit.text("#facts")
-        rows = visit.page.locator("#moves svg")
-        rows.focus()
-        visit.page.keyboard.press("Home")
-        assert visit.text("#tip") == "client-1\nrounds 1–6: 0\nrounds 7–9: 0.0\nrounds 10–20: 0.1"
-        arrows.first.click()
-        assert visit.page.input_value("#pick-client") == "1"
-        assert visit.page.input_value("#pick-round") == "9"
-        chart = visit.page.locator("#scores svg")
-        assert chart.locator("circle.moved").count() == 2
-        chart.focus()
-        for _ in range(8):
-            visit.page.keyboard.press("ArrowRight")
-        assert "client-1 moved to 0.1" in visit.text("#tip")
-        visit.page.click("#moves button:text-is('client-3')")
-        assert visit.page.input_value("#pick-client") == "3"
-        assert visit.texts("#moves li.chosen button")[1] == "client-3"
+def test_a_move_is_drawn_in_the_tree_and_listed_below_it(opened):
+    visit = opened(moves=MOVES, drift="8:0=1")
+    arrows = visit.page.locator("#tree .move")
+    assert arrows.evaluate_all("all => all.map(a => a.dataset.round)") == ["9", "14"]
+    assert visit.page.locator("#tree .move text").all_text_contents() == ["client-1", "2 clients"]
+    text = " ".join(visit.texts("#moves li")[0].split())
+    assert text == "Round 9: client-1 from 0.0 to 0.1. Why: its update was 31 times as long."
+    assert "moves to another cluster" in visit.text("#facts")
+    rows = visit.page.locator("#moves svg")
+    rows.focus()
+    visit.page.keyboard.press("Home")
+    assert visit.text("#tip") == "client-1\nrounds 1–6: 0\nrounds 7–9: 0.0\nrounds 10–20: 0.1"
+    arrows.first.click()
+    assert visit.page.input_value("#pick-client") == "1"
+    assert visit.page.input_value("#pick-round") == "9"
+    chart = visit.page.locator("#scores svg")
+    assert chart.locator("circle.moved").count() == 2
+    chart.focus()
+    for _ in range(8):
+        visit.page.keyboard.press("ArrowRight")
+    assert "client-1 moved to 0.1" in visit.text("#tip")
+    visit.page.click("#moves button:text-is('client-3')")
+    assert visit.page.input_value("#pick-client") == "3"
+    assert visit.texts("#moves li.chosen button")[1] == "client-3"
 
 
-def test_a_band_is_as_high_as_its_members_are_many(browser: Any, tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", moves=MOVES)
-    with Visit(browser, write_report(run).as_uri()) as visit:
-        root, first, second = visit.page.locator("#tree .band[data-key]").evaluate_all(
-            "bands => bands.map(band => band.getBBox().height)"
-        )
-        # Eight in all; the first had four at most, the second seven.
-        assert first / root == pytest.approx(4 / 8, rel=0.01)
-        assert second / root == pytest.approx(7 / 8, rel=0.01)
+def test_a_band_is_as_high_as_its_members_are_many(opened):
+    visit = opened(moves=MOVES)
+    root, first, second = visit.page.locator("#tree .band[data-key]").evaluate_all(
+        "bands => bands.map(band => band.getBBox().height)"
+    )
+    # Eight in all; the first had four at most, the second seven.
+    assert first / root == pytest.approx(4 / 8, rel=0.01)
+    assert second / root == pytest.approx(7 / 8, rel=0.01)
 
 
-def test_signs_of_trials(browser: Any, tmp_path: Path) -> None:
+def test_signs_of_trials(browser, tmp_path):
     for outcome, chance, sign in [
         ("split confirmed", 0.001, "✓"),
         ("split confirmed", 0.1, "≈"),
@@ -70,58 +59,52 @@ def test_signs_of_trials(browser: Any, tmp_path: Path) -> None:
     ]:
         run = with_trial(made_up_run(tmp_path / f"run{sign}"), outcome, chance)
         with Visit(browser, write_report(run).as_uri()) as visit:
-            assert visit.complaints == []
             trial = visit.page.locator("#tree .trial")
             assert trial.locator("text").inner_html() == sign
             assert sign in visit.texts("#tree-legend strong")
-            assert f"Round 10: cluster 0, {outcome}: the clients judged." in visit.texts(
-                "#splits li"
-            )
+            sentence = f"Round 10: cluster 0, {outcome}: the clients judged."
+            assert sentence in visit.texts("#splits li")
             trial.hover()
             assert "the clients judged" in visit.text("#tip")
             trial.click()
             assert "cluster=0&round=10" in visit.page.url
 
 
-def test_a_split_that_was_taken_back_leaves_one_band(browser: Any, tmp_path: Path) -> None:
+def test_a_split_that_was_taken_back_leaves_one_band(opened, tmp_path):
     run = with_trial(made_up_run(tmp_path / "run"), "split taken back", 0.5)
-    tree = json.loads((run / "tree.json").read_text())
-    root = tree["clusters"]["0"] | {"children": [], "split_round": None, "born": 10}
-    root["undone"] = [{"began": 6, "until": 10}]
-    (run / "tree.json").write_text(json.dumps(tree | {"clusters": {"0": root}}))
+    with edited(run / "tree.json") as tree:
+        root = tree["clusters"]["0"] | {"children": [], "split_round": None, "born": 10}
+        tree["clusters"] = {"0": root | {"undone": [{"began": 6, "until": 10}]}}
     assert page_content(RunRecord.read(run))["clusters"][0]["born"] == 0
-    with Visit(browser, write_report(run).as_uri()) as visit:
-        assert visit.complaints == []
-        assert visit.page.locator("#tree .band[data-key]").count() == 1
-        assert "split that was taken back" in visit.text("#tree-legend")
-        band = visit.page.locator("#tree .band[data-key]").bounding_box()
-        stage = visit.page.locator("#tree svg").bounding_box()
-        assert band["width"] > 0.9 * stage["width"]
+    visit = opened(run)
+    assert visit.page.locator("#tree .band[data-key]").count() == 1
+    assert "split that was taken back" in visit.text("#tree-legend")
+    band = visit.page.locator("#tree .band[data-key]").bounding_box()
+    stage = visit.page.locator("#tree svg").bounding_box()
+    assert band["width"] > 0.9 * stage["width"]
 
 
-def test_baselines_have_their_lines_by_round(browser: Any, tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", baselines={"federated": 0.8, "isolated": 0.75})
-    with Visit(browser, write_report(run).as_uri()) as visit:
-        assert visit.complaints == []
-        chart = visit.page.locator("#scores svg")
-        assert chart.locator(".baseline").count() == 2
-        chart.focus()
-        for _ in range(5):
-            visit.page.keyboard.press("ArrowRight")
-        told = visit.text("#tip")
-        assert "conventional FL: 75.0%" in told
-        assert "each alone: 70.0%" in told
-        assert "– – conventional FL: 80.0%" in visit.text("#scores")
-        visit.page.select_option("#pick-client", index=2)
-        assert chart.locator(".baseline").count() == 0
-        assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
+def test_baselines_have_their_lines_by_round(opened):
+    visit = opened(baselines={"federated": 0.8, "isolated": 0.75})
+    chart = visit.page.locator("#scores svg")
+    assert chart.locator(".baseline").count() == 2
+    chart.focus()
+    for _ in range(5):
+        visit.page.keyboard.press("ArrowRight")
+    text = visit.text("#tip")
+    assert "conventional FL: 75.0%" in text
+    assert "each alone: 70.0%" in text
+    assert "– – conventional FL: 80.0%" in visit.text("#scores")
+    visit.page.select_option("#pick-client", index=2)
+    assert chart.locator(".baseline").count() == 0
+    assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
 
 
-def test_watching_goes_on_until_the_baselines_are_there(browser: Any, tmp_path: Path) -> None:
+def test_watching_goes_on_until_the_baselines_are_there(browser, tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.8, "isolated": 0.75})
     whole = (run / "summary.json").read_text()
-    summary = json.loads(whole)
-    (run / "summary.json").write_text(json.dumps(summary | {"baselines": {}}))
+    with edited(run / "summary.json") as summary:
+        summary["baselines"] = {}
     with ReportServer(run) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         with Visit(browser, server.url) as visit:
@@ -133,34 +116,19 @@ def test_watching_goes_on_until_the_baselines_are_there(browser: Any, tmp_path: 
             assert visit.page.locator("#scores .baseline").count() == 2
             assert visit.page.evaluate("document.activeElement.id") == "search"
             assert "Measured: conventional FL" in visit.text("#status")
-            assert visit.complaints == []
         server.shutdown()
 
 
-def test_mean_examples_of_time_series(browser: Any, tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", problems=False)
-    told = json.loads((run / "clients.json").read_text())
-    for i in range(8):
-        # Class a is mirrored in the second cluster, b the same, c told by nobody.
-        sign = 1 if i < 4 else -1
-        means = np.array([[[sign, 2 * sign]], [[3, 3]], [[np.nan, np.nan]]], np.float16)
-        client = told["clients"][f"client-{i}"]
-        client |= {"mean_examples": b64encode(means.tobytes()).decode(), "mean_shape": [1, 2]}
-    foreign = {"mean_examples": b64encode(bytes(12)).decode(), "mean_shape": [2, 1]}
-    told["clients"]["client-7"] |= foreign
-    (run / "clients.json").write_text(json.dumps(told))
-    data = page_content(RunRecord.read(run))["data"]
-    assert data["means"] == {"0.0": [[[1, 2]], [[3, 3]], None], "0.1": [[[-1, -2]], [[3, 3]], None]}
-    with Visit(browser, write_report(run).as_uri()) as visit:
-        assert visit.complaints == []
-        curves = visit.page.locator("#means svg path")
-        assert curves.count() == 4
-        first, second, *same = curves.evaluate_all("all => all.map(one => one.getAttribute('d'))")
-        assert first != second
-        assert same[0] == same[1]
+def test_mean_examples_of_time_series(opened, tmp_path):
+    visit = opened(with_means(made_up_run(tmp_path / "run", problems=False)))
+    curves = visit.page.locator("#means svg path")
+    assert curves.count() == 4
+    first, second, *same = curves.evaluate_all("all => all.map(one => one.getAttribute('d'))")
+    assert first != second
+    assert same[0] == same[1]
 
 
-def test_what_differs_between_the_clusters(browser: Any, tmp_path: Path) -> None:
+def test_what_differs_between_the_clusters(browser, tmp_path):
     run = made_up_run(tmp_path / "run")
     with Visit(browser, write_report(run).as_uri()) as visit:
         assert "Every class is about as frequent in each cluster" in visit.text("#groups-hint")
@@ -172,9 +140,8 @@ def test_what_differs_between_the_clusters(browser: Any, tmp_path: Path) -> None
         ]
         visit.page.click("#groups button:text-is('0.1')")
         assert visit.page.input_value("#pick-cluster") == "0.1"
-    told = json.loads((run / "clients.json").read_text())
-    for i in range(4):
-        told["clients"][f"client-{i}"]["label_counts"] = [0, 0, 9]
-    (run / "clients.json").write_text(json.dumps(told))
+    with edited(run / "clients.json") as data:
+        for i in range(4):
+            data["clients"][f"client-{i}"]["label_counts"] = [0, 0, 9]
     with Visit(browser, write_report(run).as_uri()) as visit:
         assert "shares of the classes differ by up to 83 points" in visit.text("#groups-hint")

@@ -1,8 +1,6 @@
 """The end of a run in the terminal."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,12 +9,12 @@ from cflower.runs.tables import as_text, model_tables, run_view
 from tests.runs.folders import made_up_run
 
 
-def view(run: Path, width: int = 100, **keys: Any) -> str:
+def view(run, width=100, **keys):
     tree = json.loads((run / "tree.json").read_text())
     return as_text(run_view(RunRecord.read(run).summary, tree, **keys), width)
 
 
-def test_few_clients_have_a_row_each(made_up: Path) -> None:
+def test_few_clients_have_a_row_each(made_up):
     text = view(made_up)
     assert "client out cluster common own group" in " ".join(text.split())
     (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["client-3"]]
@@ -25,7 +23,7 @@ def test_few_clients_have_a_row_each(made_up: Path) -> None:
     assert "ensemble" not in text
 
 
-def test_baselines_and_selection_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_baselines_and_selection_have_columns_of_their_own(tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.95, "isolated": 0.5})
     summary = dict(RunRecord.read(run).summary)
     summary["selection"] = "best"
@@ -36,7 +34,7 @@ def test_baselines_and_selection_have_columns_of_their_own(tmp_path: Path) -> No
     assert row == ["client-2", "20", "0.0", "70.0%", "90.2%", "25.0%", "95.0%*", "50.0%", "0", "0"]
 
 
-def test_many_clients_are_summed_up_and_the_worst_named(tmp_path: Path) -> None:
+def test_many_clients_are_summed_up_and_the_worst_named(tmp_path):
     text = view(made_up_run(tmp_path / "run", clients=60))
     rows = [line.split() for line in text.splitlines()]
     assert ["0.1", "30", "600", "75.0%", "92.8%*", "90.0%"] in rows
@@ -50,9 +48,7 @@ def test_many_clients_are_summed_up_and_the_worst_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("clients", [8, 60])
-def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(
-    tmp_path: Path, width: int, clients: int
-) -> None:
+def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(tmp_path, width, clients):
     run = made_up_run(
         tmp_path / "run",
         clients,
@@ -65,7 +61,7 @@ def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(
     assert "100.0%*" in text
 
 
-def test_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_goes_on(tmp_path):
     text = view(made_up_run(tmp_path / "run", finished=False))
     assert "so far, after 20 rounds" in text
     assert "client-0" in text

@@ -2,9 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
-from pathlib import Path
+from http.client import HTTPConnection
 
 import pytest
 
@@ -14,7 +12,7 @@ from tests.runs.folders import made_up_run
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ReportServer]:
+def server(tmp_path):
     path = made_up_run(tmp_path / "run", finished=False)
     with ReportServer(path) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -24,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[ReportServer]:
         thread.join()
 
 
-def get(server: ReportServer, path: str, **headers: str) -> tuple[HTTPResponse, str]:
+def get(server, path, **headers):
     connection = HTTPConnection(HOST, server.server_port, timeout=10)
     connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
     answer = connection.getresponse()
@@ -33,7 +31,7 @@ def get(server: ReportServer, path: str, **headers: str) -> tuple[HTTPResponse, 
     return answer, body
 
 
-def test_the_page_and_its_content(server: ReportServer) -> None:
+def test_the_page_and_its_content(server):
     answer, body = get(server, "/")
     assert (answer.status, "connect-src 'self'" in body, "fetch(" in body) == (200, True, True)
     answer, body = get(server, "/content")
@@ -41,7 +39,7 @@ def test_the_page_and_its_content(server: ReportServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_content_is_sent_again_only_when_there_is_more(server: ReportServer) -> None:
+def test_content_is_sent_again_only_when_there_is_more(server):
     answer, _ = get(server, "/content")
     seen = answer.headers["ETag"]
     answer, body = get(server, "/content", If_None_Match=seen)
@@ -54,13 +52,13 @@ def test_content_is_sent_again_only_when_there_is_more(server: ReportServer) -> 
     assert json.loads(body)["run"]["rounds"] == 21
 
 
-def test_other_names_and_paths_are_refused(server: ReportServer) -> None:
+def test_other_names_and_paths_are_refused(server):
     assert get(server, "/", Host="evil.example")[0].status == 403
     assert get(server, "/../config.json")[0].status == 404
     assert get(server, "/config.json")[0].status == 404
 
 
-def test_a_file_in_between_does_not_stop_it(server: ReportServer) -> None:
+def test_a_file_in_between_does_not_stop_it(server):
     summary = server.run_folder / "summary.json"
     whole = summary.read_text()
     summary.write_text(whole[:10])
@@ -69,9 +67,7 @@ def test_a_file_in_between_does_not_stop_it(server: ReportServer) -> None:
     assert get(server, "/content")[0].status == 200
 
 
-def test_a_port_that_is_taken_and_a_folder_that_is_no_run(
-    server: ReportServer, tmp_path: Path
-) -> None:
+def test_a_port_that_is_taken_and_a_folder_that_is_no_run(server, tmp_path):
     with pytest.raises(RunFolderError, match=f"Cannot serve on port {server.server_port}"):
         ReportServer(server.run_folder, server.server_port)
     with pytest.raises(RunFolderError, match=r"config\.json"):

@@ -22,7 +22,7 @@ def alone(sleeper: bool) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_adversaries_do_no_harm_with_the_defaults(attack: str) -> None:
+def test_adversaries_do_no_harm_with_the_defaults(attack):
     bad = 1 if attack == "sleeper" else ADVERSARIES  # at most a fifth of a cluster
     found = attacked(attack, CLIENTS, bad, KEYS)
     # 144 held-out examples: one of them is 0.7 points.
@@ -30,7 +30,7 @@ def test_adversaries_do_no_harm_with_the_defaults(attack: str) -> None:
     assert alone(attack == "sleeper") > 0.85
 
 
-def test_an_update_is_scaled_but_not_what_is_only_averaged() -> None:
+def test_an_update_is_scaled_but_not_what_is_only_averaged():
     received = record_of({"w": np.ones(2, np.float32), "bn.running_mean": np.ones(1, np.float32)})
     trained = record_of({"w": np.float32([2, 0]), "bn.running_mean": np.float32([5])})
     sent = scaled(received, trained, -10)
@@ -39,7 +39,7 @@ def test_an_update_is_scaled_but_not_what_is_only_averaged() -> None:
     assert CLAIMED == 10**12
 
 
-def test_separated_looks_at_company_only() -> None:
+def test_separated_depends_on_the_other_members_only():
     def summary(*clusters: str) -> dict[str, Any]:
         return {"clients": {f"partition-{i}": {"cluster": c} for i, c in enumerate(clusters)}}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from federations.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 
 from cflower.deployment.processes import started
 
@@ -14,48 +15,35 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
 
 
 def battery(out: Path, *more: str) -> str:
-    """What the script prints, with warnings of its own processes let through."""
+    """The output of the script."""
+    settings = "dataset-size=200 local-epochs=1 round-share=0.8"
     args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
-    args += [
-        "--set",
-        "dataset-size=200 local-epochs=1 round-share=0.8",
-        "--workers",
-        "1",
-        "--out",
-        str(out),
-    ]
+    args += ["--set", settings, "--workers", "1", "--out", str(out), *more]
     done = subprocess.run(
-        [sys.executable, SCRIPT, *args, *more], capture_output=True, text=True, timeout=300
+        [sys.executable, SCRIPT, *args], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_it_measures_and_resumes(tmp_path: Path) -> None:
-    first = battery(tmp_path)
-    assert "2 runs, 0 there already, 2 to do." in first
+def test_it_measures_and_resumes(tmp_path):
+    assert "2 runs, 0 there already, 2 to do." in battery(tmp_path)
     records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     assert len(records) == 2
-
     again = battery(tmp_path)
     assert "2 runs, 2 there already, 0 to do." in again
     assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-
-    for family in ("no-groups-iid", "rotation-2"):
-        assert f"│ {family}" in again
     with (tmp_path / "battery.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["family"], row["seed"]) for row in rows] == [
-        ("no-groups-iid", "0"),
-        ("rotation-2", "0"),
-    ]
+        rows = [(row["family"], row["seed"]) for row in csv.DictReader(file)]
+    assert rows == [("no-groups-iid", "0"), ("rotation-2", "0")]
+    assert all(f"│ {family}" in again for family, _ in rows)
     assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.slow
-def test_one_client_of_ten_is_late(tmp_path: Path) -> None:
+def test_one_client_of_ten_is_late(tmp_path):
     battery(tmp_path, "--families", "rotation-2", "--late", "1", "--keep")
     (rounds,) = tmp_path.glob("runs/*/*/rounds.jsonl")
     first, second = (json.loads(line) for line in rounds.read_text().splitlines())
@@ -64,7 +52,7 @@ def test_one_client_of_ten_is_late(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_workers_end_with_it_when_it_is_killed() -> None:
+def test_its_workers_end_with_it_when_it_is_killed():
     source = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
@@ -90,8 +78,6 @@ time.sleep(600)
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
     """The figures of a run whose one split made these sides, such as ``"0-4"``."""
-    from federations.planted import judge, run_config
-
     config = run_config("digits", "", family, "norms", 0, {})
     members = {}
     for i, side in enumerate(sides):
@@ -123,21 +109,17 @@ def judged(family: str, *sides: str) -> dict[str, Any]:
         ("adversaries", ["0-19"], False, 0),
     ],
 )
-def test_what_counts_as_right(
-    family: str, sides: list[str], exact: bool, false_splits: int
-) -> None:
+def test_a_run_is_exact_if_its_clusters_are_the_groups(family, sides, exact, false_splits):
     figures = judged(family, *sides)
     assert figures["exact"] is exact
     assert figures["false_splits"] == false_splits
 
 
-def test_adversaries_accuracy_is_that_of_honest_clients() -> None:
+def test_adversaries_accuracy_is_that_of_honest_clients():
     assert judged("adversaries", "0-16", "17-19")["accuracy"] == 1.0
 
 
-def test_every_family_and_criterion_is_a_run_config() -> None:
-    from federations.planted import CRITERIA, FAMILIES, run_config, truth_of
-
+def test_every_family_and_criterion_is_a_run_config():
     for family, spec in FAMILIES.items():
         for criterion in CRITERIA:
             for data in ("digits", "mnist"):
@@ -145,9 +127,7 @@ def test_every_family_and_criterion_is_a_run_config() -> None:
                 assert len(truth_of(config)) == spec.clients
 
 
-def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path: Path) -> None:
-    from federations.planted import Job, run_config
-
+def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path):
     def job(**more: Any) -> Job:
         config = run_config("digits", "", "rotation-2", "norms", 0, more)
         return Job("digits", "rotation-2", "norms", 0, config)

@@ -1,18 +1,13 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from reproduction.evaluation import separation_gap
 from reproduction.paper_theory import guaranteed_gamma, is_correct, noisy_gradients
 
-from cflower.algorithm.bipartition import separation_gap
 from cflower.algorithm.similarity import cosine_similarity
 
 
 @pytest.mark.parametrize("num_groups", [2, 3, 5, 9])
-def test_theorem_1_holds_below_its_bound_and_eqs_19_and_21_meet_there(num_groups: int) -> None:
+def test_theorem_1_holds_below_its_bound_and_eqs_19_and_21_meet_there(num_groups):
     gamma = guaranteed_gamma(num_groups)
     intra = 1 - 2 * gamma**2
     angle = np.pi / (num_groups - 1)

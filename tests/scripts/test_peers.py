@@ -45,7 +45,7 @@ def fedavg(here: Federation) -> Outcome:
 
 
 @pytest.mark.parametrize("family", ["rotation-2", "half-per-round", "uneven-rotation"])
-def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family: str) -> None:
+def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family):
     mine, cost = in_process(fedavg, config(family))
     theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
     assert {n: c["accuracy"] for n, c in mine.items()} == {
@@ -54,7 +54,7 @@ def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family: str) -> None:
     assert (cost.down, cost.up) == (sent.down, sent.up) != (0, 0)
 
 
-def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance() -> None:
+def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     # One step from θ with a pull λ towards w ends λ η (w - θ) further than a step without.
     here = federation()
     here.training, before = (
@@ -71,7 +71,7 @@ def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance() -> None:
 # ------------------------------------------------------------------ IFCA
 
 
-def test_ifca_with_one_model_is_plain_fedavg() -> None:
+def test_ifca_with_one_model_is_plain_fedavg():
     # Ghosh et al., section 4: with k = 1 nothing is left to choose.
     here = federation()
     plain = {c: here.train(c, here.initial, 1) for c in here.clients}
@@ -81,7 +81,7 @@ def test_ifca_with_one_model_is_plain_fedavg() -> None:
     np.testing.assert_array_equal(outcome.models["partition-0"], here.mean(plain, weighted=False))
 
 
-def test_ifca_begun_near_the_groups_optima_chooses_rightly() -> None:
+def test_ifca_begun_near_the_groups_optima_chooses_rightly():
     # Ghosh et al., Theorem 1: from models that are near enough the first choice is right already.
     here = federation()
     sides = [tuple(f"partition-{i}" for i in side) for side in (range(5), range(5, 10))]
@@ -91,26 +91,26 @@ def test_ifca_begun_near_the_groups_optima_chooses_rightly() -> None:
     assert chosen == groups
 
 
-def test_ifca_sends_every_model_to_everyone() -> None:
+def test_ifca_sends_every_model_to_everyone():
     _, one = in_process(lambda here: ifca.run(here, k=1), config())
     _, four = in_process(lambda here: ifca.run(here, k=4), config())
     assert four.down == 4 * one.down
     assert four.up == one.up
 
 
-def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best() -> None:
+def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best():
     here = federation()
     fits = [ifca.total_loss(here, ifca.begin(here, 2, start)) for start in range(3)]
     assert len(set(fits)) == 3
     kept = ifca.run(here, 2, starts=3).models
     assert sum(here.measure(c, kept[c])["loss"] for c in kept) == pytest.approx(min(fits))
-    told = {name: entry(name, "digits", 4).told for name in IFCA}
-    assert told["ifca-restarts"] == "k = 4; best of 5 starts"
+    given = {name: entry(name, "digits", 4).given for name in IFCA}
+    assert given["ifca-restarts"] == "k = 4; best of 5 starts"
 
 
 def test_there_is_no_ifca_with_no_model() -> None:
     assert not applies("ifca-minus-1", 1)
-    assert entry("ifca-minus-1", "digits", 4).told == "k = 3"
+    assert entry("ifca-minus-1", "digits", 4).given == "k = 3"
     assert all(applies(name, 2) for name in IFCA)
 
 
@@ -126,9 +126,9 @@ def images(seed: int, labels: np.ndarray, turned: bool = False) -> Examples:
     return Examples(np.ascontiguousarray(rows, np.float32), labels, tuple("abcd"))
 
 
-def test_pacfl_is_blind_to_labels_and_sees_inputs() -> None:
-    # Its distance is one of subspaces of the inputs: who names the same images differently sends
-    # the same vectors.
+def test_pacfl_is_blind_to_labels_and_sees_inputs():
+    # Its distance is one of subspaces of the inputs: a client that names the same images
+    # differently sends the same vectors.
     labels = np.tile(np.arange(4), 10)
     upright, turned = images(1, labels), images(2, labels, turned=True)
     renamed = Examples(upright.inputs, (upright.labels + 1) % 4, upright.class_names)
@@ -139,7 +139,7 @@ def test_pacfl_is_blind_to_labels_and_sees_inputs() -> None:
     assert pacfl.clustered(distances, 5.0) == [1, 1, 2]
 
 
-def test_pacfl_sends_pictures_of_the_data() -> None:
+def test_pacfl_sends_pictures_of_the_data():
     # The first vector of a class is its mean image but for length and sign.
     labels = np.tile(np.arange(4), 10)
     examples = images(1, labels)
@@ -148,7 +148,7 @@ def test_pacfl_sends_pictures_of_the_data() -> None:
     assert abs(first @ mean) / np.linalg.norm(mean) > 0.99
 
 
-def test_pacfl_finds_rotations_and_leaves_label_groups_together() -> None:
+def test_pacfl_separates_rotations_and_leaves_label_groups_together():
     turned, permuted = federation("rotation-2"), federation("label-permutation-4")
     outcomes = {name: pacfl.run(f, 12.0) for name, f in [("turned", turned), ("named", permuted)]}
     groups = {name: outcome.groups or {} for name, outcome in outcomes.items()}
@@ -160,7 +160,7 @@ def test_pacfl_finds_rotations_and_leaves_label_groups_together() -> None:
 # ------------------------------------------------------------------ Ditto
 
 
-def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs() -> None:
+def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     # Li et al., section 3: λ = 0 is local training, λ to infinity the common model.
     here = federation()
     own = here.initial
@@ -169,7 +169,7 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs() 
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
 
 
-def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull() -> None:
+def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull():
     here = Federation(config("label-permutation-4", momentum=0.0))
     common = fedavg(here).models["partition-3"]
     gaps = [
@@ -179,7 +179,7 @@ def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull() -> N
     assert gaps[0] > gaps[1] > gaps[2]
 
 
-def test_fine_tuning_sends_no_more_than_fedavg() -> None:
+def test_fine_tuning_sends_no_more_than_fedavg():
     _, plain = in_process(fedavg, config())
     _, tuned = in_process(lambda here: ditto.fine_tuned(here, 2), config())
     assert (tuned.down, tuned.up) == (plain.down, plain.up)
@@ -188,7 +188,7 @@ def test_fine_tuning_sends_no_more_than_fedavg() -> None:
 # ------------------------------------------------------------------ FedDrift
 
 
-def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta() -> None:
+def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta():
     accuracy = {"m": {"a": 0.9, "b": 0.5}, "n": {"a": 0.2, "b": 0.6}}
     best, left, now = feddrift.chosen(accuracy, {"a": 0.92, "b": 0.9}, delta=0.1)
     assert best == {"a": "m", "b": "n"}
@@ -196,7 +196,7 @@ def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta() ->
     assert now == {"a": 0.9, "b": 0.6}
 
 
-def test_feddrift_merges_what_is_within_delta_of_everyone_and_not_a_chain() -> None:
+def test_feddrift_merges_what_is_within_delta_of_everyone_and_not_a_chain():
     # Complete linkage: b is near a and c, which are too far from each other to be one.
     gaps = np.array([[0, 0.08, 0.2], [0.08, 0, 0.09], [0.2, 0.09, 0]])
     clients = dict(enumerate("abc"))
@@ -206,7 +206,7 @@ def test_feddrift_merges_what_is_within_delta_of_everyone_and_not_a_chain() -> N
     assert merged == {"a": "a", "b": "a", "c": "c"}
 
 
-def test_feddrift_weighs_merged_models_by_what_went_into_them() -> None:
+def test_feddrift_weighs_merged_models_by_what_went_into_them():
     models = {"a": np.zeros(2, np.float32), "b": np.full(2, 4, np.float32)}
     shares = {"a": Counter({"x": 3}), "b": Counter({"y": 1})}
     fused, together = feddrift.fused(models, shares, {"a": "a", "b": "a"})
@@ -214,7 +214,7 @@ def test_feddrift_weighs_merged_models_by_what_went_into_them() -> None:
     assert together == {"a": Counter({"x": 3, "y": 1})}
 
 
-def test_feddrift_starts_with_a_model_for_every_client_and_merges_them() -> None:
+def test_feddrift_starts_with_a_model_for_every_client_and_merges_them():
     here = federation("rotation-2", 8)
     one = set((feddrift.run(here, delta=1.0).groups or {}).values())
     none = set((feddrift.run(here, delta=-1e-9).groups or {}).values())
@@ -224,7 +224,7 @@ def test_feddrift_starts_with_a_model_for_every_client_and_merges_them() -> None
 # ------------------------------------------------------------------ FLUX
 
 
-def test_flux_tells_clients_with_other_inputs_or_other_labels_by_their_descriptors() -> None:
+def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descriptors():
     rng = generator(0, "latent")
     labels = np.tile(np.arange(3), 40)
     means = rng.uniform(size=(3, 16))
@@ -234,9 +234,9 @@ def test_flux_tells_clients_with_other_inputs_or_other_labels_by_their_descripto
         return flux.descriptor(latent, np.array(mapping)[labels], 2.0, 3)
 
     kinds = [([0, 1, 2], 0.0), ([0, 1, 2], 0.5), ([1, 2, 0], 0.0)]
-    told = np.stack([described(*kind) for kind in kinds for _ in range(4)])
-    assert told.shape == (12, 2 * 3 * (1 + 3))
-    groups = flux.clustered(flux.scaled(told, 3))
+    descriptions = np.stack([described(*kind) for kind in kinds for _ in range(4)])
+    assert descriptions.shape == (12, 2 * 3 * (1 + 3))
+    groups = flux.clustered(flux.scaled(descriptions, 3))
     # The knee parts the kinds; with four of each it may also leave one out, but joins no two.
     kinds_of = [set(groups[4 * k : 4 * k + 4]) for k in range(3)]
     assert not kinds_of[0] & kinds_of[1]
@@ -244,7 +244,7 @@ def test_flux_tells_clients_with_other_inputs_or_other_labels_by_their_descripto
     assert not kinds_of[1] & kinds_of[2]
 
 
-def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes() -> None:
+def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes():
     points = np.array([[0.0, 0], [0, 0.1], [0.1, 0], [5, 5], [5, 5.1], [-9, 9]])
     groups = flux.clustered(points)
     assert groups[5] not in groups[:5]
@@ -261,16 +261,14 @@ def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes() -> Non
         ([0.1 * i for i in range(1, 9)], True),
     ],
 )
-def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(
-    trend: list[float], now: bool
-) -> None:
+def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(trend, now):
     assert flux.ready(trend, 10) is now
 
 
 # ------------------------------------------------------------------ the contest
 
 
-def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds() -> None:
+def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
     common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "told": ""}
     common |= {"server_seconds": 0.0, "client_seconds": 0.0}
     figures = {
@@ -292,18 +290,18 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["cflower"]["less cflower's"] == "-"
 
 
-def test_who_makes_no_groups_has_none_to_be_exact_about() -> None:
+def test_a_method_without_groups_is_neither_exact_nor_inexact():
     job = SimpleNamespace(data="digits", family="rotation-2", seed=22, settings={}, config=config())
     alone = compete(SimpleNamespace(**vars(job), criterion="ditto"))  # type: ignore[arg-type]
-    told = compete(SimpleNamespace(**vars(job), criterion="ifca"))  # type: ignore[arg-type]
+    grouped = compete(SimpleNamespace(**vars(job), criterion="ifca"))  # type: ignore[arg-type]
     assert alone["exact"] is None is alone["found"]
-    assert told["exact"] is (told["adjusted_rand_index"] == 1.0)
-    assert (told["groups"], told["told"]) == (2, "k = 2")
-    assert 0 <= told["worst"] <= told["accuracy"] <= 1
+    assert grouped["exact"] is (grouped["adjusted_rand_index"] == 1.0)
+    assert (grouped["groups"], grouped["told"]) == (2, "k = 2")
+    assert 0 <= grouped["worst"] <= grouped["accuracy"] <= 1
 
 
 @pytest.mark.slow
-def test_the_command_measures_all_methods_and_resumes(tmp_path: Path) -> None:
+def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
     args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", str(tmp_path)]
     command = [sys.executable, SCRIPT, *args]

@@ -46,9 +46,7 @@ def made(kind: str, level: int, examples: int = 40, seed: int = 0) -> Level:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", [1, 5, 8])
-def test_every_client_has_its_share_and_the_largest_groups_come_first(
-    kind: str, level: int
-) -> None:
+def test_every_client_has_its_share_and_the_largest_groups_come_first(kind, level):
     found = made(kind, level)
     assert sum(found.sizes) == 10
     assert list(found.sizes) == sorted(found.sizes, reverse=True)
@@ -57,22 +55,19 @@ def test_every_client_has_its_share_and_the_largest_groups_come_first(
     assert len(names) == len(found.sizes)
     assert len(found.inputs) == len(found.labels) == 400
     np.testing.assert_array_equal(found.inputs, made(kind, level).inputs)
-
-
-def test_no_image_is_dealt_out_twice() -> None:
-    found = made("pyx", 8)
-    assert len(np.unique(found.inputs, axis=0)) == 400
+    if kind == "pyx":  # no image is dealt out twice
+        assert len(np.unique(found.inputs, axis=0)) == 400
 
 
 @pytest.mark.parametrize(("level", "classes"), [(1, 10), (4, 7), (8, 3)])
-def test_py_leaves_a_client_fewer_classes_the_higher_the_level(level: int, classes: int) -> None:
+def test_py_leaves_a_client_fewer_classes_the_higher_the_level(level, classes):
     found = made("py", level)
     of_groups = [found.labels[found.topic == topic] for topic in np.unique(found.topic)]
     assert {len(np.unique(labels)) for labels in of_groups} == {classes}
     assert len(of_groups) <= levels.BANK
 
 
-def test_pyx_permutes_as_many_labels_as_the_level_says_and_no_image() -> None:
+def test_pyx_permutes_as_many_labels_as_the_level_states_and_no_image():
     found = made("pyx", 4)
     where = {image.tobytes(): label for image, label in zip(IMAGES, LABELS, strict=True)}
     true = np.array([where[image.tobytes()] for image in found.inputs])
@@ -85,7 +80,7 @@ def test_pyx_permutes_as_many_labels_as_the_level_says_and_no_image() -> None:
     assert len(made("pyx", 1).sizes) == 1  # there is nothing to permute
 
 
-def test_pxy_turns_as_many_classes_as_the_level_says_by_quarters() -> None:
+def test_pxy_turns_as_many_classes_as_the_level_states_by_quarters():
     found = made("pxy", 3)
     where = {image.tobytes() for image in IMAGES}
     upright = np.array([image.tobytes() in where for image in found.inputs])
@@ -98,7 +93,7 @@ def test_pxy_turns_as_many_classes_as_the_level_says_by_quarters() -> None:
     assert any(back.values())
 
 
-def test_px_turns_and_from_level_five_on_colours() -> None:
+def test_px_turns_and_from_level_five_on_colours():
     assert made("px", 2).inputs.shape[1:] == (12, 12)
     found = made("px", 6)
     assert found.inputs.shape[1:] == (12, 12, 3)
@@ -107,16 +102,14 @@ def test_px_turns_and_from_level_five_on_colours() -> None:
     assert set(levels.rotated(IMAGES[:1], 90).ravel()) == set(IMAGES[0].ravel())
 
 
-def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part() -> None:
+def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part():
     model = levels.lenet5((3, 28, 28), 10)
     layers = list(model.children())
     assert layers[-1][0].in_features == 400  # type: ignore[index]
     assert len(levels.lenet5((1, 32, 32), 10)(torch.zeros(2, 1, 32, 32))[0]) == 10
 
 
-def test_the_levels_are_measured_beside_what_flux_published(
-    mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_levels_are_compared_with_what_flux_published(mnist, tmp_path, capsys):
     with pytest.raises(typer.Exit) as ended:
         flux_levels.main(
             f"mnist={mnist}", "8", "all", "cflower,flux", "0", examples=40, rounds=4, out=tmp_path
@@ -134,7 +127,7 @@ def test_the_levels_are_measured_beside_what_flux_published(
         assert record["config"]["num-groups"] == int(row["groups"])
 
 
-def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_images() -> None:
+def test_rotated_mnist_trains_as_ifca_does_and_refuses_too_few_images():
     data = Path("/data/mnist")
     keys = rotated_mnist.keys_of(data, 120, 200, 15, seed=0, share=1.0)
     assert keys["dataset-size"] == 120 * (200 + 50)
@@ -147,7 +140,7 @@ def test_rotated_mnist_trains_as_ifca_does_and_says_when_there_are_too_few_image
         rotated_mnist.keys_of_every(data, 1201, 200, 30, seed=0, share=0.1)
 
 
-def test_every_image_of_mnist_is_in_each_rotation(mnist: Path, tmp_path: Path) -> None:
+def test_every_image_of_mnist_is_in_each_rotation(mnist, tmp_path):
     with pytest.raises(typer.Exit) as ended:
         rotated_mnist.main(
             mnist, 12, 60, 3, every=True, seeds="0", methods="cflower,ifca", out=tmp_path

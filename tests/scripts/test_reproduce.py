@@ -9,7 +9,7 @@ from reproduce import KEPT, all_experiments, make
 from reproduction.experiment import Setting
 
 EXPERIMENTS = all_experiments()
-TOLD = (KEPT.parents[1] / "reproduction.md").read_text()
+TEXT = (KEPT.parents[1] / "reproduction.md").read_text()
 # Costs 110 s of CPU, nearly all of it processes that start: `test_deployment.py` starts the same
 # federation with the same script, and runs on it.
 OWN_PROCESSES = "tutorial-processes"
@@ -25,7 +25,7 @@ def test_every_experiment_still_runs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
-def test_what_is_kept_can_be_drawn_and_is_told(path: Path, tmp_path: Path) -> None:
-    assert f"### {path.stem}" in TOLD
+def test_what_is_kept_can_be_drawn_and_is_described(path: Path, tmp_path: Path) -> None:
+    assert f"### {path.stem}" in TEXT
     EXPERIMENTS[path.stem].draw(json.loads(path.read_text()), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

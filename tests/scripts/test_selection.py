@@ -13,9 +13,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.mark.slow
-def test_it_judges_the_models_that_the_battery_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_judges_the_models_that_the_battery_kept(tmp_path, capsys):
     options = ["--criterion", "norms-0.4-1.6,federated", "--families", "rotation-2", "--seeds", "0"]
     options += ["--rounds", "2", "--set", "dataset-size=300 local-epochs=1 eps1=9.0 eps2=0.01"]
     command = [sys.executable, SCRIPTS / "battery.py", *options, "--keep", "--out", tmp_path]
@@ -25,10 +23,10 @@ def test_it_judges_the_models_that_the_battery_kept(
         next((kept / f"digits--rotation-2--{rule}--0").iterdir())
         for rule in ("norms-0.4-1.6", "federated")
     )
-    told = json.loads((split / "summary.json").read_text())["clients"]
-    assert any(len(client["levels"]) > 1 for client in told.values())
+    clients = json.loads((split / "summary.json").read_text())["clients"]
+    assert any(len(client["levels"]) > 1 for client in clients.values())
     columns = {"root": "fl", "leaf": "leaf", "best": "best", "ensemble": "ensemble"}
-    for client, found in zip(told.values(), served(split, flat), strict=True):
+    for client, found in zip(clients.values(), served(split, flat), strict=True):
         for column, name in columns.items():
             assert found.right[column] / found.examples == client[f"{name}_accuracy"]
     (kept / "digits--rotation-2--norms-0.4-1.6--0").rename(kept / "digits--rotation-2--auto--0")
@@ -43,7 +41,7 @@ def client(best: int, baseline: int) -> Served:
     return Served(100, right)
 
 
-def test_only_what_chance_does_not_explain_is_called_so() -> None:
+def test_only_what_chance_does_not_explain_is_called_so():
     # Two standard errors of the difference of two shares near 0.9 of 100: 8.5.
     assert not beyond_chance(client(86, 94), "root")
     assert beyond_chance(client(85, 95), "root")

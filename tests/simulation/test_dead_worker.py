@@ -34,7 +34,7 @@ run_simulation(app, clients.app(), num_supernodes=10, backend_config=resources)
 
 
 @pytest.mark.slow
-def test_the_run_stops_and_says_that_a_worker_died() -> None:
+def test_the_run_stops_because_a_worker_died():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
@@ -43,7 +43,7 @@ def test_the_run_stops_and_says_that_a_worker_died() -> None:
         cwd=Path(__file__).parents[2],
     )
     assert "COMPLETED" not in done.stdout
-    (told,) = [line for line in done.stdout.splitlines() if line.startswith("STOPPED")]
-    assert told.startswith("STOPPED FederationError The run stops in round ")
-    assert "because a worker of the simulation engine died" in told
-    assert "ActorDiedError" in told
+    (stopped,) = [line for line in done.stdout.splitlines() if line.startswith("STOPPED")]
+    assert stopped.startswith("STOPPED FederationError The run stops in round ")
+    assert "because a worker of the simulation engine died" in stopped
+    assert "ActorDiedError" in stopped

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Result
@@ -16,21 +16,16 @@ from cflower.simulation.inline_grid import InlineGrid
 FIRST = ArrayRecord({"w": Array(np.zeros(2))})
 
 
-def app_of(seen: list[dict[str, object]] | None = None) -> ClientApp:
+def app_of() -> ClientApp:
     """Client i has i + 1 examples and goes half the way to (i, i)."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        if seen is not None:
-            config = message.content["config"]
-            seen.append({**config, **context.run_config})
-            # What a careless client does must not reach the others.
-            config["server-round"] = -1
-            context.run_config["lr"] = -1
-            message.content["arrays"]["w"] = Array(np.full(2, 99.0))
-            return reply_to(message, context, np.zeros(2))
-        return reply_to(message, context, message.content["arrays"]["w"].numpy())
+        client = int(context.node_config["partition-id"])
+        arrays = ArrayRecord({"w": Array((message.content["arrays"]["w"].numpy() + client) / 2)})
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": client + 1})}
+        return Message(RecordDict(content), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -42,14 +37,7 @@ def app_of(seen: list[dict[str, object]] | None = None) -> ClientApp:
     return app
 
 
-def reply_to(message: Message, context: Context, start: np.ndarray) -> Message:
-    client = int(context.node_config["partition-id"])
-    arrays = ArrayRecord({"w": Array((start + client) / 2)})
-    content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": client + 1})}
-    return Message(RecordDict(content), reply_to=message)
-
-
-def test_flowers_own_strategies_run_in_it() -> None:
+def test_flowers_own_strategies_run_in_it():
     result = cflower.simulate(app_of(), 3, strategy=FedAvg(), arrays=FIRST, num_rounds=2)
     assert isinstance(result, Result)
     # The weighted mean of 0, 1, 2 is 4/3; each round goes half the way there.
@@ -59,57 +47,53 @@ def test_flowers_own_strategies_run_in_it() -> None:
     np.testing.assert_allclose(median.arrays["w"].numpy(), [0.5, 0.5])
 
 
-def test_start_gets_what_else_it_takes_and_half_of_the_clients_are_drawn() -> None:
+def test_further_arguments_reach_start_and_the_default_is_flowers_number_of_rounds():
     random.seed(0)
-    rounds: list[int] = []
+    first: list[float] = []
 
-    def seen(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        rounds.append(server_round)
-        return MetricRecord({"first": float(arrays["w"].numpy()[0])})
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        first.append(float(arrays["w"].numpy()[0]))
+        return MetricRecord({"first": first[-1]})
 
-    result = cflower.simulate(
-        app_of(),
-        4,
-        strategy=FedAvg(fraction_train=0.5),
-        arrays=FIRST,
-        num_rounds=1,
-        evaluate_fn=seen,
-        train_config=ConfigRecord({"lr": 0.1}),
-    )
-    assert rounds == [0, 1]
-    assert result.evaluate_metrics_serverapp[0]["first"] == 0.0
+    strategy = FedAvg(fraction_train=0.5)
+    result = cflower.simulate(app_of(), 4, strategy=strategy, arrays=FIRST, evaluate_fn=evaluate)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+    assert (len(first), first[0]) == (4, 0.0)
 
 
-def test_a_client_that_writes_into_what_it_got_writes_for_itself_alone() -> None:
+def test_a_client_cannot_change_the_records_of_others():
     seen: list[dict[str, object]] = []
+
+    def careless(message: Message, context: Context) -> Message:
+        config = message.content["config"]
+        seen.append({**config, **context.run_config})
+        reply = app_of()(message, context)
+        config["server-round"] = context.run_config["lr"] = -1
+        message.content["arrays"]["w"] = Array(np.full(2, 99.0))
+        return reply
+
     strategy = FedAvg(fraction_evaluate=0.0)
     cflower.simulate(
-        app_of(seen), 3, strategy=strategy, arrays=FIRST, num_rounds=1, run_config={"lr": 0.5}
+        careless, 3, strategy=strategy, arrays=FIRST, num_rounds=1, run_config={"lr": 0.5}
     )
     assert seen == [{"server-round": 1, "lr": 0.5}] * 3
     np.testing.assert_array_equal(FIRST["w"].numpy(), np.zeros(2))
 
 
-def test_without_a_number_there_are_as_many_rounds_as_in_flower() -> None:
-    result = cflower.simulate(app_of(), 2, strategy=FedAvg(), arrays=FIRST)
-    assert list(result.train_metrics_clientapp) == [1, 2, 3]
-
-
-def test_a_server_app_runs_and_a_function_in_its_place_returns_something() -> None:
-    app, told = ServerApp(), []
+def test_a_server_app_runs_and_a_function_in_its_place_returns_its_result():
+    app, runs = ServerApp(), []
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        told.append((sorted(node.node_id for node in grid.get_nodes()), context.run_config["a"]))
+        runs.append((sorted(node.node_id for node in grid.get_nodes()), context.run_config["a"]))
         FedAvg().start(grid, FIRST, num_rounds=1)
 
     assert cflower.simulate(app_of(), 2, server_app=app, run_config={"a": "b"}) is None
-    assert told == [([1000, 1001], "b")]
-    found = cflower.simulate(app_of(), 2, server_app=lambda grid, _: len(list(grid.get_node_ids())))
-    assert found == 2
+    assert runs == [([1000, 1001], "b")]
+    assert cflower.simulate(app_of(), 2, server_app=lambda grid, _: list(grid.get_node_ids()))
 
 
-def test_a_client_that_raises_is_an_error_reply_and_a_server_that_raises_raises() -> None:
+def test_exceptions_of_clients_are_error_replies_and_those_of_the_server_are_raised():
     def client(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 0:
             raise ValueError("boom")
@@ -125,7 +109,7 @@ def test_a_client_that_raises_is_an_error_reply_and_a_server_that_raises_raises(
         cflower.simulate(app_of(), 2, server_app=server)
 
 
-def test_a_grid_of_its_own_can_leave_clients_out() -> None:
+def test_another_grid_can_leave_clients_out():
     class WithoutTheFirst(InlineGrid):
         def get_node_ids(self) -> list[int]:
             return list(super().get_node_ids())[1:]
@@ -137,7 +121,7 @@ def test_a_grid_of_its_own_can_leave_clients_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "arguments", "says"),
+    ("clients", "arguments", "problem"),
     [
         (0, {"strategy": FedAvg(), "arrays": FIRST}, "num_clients=0, but expected at least one"),
         (2, {}, "Got neither of server_app and strategy"),
@@ -148,9 +132,7 @@ def test_a_grid_of_its_own_can_leave_clients_out() -> None:
         (2, {"server_app": ServerApp(), "evaluate_fn": print}, "Got evaluate_fn with server_app"),
     ],
 )
-def test_what_does_not_fit_together_is_one_sentence(
-    clients: int, arguments: dict[str, object], says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says) as raised:
+def test_arguments_that_do_not_fit_together_are_refused(clients, arguments, problem):
+    with pytest.raises(ConfigError, match=problem) as raised:
         cflower.simulate(app_of(), clients, **arguments)
     assert "\n" not in str(raised.value)

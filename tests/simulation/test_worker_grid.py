@@ -23,13 +23,16 @@ def client(fail: int, message: Message, context: Context) -> Message:
         raise ValueError(f"client {number} is broken")
     counted = context.state.config_records.get("count", ConfigRecord({"n": 0}))
     context.state["count"] = ConfigRecord({"n": counted["n"] + 1})
-    told = MetricRecord({"count": counted["n"] + 1, "client": number, "process": os.getpid()})
-    return Message(RecordDict({"metrics": told}), reply_to=message)
+    metrics = MetricRecord({"count": counted["n"] + 1, "client": number, "process": os.getpid()})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-def loaded(fail: int) -> Any:
+def the(function: Any) -> Any:
     """The client as a worker loads it."""
-    return partial(client, fail)
+    return function
+
+
+FAILING = partial(client, 3)
 
 
 def replies(grid: InlineGrid) -> Iterator[Message]:
@@ -43,25 +46,22 @@ def replies(grid: InlineGrid) -> Iterator[Message]:
                 yield reply
 
 
-def told(reply: Message) -> Any:
+def content_of(reply: Message) -> Any:
     if reply.has_error():
         return reply.error.reason
     metrics = reply.content.metric_records["metrics"]
     return metrics["client"], metrics["count"], reply.metadata.src_node_id
 
 
-def test_replies_states_and_failures_are_those_of_one_process() -> None:
-    with closing(WorkerGrid(loaded(3), 5, {}, load=partial(loaded, 3), workers=2)) as grid:
+def test_replies_states_and_failures_are_those_of_one_process():
+    with closing(WorkerGrid(FAILING, 5, {}, load=partial(the, FAILING), workers=2)) as grid:
         there = list(replies(grid))
-    assert [told(r) for r in there] == [told(r) for r in replies(InlineGrid(loaded(3), 5, {}))]
-    of_node: dict[int, set[Any]] = {}
-    for reply in there:
-        if not reply.has_error():
-            metrics = reply.content.metric_records["metrics"]
-            of_node.setdefault(metrics["client"], set()).add(metrics["process"])
-    assert all(len(processes) == 1 for processes in of_node.values())
-    assert len(set.union(*of_node.values())) == 2
-    assert os.getpid() not in set.union(*of_node.values())
+    expected = [content_of(reply) for reply in replies(InlineGrid(FAILING, 5, {}))]
+    assert [content_of(reply) for reply in there] == expected
+    metrics = [r.content.metric_records["metrics"] for r in there if not r.has_error()]
+    processes = {one["process"] for one in metrics}
+    assert len({(one["client"], one["process"]) for one in metrics}) == 4
+    assert len(processes) == 2 and os.getpid() not in processes
 
 
 def dying(message: Message, context: Context) -> Message:
@@ -69,14 +69,9 @@ def dying(message: Message, context: Context) -> Message:
     raise AssertionError
 
 
-def load_dying() -> Any:
-    """A client whose process is ended from outside."""
-    return dying
-
-
-def test_a_worker_that_is_killed_ends_the_run_in_words() -> None:
+def test_a_killed_worker_ends_the_run_with_its_cure():
     with (
-        closing(WorkerGrid(dying, 1, {}, load=load_dying, workers=1)) as grid,
+        closing(WorkerGrid(dying, 1, {}, load=partial(the, dying), workers=1)) as grid,
         pytest.raises(FederationError, match="fewer workers"),
     ):
         list(replies(grid))
@@ -84,18 +79,12 @@ def test_a_worker_that_is_killed_ends_the_run_in_words() -> None:
 
 def undisturbed(message: Message, context: Context) -> Message:
     os.kill(os.getpid(), signal.SIGINT)
-    threads = [pool["num_threads"] for pool in threadpool_info()]
-    told = MetricRecord({"threads": threads})
-    return Message(RecordDict({"metrics": told}), reply_to=message)
+    metrics = MetricRecord({"threads": [pool["num_threads"] for pool in threadpool_info()]})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-def load_undisturbed() -> Any:
-    """A client that somebody wants to stop with Ctrl-C."""
-    return undisturbed
-
-
-def test_a_worker_goes_on_after_ctrl_c_and_computes_in_one_thread() -> None:
-    with closing(WorkerGrid(undisturbed, 1, {}, load=load_undisturbed, workers=1)) as grid:
+def test_a_worker_ignores_ctrl_c_and_computes_in_one_thread():
+    with closing(WorkerGrid(undisturbed, 1, {}, load=partial(the, undisturbed), workers=1)) as grid:
         try:
             reply, _ = [r for r in replies(grid) if not r.has_error()]
         except KeyboardInterrupt:

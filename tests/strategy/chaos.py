@@ -1,7 +1,8 @@
-"""Whole runs on a Grid that breaks: bad and late replies, nodes that come and go, kills."""
+"""Whole runs on an unreliable Grid: bad and late replies, nodes that disconnect, killed servers."""
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,31 +12,32 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 
 from cflower import ClusteredFL
 from cflower.messages.client_names import answer
-from cflower.recording.checkpoint import Checkpoints, packed
+from cflower.recording.checkpoint import Checkpoints, digest_of, packed
 from cflower.recording.recorder import Recorder
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
-from cflower.strategy.observers import Observer
-from tests.strategy.quadratics import Quadratics, initial_arrays
+from cflower.strategy.observers import Checkpoint, Observer
+from tests.algorithm.planted import assert_partitions
+from tests.strategy.quadratics import Quadratics, Reports, initial_arrays
 
-Spoiled = Callable[[RecordDict], Any]
+Change = Callable[[RecordDict], Any]
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The end of the server's process."""
 
 
 class Broken(BaseException):
-    """A law does not hold."""
+    """A violated law; an observer's ordinary error would end no run."""
 
 
-# ------------------------------------------------------------------- what a client may send
+# ------------------------------------------------------------------------ a client's replies
 
 
-def array(key: str, value: Any) -> Spoiled:
+def array(key: str, value: Any) -> Change:
     return lambda content: content["arrays"].update({key: Array(np.asarray(value))})
 
 
-def metrics(**values: Any) -> Spoiled:
+def metrics(**values: Any) -> Change:
     record = MetricRecord({key.replace("_", "-"): value for key, value in values.items()})
     return lambda content: content.update({"metrics": record})
 
@@ -46,12 +48,12 @@ def torn(content: RecordDict) -> None:
 
 
 def swollen(content: RecordDict) -> None:
-    """A header that announces far more than follows."""
+    """A header with a far larger shape than the data."""
     data = content["arrays"]["w"].data.replace(b"(3, 4), ", b"(9999999999999,), ")
     content["arrays"]["w"] = Array("float32", (3, 4), "numpy.ndarray", data)
 
 
-BAD: dict[str, Spoiled] = {
+BAD: dict[str, Change] = {
     "nan": array("b", np.full(4, np.nan, np.float32)),
     "infinity": array("b", np.full(4, -np.inf, np.float32)),
     "too large for float32": array("b", np.full(4, 1e300)),
@@ -78,49 +80,51 @@ BAD: dict[str, Spoiled] = {
     "error": lambda content: Error(2, "<class 'ValueError'>:<'boom'>"),
     "crash": lambda content: Error(8, "ClientApp stopped responding."),
 }
-"""Each makes a bad reply out of a good one, in place, or returns the error instead."""
+"""Changes that make a good reply a bad one, in place or by returning an error."""
 
-HARMLESS: dict[str, Spoiled] = {
+HARMLESS: dict[str, Change] = {
     "twice": lambda content: None,
     "also to another round": lambda content: None,
     "loss is not a number": lambda content: content["metrics"].update({"loss": float("nan")}),
 }
-"""Oddities after which the reply is as good as without."""
+"""Oddities that do not make a reply unusable."""
 
 # ----------------------------------------------------------------------------- the federation
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes wrong, by (client, round)."""
+    """The failures of a run, by (client, round)."""
 
     faults: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """DataSpec of the reply to training; "silence": none."""
+    """Kind of the reply to training: a key of `BAD` or `HARMLESS`, or "silence" for none."""
     away: Mapping[int, range] = field(default_factory=dict)
-    """Rounds in which a client's node is gone; it returns under another node id."""
+    """Rounds in which a client is disconnected; it returns with another node id."""
     late: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """How many rounds later the reply to training comes, by (client, round that it answers)."""
+    """Delay of a reply to training, in rounds, by (client, round of the message)."""
 
     def silenced(self) -> "Plan":
-        """Silence in the place of every bad reply and of every absence."""
+        """The plan with silence instead of every bad reply and every absence."""
         bad = {where: "silence" for where, kind in self.faults.items() if kind in BAD}
         away = {(client, r): "silence" for client, rounds in self.away.items() for r in rounds}
         return Plan({**self.faults, **bad, **away})
 
 
 class Machines(Quadratics):
-    """Clients that do not announce how many they are: nobody waits for those who are away."""
+    """Clients that do not report their number, so the server does not wait for absent ones."""
 
     def _answer(self, message: Message, context: Context) -> Message:
         return answer(message, client_id=f"partition-{context.node_config['partition-id']}")
 
 
 class ChaosGrid(InlineGrid):
-    """Nodes in one process with a plan of what goes wrong; ``now`` is the round to come."""
+    """Nodes in one process that fail by a plan; ``now`` is the current round."""
 
-    def __init__(self, clients: Quadratics, plan: Plan, now: int, tick: Callable[[], None]) -> None:
+    def __init__(
+        self, clients: Quadratics, plan: Plan, tick: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(clients.app(), len(clients.groups), {})
-        self.plan, self.now, self.tick = plan, now, tick
+        self.plan, self.now, self.tick = plan, 1, tick
         self._old: dict[int, Message] = {}
         self._pulled: list[Message] = []
         for client, rounds in plan.away.items():
@@ -149,18 +153,18 @@ class ChaosGrid(InlineGrid):
         return [*came, *(self._pulled.pop() for _ in range(len(self._pulled)))]
 
     def kind_of(self, message: Message) -> str | None:
-        """The plan's word on the reply to this message."""
+        """The planned kind of the reply to a message."""
         where = self.place_of(message)
         return self.plan.faults.get(where) if where else None
 
     def is_due(self, message_id: str) -> bool:
-        """Whether the plan lets the reply come now."""
+        """Whether the reply comes in the current round."""
         where = self.place_of(self._pending[message_id])
         return where is None or self.now >= where[1] + self.plan.late.get(where, 0)
 
     @staticmethod
     def place_of(message: Message) -> tuple[int, int] | None:
-        """The client and the round of a message to train."""
+        """The client and the round of a train message."""
         if message.metadata.message_type != "train":
             return None
         client = message.metadata.dst_node_id % 1000
@@ -184,11 +188,22 @@ class ChaosGrid(InlineGrid):
         return reply
 
 
+class Clock(Reports):
+    """Keeps the reports, and the grid's current round."""
+
+    def __init__(self, grid: ChaosGrid) -> None:
+        self.grid = grid
+
+    def on_round(self, report: Any) -> None:
+        super().on_round(report)
+        self.grid.now = report.server_round + 1
+
+
 # -------------------------------------------------------------------------------- the server
 
 
 class MortalRecorder(Recorder):
-    """May die before, in or after writing a file, and takes no time."""
+    """May be killed before, in or after writing a file; its rounds take no time."""
 
     tick: Callable[[], None]
 
@@ -205,7 +220,7 @@ class MortalRecorder(Recorder):
 
 
 class Fuse:
-    """Kills at the given counts of steps, each time it is reached anew."""
+    """Kills after the given numbers of steps, each counted from the kill before."""
 
     def __init__(self, kills: Iterable[int]) -> None:
         self.kills, self.steps = list(kills), 0
@@ -218,35 +233,29 @@ class Fuse:
             raise Killed
 
 
-def unwritten(name: str, content: bytes) -> None:
-    """For who only reads."""
-    raise AssertionError(name)
+class Laws(Clock):
+    """Checks the laws after every round, and continues the clock of a resumed run."""
 
-
-@dataclass
-class Watch(Observer):
-    """Checks the laws after every round, and tells the grid which one comes next."""
-
-    grid: ChaosGrid
-    scenario: "Scenario"
-    path: Path | None
+    def __init__(self, grid: ChaosGrid, num_clients: int, path: Path | None) -> None:
+        super().__init__(grid)
+        self.num_clients, self.path = num_clients, path
 
     def on_start(self, run: Any) -> None:
-        if self.path is not None and any((self.path / "checkpoints").glob("*.sha256")):
-            checkpoint = Checkpoints(self.path / "checkpoints", unwritten).newest(print)
-            self.grid.now = checkpoint.server_round + 1
+        folder = self.path / "checkpoints" if self.path else None
+        if folder and any(folder.glob("*.sha256")):
+            self.grid.now = Checkpoints(folder, lambda *_: None).newest(print).server_round + 1
 
     def on_round(self, report: Any) -> None:
-        self.grid.now = report.server_round + 1
+        super().on_round(report)
         try:
-            check_laws(report.state.tree, len(self.scenario.groups))
+            check_laws(report.state.tree, self.num_clients)
         except AssertionError as broken:
-            raise Broken from broken  # an observer's ordinary error would end nothing
+            raise Broken from broken
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run without its faults."""
+    """A run without failures."""
 
     groups: tuple[int, ...]
     num_rounds: int
@@ -254,24 +263,22 @@ class Scenario:
     """Of `ClusteredFL`."""
 
     def play(self, plan: Plan, path: Path | None = None, kills: Iterable[int] = ()) -> ClusteredFL:
-        """The strategy after the run, taken up again after every kill."""
+        """The strategy after the run, which is resumed after every kill."""
         fuse = Fuse(kills)
         while True:
-            gc.collect()  # the lock of a recorder that was killed goes with it, as with its process
-            try:
+            gc.collect()  # frees the lock of a killed recorder, as the end of its process would
+            with suppress(Killed):
                 return self._play(plan, path, fuse)
-            except Killed:
-                continue
 
     def _play(self, plan: Plan, path: Path | None, fuse: Fuse) -> ClusteredFL:
-        grid = ChaosGrid(Machines(self.groups), plan, 1, fuse.tick)
-        observers: list[Observer] = []
+        grid = ChaosGrid(Machines(self.groups), plan, fuse.tick)
+        observers: list[Observer] = [Laws(grid, len(self.groups), path)]
         if path is not None:
             resume = str(path) if (path / "config.json").exists() else ""
             recorder = MortalRecorder(path.parent, resume=resume, say=lambda text: None)
             recorder.path, recorder.tick = path, fuse.tick
             observers.append(recorder)
-        strategy = ClusteredFL(**self.settings, observers=[Watch(grid, self, path), *observers])
+        strategy = ClusteredFL(**self.settings, observers=observers)
         strategy.start(grid, initial_arrays(), self.num_rounds, timeout=5)
         return strategy
 
@@ -281,30 +288,12 @@ class Scenario:
 
 def check_laws(tree: Any, num_clients: int) -> None:
     """The leaves partition the clients, every level does, and every number is finite."""
-    everyone = sorted(f"partition-{i}" for i in range(num_clients))
-    assert sorted(name for leaf in tree.leaves for name in leaf.members) == everyone
+    assert_partitions(tree, [f"partition-{i}" for i in range(num_clients)])
     for cluster in tree.clusters.values():
-        below = [n for child in cluster.children for n in tree.clusters[child].members]
-        assert cluster.is_leaf or sorted(below) == sorted(cluster.members)
         for vector in (*cluster.model, *cluster.edge.values(), *cluster.optimizer.values()):
             assert np.isfinite(vector).all()
 
 
 def picture(strategy: ClusteredFL) -> dict[str, Any]:
-    """All of the algorithm's state, comparable bit by bit."""
-
-    def bits(vector: np.ndarray) -> str:
-        return f"{vector.dtype} {vector.tobytes().hex()}"
-
-    clusters = {
-        c.name: (
-            *(c.members, c.children, c.born, c.split_round),
-            packed((list(c.model), dict(c.edge), dict(c.optimizer), c.memory), bits),
-        )
-        for c in strategy.tree.clusters.values()
-    }
-    known = {
-        name: (*update._replace(vector=bits(update.vector), origin=bits(update.origin)),)
-        for name, update in sorted(strategy.state.known.items())
-    }
-    return {"clusters": clusters, "known": known, "walking": dict(strategy.tree.unassigned)}
+    """The whole state of the algorithm, comparable bit by bit."""
+    return packed(Checkpoint(0, replace(strategy.state, placed={})), digest_of)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from cflower import ClusteredFL
-from cflower.algorithm.criteria import NormCriterion
+from cflower.algorithm.criteria import Decision, Evidence, NormCriterion, Outcome, verdict
 from cflower.messages.client_names import answer
 from cflower.seeding import generator
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -20,7 +20,7 @@ CENTERS = generator(0, "centers").normal(size=(4, 16)).astype(np.float32)
 CRITERION = NormCriterion(eps1=0.1, eps2=0.3, gamma_max=0.0, min_cluster_size=1)
 
 Spoil = Callable[[Message, RecordDict, int], Message]
-"""Makes the wrong reply out of the message, the right content and the round."""
+"""The wrong reply, from the message, the right content and the round."""
 
 
 class Reports(list, Observer):
@@ -31,7 +31,7 @@ class Reports(list, Observer):
 
 
 class Seen(NamedTuple):
-    """One message as a client saw it."""
+    """One message that a client received."""
 
     kind: str
     client: int
@@ -62,9 +62,9 @@ class Quadratics:
     metrics: Callable[[int], dict[str, float]] = lambda client: {"train_loss": float(client)}
     spoil: dict[int, Spoil] = field(default_factory=dict)
     spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
-    ways: Callable[[Message, Context], Message] | None = None
-    knows_ways: Container[int] = ()
-    tells_entropies: bool = False
+    evaluate_path: Callable[[Message, Context], Message] | None = None
+    evaluates_path: Container[int] = ()
+    reports_entropies: bool = False
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
 
@@ -77,12 +77,12 @@ class Quadratics:
             app.query("roll_call")(self._answer)
         app.train()(self._train)
         app.evaluate()(self._evaluate)
-        if self.ways is not None:
-            app.evaluate("way")(self.ways)
+        if self.evaluate_path is not None:
+            app.evaluate("way")(self.evaluate_path)
         return app
 
     def names(self, group: int) -> frozenset[str]:
-        """The clients of a group as the strategy knows them."""
+        """The strategy's names of the clients of a group."""
         return frozenset(self.name(i) for i, g in enumerate(self.groups) if g == group)
 
     def name(self, client: int) -> str:
@@ -98,11 +98,13 @@ class Quadratics:
 
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
-        facts = {"evaluates_way": True} if client in self.knows_ways else {}
-        facts |= {"tells_entropies": True} if self.tells_entropies else {}
+        facts = {
+            "evaluates_way": client in self.evaluates_path,
+            "tells_entropies": self.reports_entropies,
+        }
         return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
 
-    def _look(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
+    def _read(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
         client = int(context.node_config["partition-id"])
         config = message.content["config"]
         server_round = int(config["server-round"])
@@ -112,11 +114,11 @@ class Quadratics:
         return client, server_round, vector
 
     def _train(self, message: Message, context: Context) -> Message:
-        client, server_round, vector = self._look("train", message, context)
+        client, server_round, vector = self._read("train", message, context)
         noise = 1e-3 * generator(0, server_round, client).normal(size=16)
         center = self.center(client, server_round)
         new = (vector + 0.5 * (center - vector) + noise).astype(vector.dtype)
-        arrays = {"b": new[12:], "w": new[:12].reshape(3, 4)}  # not in the order they came in
+        arrays = {"b": new[12:], "w": new[:12].reshape(3, 4)}  # not in the order of the message
         received = message.content["arrays"]
         if "bn.running_mean" in received:
             arrays["bn.running_mean"] = np.array([1e4 * client, -1e4], np.float32)
@@ -129,7 +131,7 @@ class Quadratics:
         return Message(content, reply_to=message)
 
     def _evaluate(self, message: Message, context: Context) -> Message:
-        client, server_round, vector = self._look("evaluate", message, context)
+        client, server_round, vector = self._read("evaluate", message, context)
         distance = float(np.linalg.norm(vector - self.center(client, server_round)))
         metrics = MetricRecord({"loss": distance, "num-examples": 2})
         content = RecordDict({"metrics": metrics, "client": ConfigRecord({"group": client % 7})})
@@ -138,11 +140,25 @@ class Quadratics:
         return Message(content, reply_to=message)
 
 
+class Halves:
+    """Splits the root in the middle in round 3, whatever the updates."""
+
+    def decide(self, evidence: Evidence, memory: Any) -> tuple[Decision, Any]:
+        if evidence.cluster != "0" or evidence.server_round < 3:
+            return verdict(evidence, Outcome.MOVING, "not yet"), memory
+        half = len(evidence.clients) // 2
+        sides = evidence.clients[:half], evidence.clients[half:]
+        return verdict(evidence, Outcome.SPLIT, "in the middle", sides=sides), memory
+
+    def inherit(self, memory: Any) -> Any:
+        return {}
+
+
 def strategy_of(**settings: object) -> ClusteredFL:
     return ClusteredFL(settings.pop("criterion", CRITERION), **settings)
 
 
-def found(strategy: ClusteredFL) -> set[frozenset[str]]:
+def clusters_of(strategy: ClusteredFL) -> set[frozenset[str]]:
     return {frozenset(leaf.members) for leaf in strategy.tree.leaves}
 
 

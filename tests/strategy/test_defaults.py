@@ -1,12 +1,12 @@
-"""A setting has one default, whether the app's config or a Strategy in someone's code names it."""
+"""A setting has the same default in the app's config and in the Strategy."""
 
 from inspect import signature
 
 from cflower import ClusteredFL
 from cflower.config import RunConfig
 
-BY_ITSELF = {"trial_rounds", "inner_interval", "moving"}
-"""None: the criterion decides. The config says so with -1, or True."""
+BY_CRITERION = {"trial_rounds", "inner_interval", "moving"}
+"""None: the criterion decides; in the config, -1 or True."""
 OF_THE_APP = {"min_available_nodes", "fraction_evaluate"}
 
 
@@ -15,7 +15,7 @@ def test_the_strategys_defaults_are_those_of_the_config():
     defaults = {
         name: parameter.default
         for name, parameter in signature(ClusteredFL).parameters.items()
-        if hasattr(config, name) and name not in BY_ITSELF | OF_THE_APP
+        if hasattr(config, name) and name not in BY_CRITERION | OF_THE_APP
     }
     assert len(defaults) >= 8
     assert defaults == {name: getattr(config, name) for name in defaults}

@@ -1,161 +1,154 @@
-"""The final evaluation: who gets which models, and what becomes of the answers."""
-
-from dataclasses import replace
+"""The final evaluation: the models that each client gets, and what its reply is used for."""
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.criteria import NeverSplit
-from cflower.algorithm.tree import Cluster, ParameterTree, Weights
 from cflower.strategy.final_evaluation import ENTROPIES, MOST_OTHERS, OTHER, other_leaves
-from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
+from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, initial_arrays, strategy_of
+from tests.strategy.test_sampling import tree_of
 
 GROUPS = (0, 1, 2, 3) * 2
 LOSSES = {"best": 0.25, "ensemble": 0.125}
+SENT = {}
+"""By client: the models that it got."""
 
 
-def answer_way(message, context):
-    """The cluster's depth as the loss of its model, and what it was sent."""
+def path_reply(message, context):
+    """A reply with the depth of each cluster as the loss of its model."""
     sent = {name: arrays["w"].numpy() for name, arrays in message.content.array_records.items()}
-    losses = {name: float(name.count(".")) for name in sent} | LOSSES
+    SENT[f"partition-{context.node_config['partition-id']}"] = sent
+    own = [name for name in sent if not name.startswith(OTHER)]
+    losses = {name: float(name.count(".")) for name in own} | LOSSES
     records = {
         name: MetricRecord({"loss": loss, "num-examples": 3}) for name, loss in losses.items()
     }
     leaf = message.content["config"]["cluster"]
     records["client"] = ConfigRecord({"best-cluster": leaf, "group": 5})
-    SENT[f"partition-{context.node_config['partition-id']}"] = sent
     return Message(RecordDict(records), reply_to=message)
 
 
-SENT = {}
-
-
-def closed(way=answer_way, know=range(8), tells_entropies=False, **settings):
-    """A strategy after a run whose clients ``know`` the message with all models."""
-    clients = Quadratics(GROUPS, ways=way, knows_ways=know, tells_entropies=tells_entropies)
+def run(reply=path_reply, able=range(8), entropies=False, **settings):
+    """The strategy after a run, with its clients; the ``able`` ones evaluate several models."""
+    clients = Quadratics(
+        GROUPS, evaluate_path=reply, evaluates_path=able, reports_entropies=entropies
+    )
     SENT.clear()
     strategy = strategy_of(fraction_evaluate=0.0, **settings)
-    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=30)
+    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=20)
     return clients, strategy, result
 
 
-def test_each_client_gets_the_models_of_its_way_and_no_other():
-    clients, strategy, _ = closed()
+def test_each_client_gets_the_models_on_its_path_and_no_other():
+    clients, strategy, _ = run()
     tree = strategy.tree
     assert max(len(tree.path_of(name)) for name in tree.clients) > 2
     for name in tree.clients:
-        way = tree.path_of(name)
-        assert [cluster.name for cluster in way] == list(SENT[name])
-        for cluster in way:
+        path = tree.path_of(name)
+        assert [cluster.name for cluster in path] == list(SENT[name])
+        for cluster in path:
             np.testing.assert_array_equal(
                 SENT[name][cluster.name].ravel(), cluster.model.trained[:12]
             )
         result = strategy.final_report.clients[name]
-        assert result.leaf.metrics["loss"] == len(way) - 1
+        assert result.leaf.metrics["loss"] == len(path) - 1
         assert result.federated.metrics["loss"] == 0
-        assert (result.best_cluster, result.facts["group"]) == (way[-1].name, 5)
+        assert (result.best_cluster, result.facts["group"]) == (path[-1].name, 5)
     assert [seen for seen in clients.seen if seen.kind == "evaluate"] == []
 
 
-@pytest.mark.parametrize(("selection", "loss"), [*LOSSES.items(), ("leaf", None)])
-def test_the_run_is_judged_by_its_selection(selection, loss):
-    _, strategy, result = closed(selection=selection)
+@pytest.mark.parametrize("selection", ["best", "ensemble", "leaf"])
+def test_the_mean_metrics_are_those_of_the_selected_models(selection):
+    _, strategy, result = run(selection=selection)
     metrics = strategy.final_report.metrics
     assert metrics["loss"] == metrics[f"{selection}_loss"]
-    assert result.evaluate_metrics_clientapp[30]["loss"] == metrics["loss"]
+    assert result.evaluate_metrics_clientapp[20]["loss"] == metrics["loss"]
     assert (metrics["best_loss"], metrics["ensemble_loss"]) == tuple(LOSSES.values())
-    assert loss in (None, metrics["loss"])
 
 
-def test_clients_that_do_not_know_the_message_get_plain_ones(caplog):
-    clients, strategy, _ = closed(know=(0, 1), selection="best")
+def test_clients_that_cannot_evaluate_several_models_get_plain_messages():
+    clients, strategy, _ = run(able=(0, 1), selection="best")
     plain = {seen.client for seen in clients.seen if seen.kind == "evaluate"}
     assert plain == set(range(2, 8))
     for name, result in strategy.final_report.clients.items():
-        asked_at_once = name in ("partition-0", "partition-1")
-        assert (result.best is not None) == (result.ensemble is not None) == asked_at_once
-        assert result.served("best") == (result.best if asked_at_once else result.leaf)
+        is_able = name in ("partition-0", "partition-1")
+        assert (result.best is not None) == (result.ensemble is not None) == is_able
+        assert result.served("best") == (result.best if is_able else result.leaf)
         assert next(iter(result.levels)) == "0"
     assert set(strategy.final_report.clients) == set(strategy.tree.clients)
 
 
-def test_without_a_split_there_is_one_model_in_every_column():
-    _, strategy, _ = closed(criterion=NeverSplit())
+def test_without_a_split_every_column_is_of_the_same_model():
+    clients, strategy, _ = run(criterion=NeverSplit())
     assert SENT == {}
+    assert sum(seen.kind == "evaluate" for seen in clients.seen) == len(GROUPS)
     for result in strategy.final_report.clients.values():
         assert result.leaf == result.federated == result.best == result.ensemble
         assert result.best_cluster == "0"
 
 
-def test_isolated_clients_have_no_model_for_all():
-    _, strategy, _ = closed(criterion=NeverSplit(), isolated=True)
-    for name, result in strategy.final_report.clients.items():
-        assert list(result.levels) == [strategy.tree.leaf_of(name).name]
+def test_isolated_clients_share_nothing():
+    _, strategy, _ = run(criterion=NeverSplit(), isolated=True)
+    assert clusters_of(strategy) == {frozenset({f"partition-{i}"}) for i in range(8)}
+    for i, group in enumerate(GROUPS):
+        leaf = strategy.tree.leaf_of(f"partition-{i}")
+        np.testing.assert_allclose(leaf.model.trained, CENTERS[group], atol=0.02)
+        assert list(strategy.final_report.clients[f"partition-{i}"].levels) == [leaf.name]
 
 
-def lacking(key):
-    def way(message, context):
-        reply = answer_way(message, context)
-        del reply.content[key]
-        return reply
-
-    return way
-
-
-def lost(message, context):
-    reply = answer_way(message, context)
-    reply.content["client"]["best-cluster"] = "0.7"
-    return reply
-
-
-def raises(message, context):
+def raises(content):
     raise ValueError("boom")
 
 
 @pytest.mark.parametrize(
-    ("way", "problem"),
+    ("change", "problem"),
     [
-        (lacking("best"), "has no MetricRecord best"),
-        (lacking("0"), "has no MetricRecord 0"),
-        (lost, "says best-cluster='0.7', not on its way"),
+        (lambda content: content.pop("best"), "has no MetricRecord best"),
+        (lambda content: content.pop("0"), "has no MetricRecord 0"),
+        (
+            lambda content: content["client"].update({"best-cluster": "0.7"}),
+            "has best-cluster='0.7', not on its path",
+        ),
         (raises, "is an error: <class 'ValueError'>:<'boom'>"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_set_aside_with_its_reason(way, problem):
-    only_0 = lambda m, c: (way if c.node_config["partition-id"] == 0 else answer_way)(m, c)  # noqa: E731
-    _, strategy, _ = closed(only_0)
+def test_a_reply_that_cannot_be_used_is_set_aside_with_its_reason(change, problem):
+    def spoiled(message, context):
+        reply = path_reply(message, context)
+        if context.node_config["partition-id"] == 0:
+            change(reply.content)
+        return reply
+
+    _, strategy, _ = run(spoiled)
     report = strategy.final_report
     assert report.problems == {"partition-0": problem}
     assert set(report.clients) == set(strategy.tree.clients) - {"partition-0"}
 
 
-def tells(entropies):
-    """`answer_way` of an app that tells entropies, for the models that it was sent."""
+def with_entropies(entropies):
+    """`path_reply` with the entropies of the models that were sent."""
 
-    def way(message, context):
-        reply = answer_way(message, context)
-        for name in [name for name in reply.content if name.startswith(OTHER)]:
-            del reply.content[name]
-        told = entropies({name.removeprefix(OTHER) for name in message.content.array_records})
-        reply.content[ENTROPIES] = MetricRecord(told)
+    def reply_to(message, context):
+        reply = path_reply(message, context)
+        sent = {name.removeprefix(OTHER) for name in message.content.array_records}
+        reply.content[ENTROPIES] = MetricRecord(entropies(sent))
         return reply
 
-    return way
+    return reply_to
 
 
-def test_who_tells_entropies_gets_other_leaves_models_too():
-    _, strategy, _ = closed(tells(lambda sent: dict.fromkeys(sent, 0.5)), tells_entropies=True)
+def test_clients_that_report_entropies_get_models_of_other_leaves_too():
+    _, strategy, _ = run(with_entropies(lambda sent: dict.fromkeys(sent, 0.5)), entropies=True)
     tree = strategy.tree
     leaves = {leaf.name for leaf in tree.leaves}
     assert len(leaves) == 4 == MOST_OTHERS + 1
     for name in tree.clients:
-        own = tree.leaf_of(name).name
-        sent = [key for key in SENT[name] if key.startswith(OTHER)]
-        assert sorted(sent) == sorted(f"{OTHER}{leaf}" for leaf in leaves - {own})
-        for key in sent:
+        others = {key: w for key, w in SENT[name].items() if key.startswith(OTHER)}
+        assert set(others) == {f"{OTHER}{leaf}" for leaf in leaves - {tree.leaf_of(name).name}}
+        for key, w in others.items():
             model = tree.clusters[key.removeprefix(OTHER)].model
-            np.testing.assert_array_equal(SENT[name][key].ravel(), model.trained[:12])
+            np.testing.assert_array_equal(w.ravel(), model.trained[:12])
         result = strategy.final_report.clients[name]
         assert dict(result.entropies) == dict.fromkeys(leaves, 0.5)
         assert list(result.levels) == [cluster.name for cluster in tree.path_of(name)]
@@ -164,23 +157,16 @@ def test_who_tells_entropies_gets_other_leaves_models_too():
 @pytest.mark.parametrize(
     "wrong", [{"0.7": 0.5}, {"0": 0.5}, {"0.0": -0.1}, {"0.0": float("nan")}, {"0.0": [0.5]}]
 )
-def test_entropies_that_cannot_be_are_left_out(wrong):
-    _, strategy, _ = closed(tells(lambda sent: wrong), tells_entropies=True)
+def test_invalid_entropies_are_ignored(wrong):
+    _, strategy, _ = run(with_entropies(lambda sent: wrong), entropies=True)
     assert [dict(r.entropies) for r in strategy.final_report.clients.values()] == [{}] * 8
 
 
 @pytest.mark.parametrize(("leaves", "size"), [(2, 1), (4, 3), (8, 3), (14, 10)])
-def test_the_members_of_a_leaf_share_the_others_among_them(leaves, size):
-    weights = Weights(np.zeros(1, np.float32), np.zeros(0, np.float32))
-    tree = ParameterTree.initial(weights, [f"{i}" for i in range(leaves * size)])
-    names = [f"0.{i}" for i in range(leaves)]
-    below = [
-        Cluster(name, tuple(f"{i * size + j}" for j in range(size)), weights, 1)
-        for i, name in enumerate(names)
-    ]
-    tree = tree.update(replace(tree.root, children=tuple(names), split_round=1), *below)
+def test_the_members_of_a_leaf_get_different_other_leaves(leaves, size):
+    tree = tree_of(*[size] * leaves)
     others_of = other_leaves(tree)
-    for leaf in below:
+    for leaf in tree.leaves:
         sent = [others_of[client] for client in leaf.members]
         assert all(len(others) == min(MOST_OTHERS, leaves - 1) for others in sent)
         different = {key for others in sent for key in others}

@@ -2,13 +2,13 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.tree import ParameterTree, Weights
+from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.strategy.sampling import sample
-
-laws = settings(max_examples=40)
+from tests.algorithm.planted import laws
 
 
 def tree_of(*sizes, unassigned=()):
@@ -33,7 +33,7 @@ def draw(tree, fraction, least=0, connected=None, seed=0):
     st.integers(0, 60),
     st.integers(0, 99),
 )
-def test_every_cluster_gives_the_same_share_and_at_least_one(sizes, fraction, least, seed):
+def test_each_cluster_has_the_same_share_and_at_least_one_client(sizes, fraction, least, seed):
     chosen = draw(tree_of(*sizes), fraction, least, seed=seed)
     counts = Counter(int(name.split("-")[0]) for name in chosen)
     for i, size in enumerate(sizes):
@@ -43,21 +43,21 @@ def test_every_cluster_gives_the_same_share_and_at_least_one(sizes, fraction, le
     assert len(chosen) == max(shares, min(least, sum(sizes)))
 
 
-def test_all_of_them_in_natural_order():
+def test_clients_are_in_natural_order():
     assert draw(tree_of(2, 11), 1.0) == ("0-0", "0-1", *(f"1-{j}" for j in range(11)))
 
 
-def test_a_fraction_of_zero_draws_nobody():
+def test_a_fraction_of_zero_samples_no_client():
     assert draw(tree_of(3, 3, unassigned=["0-0"]), 0, least=2) == ()
 
 
-def test_only_connected_clients_are_drawn():
+def test_only_connected_clients_are_sampled():
     connected = {"0-1", "1-0", "1-2"}
     assert set(draw(tree_of(3, 3), 1.0, least=6, connected=connected)) == connected
     assert draw(tree_of(3, 3), 0.5, connected=set()) == ()
 
 
-def test_who_walks_always_takes_part():
+def test_unassigned_clients_always_take_part():
     tree = tree_of(10, 10, unassigned=["0-7", "1-3"])
     for seed in range(20):
         chosen = draw(tree, 0.1, seed=seed)
@@ -65,6 +65,6 @@ def test_who_walks_always_takes_part():
         assert len(chosen) == 4
 
 
-def test_everyone_has_their_turn():
+def test_each_client_is_sampled_at_some_time():
     drawn = {name for seed in range(60) for name in draw(tree_of(6, 6), 0.3, seed=seed)}
     assert drawn == set(tree_of(6, 6).clients)

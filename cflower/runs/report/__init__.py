@@ -1,8 +1,8 @@
-"""`report.html`: everything a run folder tells, as one page that needs no network."""
+"""`report.html`: the content of a run folder as one page that needs no network."""
 
 from pathlib import Path
 
-from cflower.recording.writing import replace_file
+from cflower.runs.atomic import replace_file
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import page
@@ -11,13 +11,7 @@ REPORT = "report.html"
 
 
 def write_report(run: Path, *, live: bool = False) -> Path:
-    """Write a run's page into its folder, replacing an older one whole.
-
-    Raises
-    ------
-    RunFolderError
-        If the folder is no run, or a file of it is damaged.
-    """
+    """Write a run's page into its folder, or raise a `RunFolderError` if a file is damaged."""
     path = run / REPORT
     replace_file(path, page(page_content(RunRecord.read(run)), live=live).encode(), lasting=False)
     return path

@@ -7,6 +7,7 @@ node is sent this file, so its content is compressed.
 import json
 import zlib
 from base64 import b85encode
+from itertools import chain
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("page")
@@ -15,7 +16,7 @@ JOINED = Path(__file__).with_name("page.json")
 
 def sources() -> dict[str, str]:
     """The text of every source file by its name."""
-    paths = sorted(path for path in SOURCES.iterdir() if path.suffix in (".js", ".css", ".html"))
+    paths = sorted(chain.from_iterable(map(SOURCES.glob, ("*.js", "*.css", "*.html"))))
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 

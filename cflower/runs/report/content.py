@@ -1,185 +1,138 @@
-"""What the page shows of a run, as one compact JSON value."""
+"""The content of the page for a run, as one compact JSON value."""
 
-from collections.abc import Mapping
-from itertools import groupby
-from math import isfinite
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from cflower.algorithm.auto.criterion import MIN_JOINT_ROUNDS, AutoCriterion
-from cflower.algorithm.trial import CHANCE
-from cflower.ordering import in_order
-from cflower.recording.serialization import ABOUT_TRIALS
-from cflower.runs.baselines import BASELINES, against
-from cflower.runs.record import Line, RunRecord, common_in_words, counted, is_judgement, lasting
+from cflower.ordering import only
+from cflower.runs.baselines import BASELINES, LEVEL, against
+from cflower.runs.format import TRIAL_STATUS
+from cflower.runs.record import (
+    RunRecord,
+    all_clients,
+    baselines_of,
+    common_in_words,
+    common_score,
+    headline,
+    lasting,
+)
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
-from cflower.runs.report.settings import settings
 
-Columns = dict[str, list[Any]]
-Condition = tuple[str, str, str, float | None]
-CONDITIONS: dict[str, Condition] = {
-    "norm_ratio": (
-        "not done",
-        "the longest average update, as a share of the longest that was seen so far",
-        ">",
-        AutoCriterion.min_norm_ratio,
-    ),
-    "grouped_share": (
-        "company",
-        "the share of members that are not alone in their part",
-        "≥",
-        AutoCriterion.min_grouped_share,
-    ),
-    "margin": (
-        "apart",
-        "how much more alike members are to their own part than to the next one, in mean cosine",
-        ">",
-        None,
-    ),
-    "margin_errors": ("sure", "the same gap, in standard errors of it", ">", None),
-    "joint_rounds": (
-        "same rounds",
-        "how often members of different parts were heard in the same rounds, as a share of how "
-        "often any two members were",
-        "≥",
-        MIN_JOINT_ROUNDS,
-    ),
-    "stable_rounds": (
-        "steady",
-        "for how many rounds in a row the same parts were found",
-        "≥",
-        None,
-    ),
-    "separation": (
-        "groups",
-        "how far the nearest parts are apart, in scatters of their members; more than in clouds "
-        "without groups",
-        ">",
-        None,
-    ),
-    "separation_by_angle": ("or by angle", "the same, of the updates' directions alone", ">", None),
-}
-"""Of `AutoCriterion`: a name, its meaning, and the limit; None: it varies (``<key>_needed`` or
-``<key>_by_chance``)."""
+FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
+"""The folders of a path, which may name the user of the machine."""
+COLUMNS = (
+    *("round", "cluster", "outcome", "reason", "figures"),
+    *("mean", "max", "alpha", "score", "heard", "members"),
+)
+"""The columns of `lines`."""
 
 
 def page_content(run: RunRecord) -> dict[str, Any]:
-    """Everything the page needs; clients, clusters and sentences are named once, then by number.
+    """Everything the page needs, as JSON without NaN.
 
-    Returns
-    -------
-    dict
-        JSON without NaN. ``clients`` and ``clusters`` are in natural order and referred to by
-        position; ``lines`` are columns, one entry a line of ``rounds.jsonl``.
+    Clients and sentences are named once, then by number; ``clients`` and ``clusters`` are in
+    natural order.
     """
-    names = client_names(run)
+    names = run.client_names
     position = {name: i for i, name in enumerate(names)}
-    metric = run.metric.name
-    return {
-        "run": about(run, len(names)),
-        "config": settings(run.config),
-        "versions": dict(run.versions),
-        "clients": [client(run, metric, name) for name in names],
+    settings = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
+    computed = {
+        "run": about(run),
+        "versions": run.versions,
+        "clients": clients(run),
         "clusters": clusters(run, position),
-        "lines": lines(run, metric),
+        "lines": lines(run),
         "trials": trials(run),
         "moves": moves(run, position),
-        "conditions": conditions(run),
-        "norms": norm_rule(run),
-        "scores": scores(run, metric, position),
+        "scores": rounded(run.scores_by_round.tolist(), 4),
+        "criterion": dict(run.criterion),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
-        "heard": heard(run, position),
+        "heard": heard(run),
         "stays": stays(run, position),
         "data": client_data(run, names),
     }
+    return {**settings, **rounded(computed)}
 
 
-def about(run: RunRecord, num_clients: int) -> dict[str, Any]:
-    """The run as a whole; ``common`` is the model that the first split put an end to."""
-    kind = run.settings["method"]
-    splits = [split["round"] for split in lasting(run.summary["splits"])]
-    metrics, metric = run.summary["metrics"], run.metric
+def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
+    """Key and value of every entry that is not empty.
+
+    >>> list(entries({"criterion": {"name": "auto"}, "dataset": "text:/home/ann/books"}))
+    [{'key': 'criterion.name', 'value': 'auto'}, {'key': 'dataset', 'value': 'text:…/books'}]
+    """
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from entries(value, f"{prefix}{key}.")
+        elif value != "":
+            text = FOLDERS.sub("…/", value) if isinstance(value, str) else value
+            yield {"key": f"{prefix}{key}", "value": text}
+
+
+def about(run: RunRecord) -> dict[str, Any]:
+    """The run as a whole; ``common`` is the model of all clients before the first split."""
+    summary, metric, clustered = run.summary, run.metric, run.settings["method"] == "clustered"
+    splits = [split["round"] for split in lasting(summary["splits"])]
     return {
         "id": run.name,
-        "sentence": sentence(run, kind, num_clients),
-        "kind": kind,
+        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
+        "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
         "metric": {**metric._asdict(), "percent": metric.share},
-        "own": rounded(metrics.get(f"leaf_{metric.name}", metrics.get(metric.name))),
-        "common": rounded(metrics.get(f"fl_{metric.name}")) if splits else None,
+        "own": summary["metrics"].get(f"leaf_{metric.name}"),
+        "common": common_score(summary),
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
-        "commonModel": common_in_words(run.summary),
-        "selection": run.settings.get("selection", "leaf"),
+        "commonModel": common_in_words(summary),
+        "selection": summary["selection"],
         "fractionTrain": run.settings.get("fraction-train", 1.0),
-        "adjustedRandIndex": run.summary["adjusted_rand_index"] if kind == "clustered" else None,
+        "adjustedRandIndex": summary["adjusted_rand_index"] if clustered else None,
     }
 
 
 def baselines(run: RunRecord) -> list[dict[str, Any]]:
-    """Each baseline in words, its mean (None: not measured), what the comparison with it says."""
-    measured = run.summary["baselines"] or {}
-    found = []
-    for name, words in BASELINES.items():
-        line, said = measured.get(name), None
-        if line and (pair := against(run.summary, line["clients"], run.metric)):
-            said = {"verdict": pair.verdict, "figures": pair.figures}
-        value = rounded(line[run.metric.name]) if line else None
-        curve = rounded(line.get("by_round", [])) if line else []
-        entry = {"key": name, "words": words, "value": value, "against": said, "curve": curve}
-        found.append(entry | {"toCome": run.summary["baselines"] is not None and line is None})
-    return found
+    """Each baseline in words, its mean (None: not measured), and the run against it."""
+    measured, to_come = baselines_of(run.summary), run.summary["baselines"] is not None
+    shown = []
+    for key, words in BASELINES.items():
+        entry: dict[str, Any] = {"key": key, "words": words, "toCome": to_come}
+        if key in measured:
+            line = measured[key]
+            entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
+            if compared := against(run.summary, line["clients"], run.metric):
+                entry["against"] = {"verdict": compared.verdict, "figures": compared.figures}
+        shown.append(entry)
+    return shown
 
 
-def sentence(run: RunRecord, kind: str, num_clients: int) -> str:
-    """What came out, without figures: those stand below it."""
-    rounds, clients = counted(run.rounds, "round"), counted(num_clients, "client")
-    so_far = "" if run.finished else "So far: "
-    if kind == "isolated":
-        return f"{so_far}{clients}, each trained alone for {rounds}."
-    leaves = max(1, len(run.summary["clusters"]))
-    if kind == "federated":
-        return f"{so_far}One model for all {clients} after {rounds} of federated learning."
-    if leaves == 1:
-        return f"{so_far}No cluster was split: all {clients} share one model after {rounds}."
-    return f"{so_far}{counted(leaves, 'cluster')} found among {clients} in {rounds}."
-
-
-def client_names(run: RunRecord) -> list[str]:
-    """All clients there ever were, in natural order."""
-    names = set(run.summary["clients"]) | set(run.data.get("clients", {}))
-    for cluster in run.clusters.values():
-        names.update(cluster["members"])
-    for line in run.lines:
-        names.update(line["members"])
-    return list(in_order(names))
-
-
-def client(run: RunRecord, metric: str, name: str) -> dict[str, Any]:
-    """One client's row of the table."""
-    told = run.summary["clients"].get(name, {})
-    selection = run.settings.get("selection", "leaf")
-    level = told.get("best_cluster") if selection == "best" else None
-    return {
-        "name": name,
-        "cluster": told.get("cluster"),
-        "examples": told.get("held_out"),
-        **{
-            key: rounded(line["clients"].get(name))
-            for key, line in (run.summary["baselines"] or {}).items()
-        },
-        "own": rounded(told.get(f"leaf_{metric}", told.get(metric))),
-        # Without a split, that model is the own one.
-        "common": rounded(told.get(f"fl_{metric}")) if lasting(run.summary["splits"]) else None,
-        "level": level,
-        "levelScore": rounded((told.get("levels") or {}).get(level)),
-        "ensemble": rounded(told.get(f"ensemble_{metric}")) if selection == "ensemble" else None,
-        "group": (run.summary["groups"] or {}).get(name),
-    }
+def clients(run: RunRecord) -> list[dict[str, Any]]:
+    """The rows of the table of clients."""
+    summary, columns = (
+        run.summary,
+        {"own": "leaf", "federated": "federated", "isolated": "isolated"},
+    )
+    if lasting(summary["splits"]):
+        columns["common"] = "fl"  # without a split, that model is the own one
+    if summary["selection"] == "ensemble":
+        columns["ensemble"] = "ensemble"
+    known, rows = all_clients(summary), []
+    for name in run.client_names:
+        client = known.get(name, {})
+        row = {key: client.get(f"{way}_{run.metric.name}") for key, way in columns.items()}
+        row |= {"name": name, "cluster": client.get("cluster"), "group": client.get("group")}
+        row |= {"examples": client.get("held_out"), "level": None, "levelScore": None}
+        if summary["selection"] == "best" and client.get("best_cluster"):
+            row["level"] = client["best_cluster"]
+            row["levelScore"] = client["levels"].get(row["level"])
+        rows.append(row)
+    return rows
 
 
 def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -187,7 +140,7 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
     return [
         {
             "name": name,
-            "members": [position[member] for member in cluster["members"]],
+            "members": list(only(position, cluster["members"]).values()),
             "children": cluster["children"],
             "born": run.born(name),
             "split": cluster["split_round"],
@@ -196,156 +149,107 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
     ]
 
 
-def lines(run: RunRecord, metric: str) -> dict[str, Any]:
-    """``rounds.jsonl`` as columns; each sentence is stored once and referred to by number.
-
-    Of the clusters that there are, while they were not split.
-    """
+def lines(run: RunRecord) -> dict[str, Any]:
+    """The decisions as columns; each sentence is stored once and referred to by number."""
+    columns: dict[str, list[Any]] = {key: [] for key in COLUMNS}
     sentences: dict[str, int] = {}
-    columns: Columns = {key: [] for key in ("round", "cluster", "outcome", "reason", "figures")}
-    columns |= {key: [] for key in ("mean", "max", "alpha", "score", "heard", "members")}
-    for line in decided(run):
-        columns["round"].append(line["round"])
-        columns["cluster"].append(line["cluster"])
-        columns["outcome"].append(line["decision"])
-        columns["reason"].append(sentences.setdefault(line["reason"], len(sentences)))
-        columns["figures"].append(rounded(line.get("figures") or 0))
-        columns["mean"].append(rounded(line["mean_norm"]))
-        columns["max"].append(rounded(line["max_norm"]))
-        columns["alpha"].append(rounded(line["alpha_cross"]))
-        columns["score"].append(rounded(line["metrics"].get(metric)))
-        columns["heard"].append(len(line["heard"]))
-        columns["members"].append(len(line["members"]))
-    return {**columns, "sentences": list(sentences)}
-
-
-def decided(run: RunRecord) -> list[Line]:
-    """The lines of those clusters that are in the tree, without the trials of their splits."""
-    return [
-        line
-        for line in run.lines
-        if line["cluster"] in run.clusters and line["decision"] not in ABOUT_TRIALS
-    ]
+    for line in run.decided:
+        row = (
+            line["round"],
+            line["cluster"],
+            line["decision"],
+            sentences.setdefault(line["reason"], len(sentences)),
+            line["figures"],
+            line["mean_norm"],
+            line["max_norm"],
+            line["alpha_cross"],
+            line["metrics"].get(run.metric.name),
+            len(line["heard"]),
+            len(line["members"]),
+        )
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    return columns | {"sentences": list(sentences)}
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """What the clients judged of each split on trial; of an open one the last that is known.
+    """The clients' judgements of each split on trial, and the last line of one that is open.
 
-    ``began``: the round of the split. ``sure``: whether chance hardly makes such a gain.
+    ``began`` is the round of the split. ``sure``: whether the gain is significant.
     """
-    found = []
-    for name, lines in run.trials.items():
-        splits = [split["round"] for split in run.summary["splits"] if split["cluster"] == name]
-        cluster = run.clusters.get(name, {})
-        known = [trial for trial in (cluster.get("trial"), *cluster.get("undone", ())) if trial]
-        began = {trial["until"]: trial["began"] for trial in known}
-        for line, after in zip(lines, [*lines[1:], None], strict=True):
-            if not is_judgement(line) and after is not None:
-                continue
-            at = line["round"]
-            chances = [
-                v for key, v in (line.get("figures") or {}).items() if key.endswith("_chance")
-            ]
-            found.append(
-                {"cluster": name, "round": line["round"], "outcome": line["decision"]}
-                | {"standing": ABOUT_TRIALS[line["decision"]], "reason": line["reason"]}
-                # While the run goes on the other files may be older than the line.
-                | {"began": began.get(at, max((r for r in splits if r <= at), default=at))}
-                | {"sure": min(chances, default=1.0) < CHANCE}
-            )
-    return found
+    judged = []
+    for line, began in run.judgements:
+        names = {run.metric.name, *run.summary["metrics"], *line["metrics"]}
+        chances = only(line["figures"], [f"{name}_chance" for name in names]).values()
+        judged.append(
+            {
+                "cluster": line["cluster"],
+                "round": line["round"],
+                "outcome": line["decision"],
+                "standing": TRIAL_STATUS[line["decision"]],
+                "reason": line["reason"],
+                "began": began,
+                "sure": min(chances, default=1.0) < LEVEL,
+            }
+        )
+    return judged
 
 
 def moves(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Clients that changed their cluster because their data changed."""
+    """The moves of clients to another cluster because their data changed."""
     return [
-        {"round": move["server_round"], "client": position[move["client"]]}
-        | {"from": move["origin"], "to": move["target"], "reason": move["reason"]}
-        for move in run.summary.get("moves", [])
-        if move["client"] in position
+        {
+            "round": move["server_round"],
+            "client": position[move["client"]],
+            "from": move["origin"],
+            "to": move["target"],
+            "reason": move["reason"],
+        }
+        for move in run.summary["moves"]
     ]
 
 
-def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[list[Any]]] | None:
-    """Of each client: the clusters it was in, each with the first round; None if nobody moved."""
-    if not run.summary.get("moves"):
+def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[tuple[int, str]]] | None:
+    """The clusters of each client in turn, each with the first round; None without moves."""
+    if not run.summary["moves"]:
         return None
-    found: list[list[list[Any]]] = [[] for _ in position]
-    for server_round, together in groupby(decided(run), key=itemgetter("round")):
-        at_once = list(together)
-        place = {name: line["cluster"] for line in at_once for name in line["members"]}
-        for name, cluster in place.items():
-            stay = found[position[name]]
-            if not stay or stay[-1][1] != cluster:
-                stay.append([server_round, cluster])
-    return found
-
-
-def conditions(run: RunRecord) -> list[dict[str, Any]]:
-    """What a split needed, for the figures that this run's criterion went by, in its order."""
-    found = {key for line in run.lines for key in line.get("figures") or {}}
-    return [
-        {"key": key, "label": label, "meaning": meaning, "sign": sign, "limit": limit}
-        for key, (label, meaning, sign, limit) in CONDITIONS.items()
-        if key in found
-    ]
-
-
-def norm_rule(run: RunRecord) -> dict[str, Any] | None:
-    """The thresholds of a run that was split by the paper's criterion; else None."""
-    keys = {"eps1": "eps1", "eps2": "eps2", "gamma": "gamma-max", "least": "min-cluster-size"}
-    if run.criterion["name"] != "norms":
-        return None
-    return {name: run.criterion[key] for name, key in keys.items()}
-
-
-def scores(run: RunRecord, metric: str, position: Mapping[str, int]) -> list[list[float | None]]:
-    """Each client's metric by round with four figures; None where it was not heard from."""
-    table: list[list[float | None]] = [[None] * run.rounds for _ in position]
-    for line in run.lines:
-        for name, metrics in line["clients"].items():
-            value = metrics.get(metric)
-            if isinstance(value, int | float) and isfinite(value):
-                table[position[name]][line["round"] - 1] = float(f"{value:.4g}")
-    return table
+    stays: list[list[tuple[int, str]]] = [[] for _ in position]
+    last: dict[str, str] = {}
+    for line in run.decided:
+        for name in line["members"]:
+            if last.get(name) != line["cluster"]:
+                last[name] = line["cluster"]
+                stays[position[name]].append((line["round"], line["cluster"]))
+    return stays
 
 
 def problems(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Replies that were set aside or did not come: each client's, by what was wrong."""
-    found: dict[tuple[int, str], list[int]] = {}
+    """Replies that were not used or did not come: the rounds of each client and problem."""
+    rounds: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line["problems"].items():
-            if name in position:
-                found.setdefault((position[name], problem), []).append(line["round"])
+            rounds.setdefault((position[name], problem), []).append(line["round"])
     return [
-        {"client": number, "problem": problem, "rounds": rounds}
-        for (number, problem), rounds in sorted(found.items())
+        {"client": number, "problem": problem, "rounds": when}
+        for (number, problem), when in sorted(rounds.items())
     ]
 
 
-def heard(run: RunRecord, position: Mapping[str, int]) -> list[list[int]]:
-    """Of each client: the rounds it was heard from, and the rounds it was a member."""
-    counts = [[0, 0] for _ in position]
-    for line in run.lines:
-        if line["decision"] in ABOUT_TRIALS:
-            continue
-        for name in line["heard"]:
-            counts[position[name]][0] += 1
-        for name in line["members"]:
-            counts[position[name]][1] += 1
-    return counts
+def heard(run: RunRecord) -> list[tuple[int, int]]:
+    """For each client, the number of rounds with its reply and of those as a member."""
+    replied = Counter(chain.from_iterable(map(itemgetter("heard"), run.verdicts)))
+    member = Counter(chain.from_iterable(map(itemgetter("members"), run.verdicts)))
+    return [(replied[name], member[name]) for name in run.client_names]
 
 
-def rounded(value: Any) -> Any:
-    """Numbers with five figures, and None for those that are none: JSON knows no NaN.
+def rounded(value: Any, figures: int = 5) -> Any:
+    """A JSON value with so many figures of each number, and None for NaN and infinity.
 
     >>> rounded({"a": 0.123456789, "b": float("nan"), "c": True, "d": 3})
     {'a': 0.12346, 'b': None, 'c': True, 'd': 3}
     """
-    if isinstance(value, Mapping):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if isfinite(value) else None
-    return value
+    return json.loads(
+        json.dumps(value),
+        parse_float=lambda number: float(f"{float(number):.{figures}g}"),
+        parse_constant=lambda _: None,
+    )

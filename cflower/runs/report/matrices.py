@@ -2,15 +2,15 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from cflower.algorithm.auto.clustering import best_clustering
+from cflower.algorithm.auto.clustering import best_parts
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.similarity import Gram
-from cflower.ordering import natural_order
+from cflower.ordering import natural_order, only
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
 ROOM = 1_200_000
@@ -18,33 +18,25 @@ ROOM = 1_200_000
 
 
 def matrices(run: RunRecord, position: Mapping[str, int]) -> dict[str, Any]:
-    """Every split's matrix, and of the refused ones as many as there is room for.
+    """The matrix of every split, and of as many refused ones as there is room for, by round.
 
-    Returns
-    -------
-    dict
-        ``shown``, by round, and ``left_out``, how many were recorded but are not shown.
+    ``left_out`` is the number of others that were recorded.
     """
-    recorded = [
-        line for line in run.lines if line["cluster"] in run.clusters and run.has_matrix(line)
-    ]
+    recorded = [line for line in run.decided if run.has_matrix(line)]
     chosen = fitting(recorded)
     return {
-        "shown": [entry for line in chosen if (entry := matrix_entry(run, line, position))],
+        "shown": [matrix_entry(run, line, position) for line in chosen],
         "left_out": len(recorded) - len(chosen),
     }
 
 
 def fitting(recorded: list[Line]) -> list[Line]:
-    """The splits, and refused splits spread evenly over the rounds, within `ROOM`."""
+    """The splits, and in the `ROOM` that they leave refused ones, spread evenly over the rounds."""
     splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
     refused = [line for line in recorded if line["decision"] != Outcome.SPLIT]
-    room = ROOM - sum(size_of(line) for line in splits)
-    needed = sum(size_of(line) for line in refused)
-    if needed > room:
-        step = int(np.ceil(needed / max(room, 1)))
-        refused = refused[::-1][::step] if room > 0 else []
-    return sorted([*splits, *refused], key=lambda line: int(line["round"]))
+    room = max(1, ROOM - sum(map(size_of, splits)))
+    step = 1 + sum(map(size_of, refused)) // room
+    return sorted([*splits, *refused[::-step]], key=itemgetter("round"))
 
 
 def size_of(line: Line) -> int:
@@ -52,45 +44,45 @@ def size_of(line: Line) -> int:
     return int(len(line["members"]) ** 2 * 2 / 3)
 
 
-def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any] | None:
-    """One matrix, its sides after each other; None if it is not there any more."""
+def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any]:
+    """One matrix, with its sides one after the other."""
     matrix = run.matrix(line)
-    if matrix is None or len(matrix.clients) < 2:
-        return None
+    assert matrix is not None  # of a recorded line
     sides = sides_of(run, line, matrix)
-    order = [i for side in sides for i in side]
+    order = np.concatenate(sides)
     values = matrix.values[np.ix_(order, order)][np.triu_indices(len(order), 1)]
+    coded = np.rint(np.nan_to_num(values) * 127).astype(np.int8).tobytes()
     return {
         "round": line["round"],
         "cluster": line["cluster"],
         "outcome": line["decision"],
         "clients": [position[matrix.clients[i]] for i in order],
         "sides": [len(side) for side in sides],
-        "values": b64encode(
-            np.rint(np.nan_to_num(values) * 127).astype(np.int8).tobytes()
-        ).decode(),
+        "values": b64encode(coded).decode(),
     }
 
 
 def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[int]]:
-    """Positions in the matrix by side; within one, clients that ended together stand together."""
-    homes = {name: str(told.get("cluster")) for name, told in run.summary["clients"].items()}
+    """Positions in the matrix by side, and within a side by the clusters at the end."""
+    place = {name: i for i, name in enumerate(matrix.clients)}
+    children = only(run.clusters, line["children"]).values()
+    sides = [list(only(place, child["edge_clients"]).values()) for child in children]
+    left_out = sorted(set(place.values()).difference(*sides))
+    sides = [*sides, left_out] if sides and left_out else sides or proposed_sides(run, matrix)
+    clients = run.summary["clients"]
 
     def rank(i: int) -> tuple[Any, ...]:
         name = matrix.clients[i]
-        return natural_order(homes.get(name, "")), natural_order(name)
+        home = clients[name]["cluster"] if name in clients else ""
+        return natural_order(home), natural_order(name)
 
-    children = line["children"]
-    if line["decision"] == Outcome.SPLIT and all(child in run.clusters for child in children):
-        # Those who were placed later, without an update at the time, are in no edge.
-        edges = [set(run.clusters[child]["edge_clients"]) for child in children]
-        sides = [[i for i, name in enumerate(matrix.clients) if name in edge] for edge in edges]
-        if all(sides) and sum(map(len, sides)) == len(matrix.clients):
-            return [sorted(side, key=rank) for side in sides]
+    return [sorted(side, key=rank) for side in sides]
+
+
+def proposed_sides(run: RunRecord, matrix: RecordedMatrix) -> list[list[int]]:
+    """The sides that the run's criterion considers in a matrix."""
     if run.criterion["name"] == "norms":
-        two = bipartition(matrix.values, run.criterion["linkage"])
-        found = [list(two.first), list(two.second)]
-    else:
-        labels = best_clustering(Gram(matrix.values)).labels
-        found = [np.flatnonzero(labels == part).tolist() for part in range(labels.max() + 1)]
-    return [sorted(side, key=rank) for side in found]
+        parts = bipartition(matrix.values, run.criterion["linkage"])
+        return [list(parts.first), list(parts.second)]
+    labels = best_parts(matrix.values).labels
+    return [np.flatnonzero(labels == part).tolist() for part in range(labels.max() + 1)]

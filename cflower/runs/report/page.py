@@ -14,38 +14,25 @@ from importlib.resources import files
 from typing import Any
 
 SCRIPTS = (
-    "draw",
-    "save",
-    "pick",
-    "facts",
-    "tree",
-    "moves",
-    "why",
-    "scores",
-    "similarity",
-    "clients",
-    "data",
-    "start",
+    *("draw", "save", "pick", "facts", "tree", "moves"),
+    *("why", "scores", "similarity", "clients", "data", "start"),
 )
 """JavaScript parts in the order they are put together."""
 
 
 def page(content: dict[str, Any], *, live: bool = False) -> str:
-    """The whole HTML document.
+    """The whole HTML document with the result of `page_content`.
 
-    Parameters
-    ----------
-    content : dict
-        See `page_content`.
-    live : bool
-        Whether the page asks its server for newer content, as `cflower watch` has it.
+    A ``live`` page asks its server for newer content, as `cflower watch` has it.
     """
-    scripts = [*SCRIPTS[:-1], *(["watch"] if live else []), SCRIPTS[-1]]
+    scripts = [*SCRIPTS[:-1], "watch", SCRIPTS[-1]] if live else SCRIPTS
     # One scope for all parts: nothing on the page can be reached from outside.
     body = "\n".join(parts()[f"{name}.js"] for name in scripts)
     script = f"(() => {{\n'use strict';\n{body}}})();\n"
     # Nothing may be loaded from anywhere, and only this very script may run.
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {allowed(script)}"
+    allowed = f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    policy += f"script-src {allowed}"
     if live:
         policy += "; connect-src 'self'"
     values = {
@@ -68,12 +55,6 @@ def in_script(content: Any) -> str:
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
-
-
-def allowed(script: str) -> str:
-    """The Content-Security-Policy directive that lets this script run and no other."""
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    return f"script-src 'sha256-{digest}'"
 
 
 @cache

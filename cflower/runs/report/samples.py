@@ -1,14 +1,16 @@
-"""What each client's data look like, where the run knows: only in simulation."""
+"""Previews of the clients' data, where the run knows them: only in simulation."""
 
 from base64 import b64decode, b64encode
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from cflower.ordering import only, without
 from cflower.runs.record import RunRecord
 
 ROOM = 600_000
@@ -17,76 +19,68 @@ ROOM = 600_000
 
 def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
     """Class names, label counts by client, and sample images for as many as there is room for."""
-    told = run.data.get("clients", {})
-    if not told:
+    clients = run.data["clients"]
+    if not clients:
         return None
-    sheets = {name: sheet for name in names if (sheet := sample_sheet(told.get(name, {})))}
-    step = max(1, -(-sum(map(len, sheets.values())) // ROOM))
-    kept = set(list(sheets)[::step])
+    samples = {name: samples_of(one) for name, one in clients.items() if "sample_images" in one}
+    step = 1 + sum(len(one["sheet"]) for one in samples.values()) // ROOM
+    kept = dict(islice(samples.items(), 0, None, step))
     return {
         "means": mean_examples(run),
-        "classes": [str(name) for name in run.data.get("class_names", [])],
-        "counts": [told.get(name, {}).get("label_counts") for name in names],
-        "samples": [
-            {
-                "sheet": sheets[name],
-                "labels": told[name]["sample_labels"],
-                "shape": told[name]["sample_shape"],
-            }
-            if name in kept
-            else None
-            for name in names
-        ],
+        "classes": run.data["class_names"],
+        "counts": [clients.get(name, {}).get("label_counts") for name in names],
+        "samples": list(map(kept.get, names)),
     }
 
 
 def mean_examples(run: RunRecord) -> dict[str, list[Any]] | None:
-    """Of each leaf and class the mean over its members' mean examples, by channel; None: not told.
+    """Mean example of each leaf and class, by channel; None if the clients sent none.
 
-    Members count by their examples of the class. None stands for what nobody has.
+    Clients with data of another shape than most are left out, and those that moved: they
+    reported their data before these changed.
     """
-    told = {n: one for n, one in run.data.get("clients", {}).items() if "mean_examples" in one}
-    if not told:
+    moved = set(map(itemgetter("client"), run.summary["moves"]))
+    by_shape: dict[tuple[int, ...], dict[str, Any]] = {}
+    for name, preview in without(run.data["clients"], moved).items():
+        if "mean_examples" in preview:
+            shape = (len(preview["label_counts"]), *preview["mean_shape"])
+            by_shape.setdefault(shape, {})[name] = preview
+    if not by_shape:
         return None
-    classes = len(run.data["class_names"])
-    (shape, _), *_ = Counter(tuple(one["mean_shape"]) for one in told.values()).most_common()
-    alike = {n for n, one in told.items() if one["mean_shape"] == [*shape]}
-    alike = {n for n in alike if len(told[n]["label_counts"]) == classes}
-    # Who moved told what its data were before.
-    alike -= {move["client"] for move in run.summary.get("moves", [])}
-    found = {}
-    for name in run.leaves:
-        mine = [told[member] for member in run.clusters[name]["members"] if member in alike]
-        if mine:
-            coded = b"".join(b64decode(one["mean_examples"]) for one in mine)
-            means = np.frombuffer(coded, np.float16).reshape(len(mine), classes, *shape)
-            there = np.isfinite(means)
-            weights = np.array([one["label_counts"] for one in mine])[:, :, None, None] * there
-            sums = weights.sum(0)
-            mean = (weights * np.where(there, means, 0).astype(float)).sum(0) / np.maximum(sums, 1)
-            found[name] = [
-                [[round(value, 3) for value in channel] for channel in curves] if seen else None
-                for curves, seen in zip(mean.tolist(), (sums > 0).all((1, 2)), strict=True)
-            ]
-    return found
+    shape = max(by_shape, key=lambda shape: len(by_shape[shape]))
+    means = {}
+    for leaf in run.leaves:
+        members = only(by_shape[shape], run.clusters[leaf]["members"])
+        if members:
+            means[leaf] = mean_of(list(members.values()), shape)
+    return means
 
 
-def sample_sheet(told: dict[str, Any]) -> str | None:
-    """A client's sample images below each other, as a PNG in a data URL.
+def mean_of(previews: Sequence[Mapping[str, Any]], shape: tuple[int, ...]) -> list[Any]:
+    """The mean example of each class over some clients; None for a class that no client has.
 
-    Parameters
-    ----------
-    told : dict
-        ``sample_images`` (base64 of bytes in the order n, height, width, channels) and
-        ``sample_shape`` ([height, width, channels]) as in ``clients.json``.
+    Clients are weighted by their examples of the class.
     """
-    if not told.get("sample_images"):
-        return None
-    height, width, channels = told["sample_shape"]
-    pixels = b64decode(told["sample_images"])
+    coded = b"".join(map(b64decode, map(itemgetter("mean_examples"), previews)))
+    means = np.frombuffer(coded, np.float16).astype(float).reshape(len(previews), *shape)
+    counts = np.array([*map(itemgetter("label_counts"), previews)], float)[:, :, None, None]
+    known = np.ma.masked_invalid(means)
+    mean = np.ma.average(known, axis=0, weights=np.broadcast_to(counts, means.shape))
+    rounded = np.ma.filled(mean, np.nan).round(3)
+    return [None if np.isnan(one).any() else one.tolist() for one in rounded]
+
+
+def samples_of(preview: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's sample images below each other as a PNG in a data URL, and their labels.
+
+    In ``clients.json``, ``sample_images`` is base64 of bytes in the order n, height, width,
+    channels.
+    """
+    height, width, channels = preview["sample_shape"]
+    pixels = b64decode(preview["sample_images"])
     count = len(pixels) // (height * width * channels)
-    # Below each other they are one image as they stand.
-    shape = (width, height * count)
+    mode = "RGB" if channels == 3 else "L"
     buffer = BytesIO()
-    Image.frombytes("RGB" if channels == 3 else "L", shape, pixels).save(buffer, "PNG")
-    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+    Image.frombytes(mode, (width, height * count), pixels).save(buffer, "PNG")
+    sheet = "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+    return {"sheet": sheet, "labels": preview["sample_labels"], "shape": preview["sample_shape"]}

@@ -11,9 +11,9 @@ function gainOf(client) {
 
 // The mean of a figure, by held-out examples.
 function meanOf(clients, key) {
-  const told = clients.filter((client) => known(client[key]));
+  const having = clients.filter((client) => known(client[key]));
   const weight = (client) => client.examples ?? 1;
-  return told.length ? told.reduce((sum, client) => sum + weight(client) * client[key], 0) / told.reduce((sum, client) => sum + weight(client), 0) : null;
+  return having.length ? having.reduce((sum, client) => sum + weight(client) * client[key], 0) / having.reduce((sum, client) => sum + weight(client), 0) : null;
 }
 
 const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
@@ -31,7 +31,7 @@ function drawClients() {
   return rows();
 }
 
-// One row a cluster: what its clients get, and who gets least.
+// One row for each cluster: means over its clients, and its worst client.
 function clusterTable() {
   if (run.run.kind !== 'clustered' || look.leaves.length < 2) return null;
   const [key, words] = other();

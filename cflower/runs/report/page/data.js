@@ -1,10 +1,10 @@
-// What the clients' data look like
+// The clients' data
 //
 // Known only in simulation, where the data are dealt out by the run itself; a real client's examples
 // never leave it.
 function drawData() {
   if (!run.data) {
-    return fill('data', note('Not known to this run: only a simulation tells what its clients’ data look like. A real client’s examples never leave it.'));
+    return fill('data', note('Not known to this run: only a simulation has previews of its clients’ data. A real client’s examples never leave it.'));
   }
   const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
     .sort((a, b) => Number(b === state.client) - Number(a === state.client)
@@ -20,8 +20,8 @@ function drawData() {
   return fill('data', parts);
 }
 
-// What differs between the clusters: how often each class is in each of them, and one example of the same
-// class beside the other. Where the shares are alike and the pictures are not, the pictures differ.
+// Differences between the clusters: the share of each class in each of them, with one example. Where the
+// shares are alike and the examples are not, the examples differ.
 function groupTable() {
   if (run.run.kind !== 'clustered' || look.leaves.length < 2) return null;
   const clusters = look.leaves.filter((name) => look.clusters.get(name).members.length).slice(0, MOST_BANDS);
@@ -37,13 +37,13 @@ function groupTable() {
   const classes = run.data.classes.map((_, k) => k).sort((a, b) => spread(b) - spread(a)).slice(0, MOST_CLASSES).sort((a, b) => a - b);
   const most = Math.max(...classes.map(spread));
   const most100 = Math.max(...shares.flat(), 1e-9);
-  const told = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points apart), so they do not differ in which classes they have, but in what belongs to a class`
+  const text = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference), so they differ in the examples of a class, not in the classes`
     : `The shares of the classes differ by up to ${(most * 100).toFixed(0)} points`;
   const rows = clusters.map((name, row) => html('tr', { class: state.cluster === name ? 'chosen' : '' },
     html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name), { class: 'plain', 'data-key': `group:${name}` })),
     classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0))))));
   return [html('h3', {}, 'What differs between the clusters'), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
-    run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${told}.`),
+    run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${text}.`),
   html('div', { id: 'groups' }, table('What differs between the clusters', ['cluster', ...classes.map((k) => String(run.data.classes[k]))], rows)),
   ...meanTable(clusters, classes), html('h3', {}, 'Client by client')];
 }
@@ -82,13 +82,13 @@ function meanPicture(curves, low, high, words) {
   return drawing;
 }
 
-// An example with this label, of the first member that showed one and whose data have not changed since.
+// An example with this label, of the first member that has one in its preview and has not moved since.
 function exampleOf(cluster, label) {
   const moved = new Set(run.moves.map(({ client }) => client));
   for (const i of look.clusters.get(cluster).members.filter((client) => !moved.has(client))) {
-    const told = run.data.samples[i];
-    const k = told ? told.labels.indexOf(label) : -1;
-    if (k >= 0) return sampleImage(told, k, `An example labelled ${run.data.classes[label]}, of cluster ${cluster}`);
+    const sample = run.data.samples[i];
+    const k = sample ? sample.labels.indexOf(label) : -1;
+    if (k >= 0) return sampleImage(sample, k, `An example labelled ${run.data.classes[label]}, of cluster ${cluster}`);
   }
   return null;
 }
@@ -109,11 +109,11 @@ function sampleImage({ sheet, shape: [height, width], labels: { length: n } }, k
     backgroundImage: `url(${sheet})`, backgroundSize: `100% ${n * 100}%`, backgroundPosition: `0 ${n > 1 ? (k / (n - 1)) * 100 : 0}%` } });
 }
 
-function samples(told) {
-  if (!told) return null;
-  return html('div', { class: 'samples' }, told.labels.map((label, k) => {
+function samples(sample) {
+  if (!sample) return null;
+  return html('div', { class: 'samples' }, sample.labels.map((label, k) => {
     const name = String(run.data.classes[label] ?? label);
-    return html('figure', { class: 'sample' }, sampleImage(told, k, `An example labelled ${name}`), html('figcaption', {}, name));
+    return html('figure', { class: 'sample' }, sampleImage(sample, k, `An example labelled ${name}`), html('figcaption', {}, name));
   }));
 }
 
@@ -132,7 +132,7 @@ function histogram(counts, color) {
     if (counts.length <= 16 && String(names[k]).length <= 3) {
       column.append(svg('text', { x: (k + 0.5) * bar, y: height - 2, 'text-anchor': 'middle', style: { fontSize: '9px' } }, String(names[k])));
     }
-    drawing.append(tellable(column, `${names[k]}: ${count}`));
+    drawing.append(withTip(column, `${names[k]}: ${count}`));
   });
   return drawing;
 }

@@ -105,8 +105,8 @@ function path(points) {
 }
 const diamond = (x, y, r) => `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z`;
 
-// What is under the pointer or the finger, or at the keyboard's cursor, is told in one floating box.
-function tell(text, x, y) {
+// What is under the pointer or the finger, or at the keyboard's cursor, is shown in one floating box.
+function showTip(text, x, y) {
   const tip = byId('tip');
   tip.textContent = text;
   tip.hidden = false;
@@ -114,19 +114,19 @@ function tell(text, x, y) {
   tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - width - 4))}px`;
   tip.style.top = `${y - height - 12 < 4 ? y + 18 : y - height - 12}px`;
 }
-const hush = () => { byId('tip').hidden = true; };
+const hideTip = () => { byId('tip').hidden = true; };
 // A finger leaves at once; what it asked for stays until it touches something else.
-const leaving = (event) => { if (event.pointerType !== 'touch') hush(); };
+const leaving = (event) => { if (event.pointerType !== 'touch') hideTip(); };
 document.addEventListener('pointerdown', (event) => {
-  if (!(/** @type {Element} */ (event.target).closest('svg, .sample'))) hush();
+  if (!(/** @type {Element} */ (event.target).closest('svg, .sample'))) hideTip();
 });
-document.addEventListener('scroll', hush, { passive: true });
+document.addEventListener('scroll', hideTip, { passive: true });
 function onPointer(node, act) {
   for (const kind of ['pointermove', 'pointerdown']) node.addEventListener(kind, act);
   node.addEventListener('pointerleave', leaving);
   return node;
 }
-const tellable = (node, text) => onPointer(node, (event) => tell(text, event.clientX, event.clientY));
+const withTip = (node, text) => onPointer(node, (event) => showTip(text, event.clientX, event.clientY));
 
 // A picture along steps (rounds, or the rows of a matrix) is a slider to the keyboard and to a screen
 // reader: its value is the step, read out with everything the box says. A click or Enter picks it.
@@ -139,9 +139,9 @@ function along(drawing, { key, label, steps, nearest, mark, describe, pick: choo
     drawing.setAttribute('aria-valuenow', step);
     drawing.setAttribute('aria-valuetext', text);
     const box = drawing.getBoundingClientRect();
-    tell(text, pointer ? pointer.clientX : box.left + 40, pointer ? pointer.clientY : box.top + 10);
+    showTip(text, pointer ? pointer.clientX : box.left + 40, pointer ? pointer.clientY : box.top + 10);
   };
-  const leave = () => { mark(null); hush(); };
+  const leave = () => { mark(null); hideTip(); };
   const where = (event) => {
     const box = drawing.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
@@ -190,6 +190,11 @@ let look;
 
 function prepare(content) {
   run = content;
+  const { criterion } = run;
+  const figures = new Set(run.lines.figures.flatMap((given) => Object.keys(given)));
+  run.conditions = CONDITIONS.filter(({ key }) => figures.has(key)).map((condition) => ({ ...condition, limit: criterion[condition.setting] }));
+  run.norms = criterion.name === 'norms'
+    ? { eps1: criterion.eps1, eps2: criterion.eps2, gamma: criterion['gamma-max'], least: criterion['min-cluster-size'] } : null;
   const clusters = new Map(run.clusters.map((cluster) => [cluster.name, cluster]));
   const leaves = run.clusters.filter((cluster) => !cluster.children.length).map((cluster) => cluster.name);
   const lines = new Map();

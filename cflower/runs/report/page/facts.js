@@ -1,4 +1,4 @@
-// What came out, bad replies and absences, the config
+// The result, unusable replies and absences, the config
 function drawFacts() {
   const about = run.run;
   byId('run-id').textContent = about.id;
@@ -16,7 +16,7 @@ function drawFacts() {
     against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured
-    ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, whose model would have.`
+    ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, which trains in every round.`
     : rows.length ? `Mean ${name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = [['clients', String(run.clients.length), ''],
@@ -46,20 +46,20 @@ function drawProblems() {
   const share = run.run.fractionTrain;
   const sampled = share < 1;
   const rows = run.problems.map(({ client, problem, rounds }) => [client, problem, rounds.length, spans(rounds)]);
-  const told = new Map();
-  for (const { client, rounds } of run.problems) told.set(client, (told.get(client) ?? 0) + rounds.length);
+  const unusable = new Map();
+  for (const { client, rounds } of run.problems) unusable.set(client, (unusable.get(client) ?? 0) + rounds.length);
   run.heard.forEach(([heard, member], client) => {
-    const missing = member - heard - (told.get(client) ?? 0);
-    if (missing > 0 && !sampled) rows.push([client, 'was not there, or served another cluster’s model', missing, '']);
+    const missing = member - heard - (unusable.get(client) ?? 0);
+    if (missing > 0 && !sampled) rows.push([client, 'took no part, or trained the model of another cluster', missing, '']);
   });
   rows.sort((a, b) => a[0] - b[0]);
   const notes = [];
-  if (sampled) notes.push(note(`A share of ${share} of every cluster trains in a round, so a client that is not heard from is not absent.`));
+  if (sampled) notes.push(note(`A share of ${share} of every cluster trains in a round, so a client without a reply is not absent.`));
   if (!rows.length) {
-    notes.push(note(sampled ? 'No reply had to be set aside.' : 'Every client answered every round with a usable reply.'));
+    notes.push(note(sampled ? 'Every reply was used.' : 'Every client sent a usable reply in every round.'));
     return fill('problems', notes);
   }
-  return fill('problems', notes, table('Bad replies and absences, by client', ['client', 'reply', 'times', 'rounds'], rows.map(([client, problem, times, when]) =>
+  return fill('problems', notes, table('Unusable replies and absences, by client', ['client', 'reply', 'times', 'rounds'], rows.map(([client, problem, times, when]) =>
     html('tr', {}, html('th', { scope: 'row' }, clientName(client)), html('td', { class: 'left wrap' }, problem),
       html('td', {}, String(times)), html('td', { class: 'left wrap' }, when)))));
 }
@@ -69,9 +69,10 @@ const table = (label, heads, rows) => html('div', { class: 'scroll', tabindex: 0
     html('tbody', {}, rows)));
 
 function drawConfig() {
-  const keys = (entries) => html('dl', { class: 'keys' }, entries.map(([key, value, before]) =>
-    html('div', known(before) ? { class: 'changed' } : {}, html('dt', {}, key), html('dd', {}, String(value),
-      known(before) ? html('small', {}, ` changed; the default is ${before === '' ? 'empty' : before}`) : null))));
-  fill('config', keys(run.config.map((entry) => [entry.key, entry.value, entry.default])),
+  const keys = (entries) => html('dl', { class: 'keys' }, entries.map(([key, value]) =>
+    html('div', {}, html('dt', {}, key), html('dd', {}, String(value)))));
+  const pairs = (entries) => entries.map(({ key, value }) => [key, value]);
+  fill('config', keys(pairs(run.config)),
+    html('details', {}, html('summary', {}, 'Settings of the strategy and its criterion'), keys(pairs(run.settings))),
     html('details', {}, html('summary', {}, 'Versions'), keys(Object.entries(run.versions))));
 }

@@ -1,4 +1,4 @@
-// Who moved: clients whose data changed, and that went to the cluster they resemble now
+// Clients with changed data that moved to the cluster they resemble now
 //
 // In the tree each is an arrow, several that go the same way in the same round are one. Below it each
 // of these clients has a row in the colours of the clusters it was in, and each move its sentence.
@@ -21,12 +21,12 @@ function moveArrows(place, x, end) {
     const [{ round, from, to }] = moves;
     const [low, high] = [place.get(from).middle, place.get(to).middle];
     const way = Math.sign(high - low) || 1;
-    // Several of one round stand side by side.
+    // Several of one round are drawn next to each other.
     const at = x(round) + 9 * groups.slice(0, k).filter(([other]) => other.round === round).length;
     const next = Math.min(end, ...groups.slice(k + 1).map(([other]) => x(other.round)));
     const faint = state.client !== null && !moves.some(({ client }) => client === state.client);
     const name = moves.length === 1 ? clientName(moves[0].client) : counted(moves.length, 'client');
-    return tellable(svg('g', { class: 'point move', 'data-round': round, opacity: faint ? 0.25 : 1, onclick: () => pick({ round, client: moves[0].client }) },
+    return withTip(svg('g', { class: 'point move', 'data-round': round, opacity: faint ? 0.25 : 1, onclick: () => pick({ round, client: moves[0].client }) },
       svg('path', { d: `M${at} ${low}V${high - way * 3}`, stroke: 'var(--card)', 'stroke-width': 6, fill: 'none' }),
       svg('path', { d: `M${at} ${low}V${high - way * 3}`, stroke: 'var(--ink)', 'stroke-width': Math.min(5, 1.2 + moves.length / 2), fill: 'none' }),
       svg('circle', { cx: at, cy: low, r: 4.5, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }),
@@ -38,8 +38,8 @@ function moveArrows(place, x, end) {
 
 // Where the run itself changed the data (the key `drift`): [round, client].
 function changes() {
-  const told = String(run.config.find(({ key }) => key === 'drift')?.value ?? '');
-  return [...told.matchAll(/(\d+):(\d+)=(\d+)/g)].map(([, round, client, group]) =>
+  const drift = String(run.config.find(({ key }) => key === 'drift')?.value ?? '');
+  return [...drift.matchAll(/(\d+):(\d+)=(\d+)/g)].map(([, round, client, group]) =>
     ({ round: Number(round), client: run.clients.findIndex(({ name }) => name === `partition-${client}`), group }));
 }
 
@@ -50,16 +50,16 @@ function drawMoves() {
     button(`Round ${move.round}`, () => toggle('round', move.round), { class: 'plain', 'data-key': `move-round:${move.round}:${move.client}` }), ': ',
     button(clientName(move.client), () => toggle('client', move.client), { class: 'plain', 'data-key': `move:${move.round}:${move.client}` }),
     ' from ', cluster(move.from), ' to ', cluster(move.to), `. Why: ${move.reason}.`));
-  return fill('moves', html('h3', {}, 'Who moved'),
-    html('p', { class: 'hint' }, `Clients whose data changed, each in the colour of the cluster it was in.${
-      changes().length ? ' A triangle is the round in which the run changed the client’s data, which the clusters were not told.' : ''}`),
+  return fill('moves', html('h3', {}, 'Moves to another cluster'),
+    html('p', { class: 'hint' }, `Clients with changed data, in the colours of the clusters they were in.${
+      changes().length ? ' A triangle is the round in which the run changed the client’s data, unknown to the server.' : ''}`),
     picture('moves', movesPicture, { class: 'chart' }), 
     html('ul', { class: 'note moves', tabindex: 0, 'aria-label': 'All moves' }, list));
 }
 
 function movesPicture(width) {
-  const who = [...new Set(run.moves.map(({ client }) => client))].sort((a, b) => a - b);
-  const shown = who.slice(0, MOST_ROWS);
+  const movers = [...new Set(run.moves.map(({ client }) => client))].sort((a, b) => a - b);
+  const shown = movers.slice(0, MOST_ROWS);
   const tall = 22;
   const start = Math.min(width * 0.3, 16 + 6.6 * Math.max(...shown.map((client) => clientName(client).length)));
   const [end, bottom] = [width - 12, 6 + shown.length * tall];
@@ -84,14 +84,14 @@ function movesPicture(width) {
     }
   });
   drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
-  if (who.length > shown.length) drawing.append(svg('text', { x: end, y: 12, 'text-anchor': 'end', class: 'halo' }, `and ${who.length - shown.length} more`));
+  if (movers.length > shown.length) drawing.append(svg('text', { x: end, y: 12, 'text-anchor': 'end', class: 'halo' }, `and ${movers.length - shown.length} more`));
   if (state.round !== null) drawing.append(svg('line', { class: 'picked', x1: x(state.round), x2: x(state.round), y1: 0, y2: bottom }));
   const mark = svg('rect', { x: start - 4, width: end - start + 8, height: tall, fill: 'none', stroke: 'var(--ink)', visibility: 'hidden' });
   drawing.append(mark);
   const describe = (row) => [clientName(shown[row]),
     ...staysOf(shown[row]).map(({ from, to, cluster }) => `rounds ${from}–${to}: ${cluster}`),
     ...changes().filter(({ client }) => client === shown[row]).map(({ round, group }) => `its data are of group ${group} from round ${round} on`)].join('\n');
-  return along(drawing, { key: 'moves', label: 'Who was in which cluster', steps: shown.map((_, row) => row), describe,
+  return along(drawing, { key: 'moves', label: 'Clusters of the clients that moved', steps: shown.map((_, row) => row), describe,
     nearest: ([, y]) => Math.max(0, Math.min(shown.length - 1, Math.floor((y - 4) / tall))),
     mark: (row) => {
       mark.setAttribute('visibility', row === null ? 'hidden' : 'visible');

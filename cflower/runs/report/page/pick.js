@@ -1,7 +1,7 @@
 // What is picked
 //
 // One cluster, one round and one client can be picked, here or by a click on any of them; every part
-// of the page follows. What is picked and set stands in the address, so it can be sent to others.
+// of the page follows. All choices are part of the address, so it can be sent to others.
 const NOTHING = { cluster: '', round: null, client: null };
 const state = { ...NOTHING, search: '', sort: 'name', way: 1, matrix: '', from: 1, eps1: null, eps2: null, at: '',
   panels: 12, cards: 12 };
@@ -40,32 +40,32 @@ function drawPicks() {
 }
 
 function readAddress() {
-  const told = new URLSearchParams(location.hash.slice(1));
-  const number = (key) => (told.get(key) === null || Number.isNaN(Number(told.get(key))) ? null : Number(told.get(key)));
+  const params = new URLSearchParams(location.hash.slice(1));
+  const number = (key) => (params.get(key) === null || Number.isNaN(Number(params.get(key))) ? null : Number(params.get(key)));
   const round = number('round');
-  const client = run.clients.findIndex(({ name }) => name === told.get('client'));
+  const client = run.clients.findIndex(({ name }) => name === params.get('client'));
   Object.assign(state, {
-    cluster: look.clusters.has(told.get('cluster')) ? told.get('cluster') : '',
+    cluster: look.clusters.has(params.get('cluster')) ? params.get('cluster') : '',
     round: Number.isInteger(round) && round >= 1 && round <= run.run.rounds ? round : null,
     client: client < 0 ? null : client,
-    search: told.get('search') ?? '',
-    sort: (told.get('sort') ?? 'name').replace('-', ''),
-    way: told.get('sort')?.startsWith('-') ? -1 : 1,
-    matrix: told.get('matrix') ?? '',
+    search: params.get('search') ?? '',
+    sort: (params.get('sort') ?? 'name').replace('-', ''),
+    way: params.get('sort')?.startsWith('-') ? -1 : 1,
+    matrix: params.get('matrix') ?? '',
     from: number('from') ?? 1,
     eps1: number('eps1'),
     eps2: number('eps2'),
-    at: told.get('at') ?? '',
+    at: params.get('at') ?? '',
   });
 }
 
 function writeAddress() {
   const sort = `${state.way < 0 ? '-' : ''}${state.sort}`;
   const changed = (key) => (run.norms && state[key] !== run.norms[key] ? state[key] : null);
-  const told = { cluster: state.cluster, round: state.round, client: state.client === null ? null : clientName(state.client),
+  const params = { cluster: state.cluster, round: state.round, client: state.client === null ? null : clientName(state.client),
     search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, from: state.from > 1 ? state.from : null, eps1: changed('eps1'),
     eps2: changed('eps2'), at: state.at };
-  const set = Object.entries(told).filter(([, value]) => known(value) && value !== '');
+  const set = Object.entries(params).filter(([, value]) => known(value) && value !== '');
   history.replaceState(null, '', `#${new URLSearchParams(set.map(([key, value]) => [key, String(value)]))}`);
 }
 

@@ -48,7 +48,7 @@ function clientsCsv() {
 
 function roundsCsv() {
   const { sentences, reason, figures, ...columns } = run.lines;
-  const extra = [...new Set(figures.flatMap((told) => Object.keys(told || {})))];
+  const extra = [...new Set(figures.flatMap((row) => Object.keys(row || {})))];
   return csv([...Object.keys(columns), 'reason', ...extra], reason.map((number, i) =>
     [...Object.values(columns).map((column) => column[i]), sentences[number], ...extra.map((key) => (figures[i] || {})[key])]));
 }

@@ -111,8 +111,8 @@ function scorePicture(width) {
   const measured = baselineCurves();
   const [key, words] = other();
   if (calm) {
-    const whose = `${words}, ${clientName(state.client)}`;
-    level(run.clients[state.client][key], whose.length > 70 ? `${whose.slice(0, 70)}…` : whose);
+    const label = `${words}, ${clientName(state.client)}`;
+    level(run.clients[state.client][key], label.length > 70 ? `${label.slice(0, 70)}…` : label);
   } else if (key === 'common' && !measured.length) {
     level(run.run.common, words, Math.max(first, run.run.firstSplit));
   } else {
@@ -174,8 +174,8 @@ function quantilePicture(name, width) {
   const at = (values, share) => values[Math.round((values.length - 1) * share)];
   const drawing = svg('svg', { width, height: bottom + 24 });
   drawing.append(back);
-  const told = steps.filter((step) => sorted.get(step).length);
-  const edge = (share) => told.map((step) => [x(step), y(at(sorted.get(step), share))]);
+  const filled = steps.filter((step) => sorted.get(step).length);
+  const edge = (share) => filled.map((step) => [x(step), y(at(sorted.get(step), share))]);
   const color = colorOf(name);
   for (const [low, high, opacity] of [[0.1, 0.9, 0.2], [0.25, 0.75, 0.35]]) {
     drawing.append(svg('path', { d: `${path([...edge(high), ...edge(low).reverse()])}Z`, fill: color, 'fill-opacity': opacity }));
@@ -185,7 +185,7 @@ function quantilePicture(name, width) {
     drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2 }));
   }
   return overRounds(drawing, { key: `quantiles:${name}`, label: `Quantiles of ${name === null ? 'all clients' : `cluster ${name}`} by round`,
-    rounds: told, x, top, bottom, pick: (step) => step > run.run.rounds,
+    rounds: filled, x, top, bottom, pick: (step) => step > run.run.rounds,
     describe: (step) => `${stepName(step)}, ${counted(sorted.get(step).length, 'client')}\n${
       [[0.9, '90 % are below'], [0.75, '75 % are below'], [0.5, 'median'], [0.25, '25 % are below'], [0.1, '10 % are below']]
         .map(([share, words]) => `${words}: ${score(at(sorted.get(step), share))}`).join('\n')}` });

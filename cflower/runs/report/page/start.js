@@ -1,6 +1,6 @@
 // Start
 function drawAll(content) {
-  hush();
+  hideTip();
   prepare(content);
   readAddress();
   byId('tree-section').hidden = run.run.kind !== 'clustered';

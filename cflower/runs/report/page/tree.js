@@ -5,11 +5,11 @@ function drawTree() {
   if (!run.clusters.length) return fill('tree', note('No round is finished yet.'));
   fill('tree-legend', treeLegend());
   fill('tree', picture('tree', treePicture, { class: 'chart' }));
-  const told = [...run.clusters.filter((cluster) => cluster.split && cluster.children.length).map((cluster) => [cluster.split, splitText(cluster)]),
+  const items = [...run.clusters.filter((cluster) => cluster.split && cluster.children.length).map((cluster) => [cluster.split, splitText(cluster)]),
     ...run.trials.map((trial) => [trial.round, trialText(trial)])].sort((a, b) => a[0] - b[0]);
-  if (!told.length) return fill('splits', note('No cluster was split.'));
-  const list = html('ul', { class: 'note' }, told.map(([, text]) => html('li', {}, text)));
-  return fill('splits', told.length <= 8 ? list : html('details', {}, html('summary', {}, `All ${told.length} splits and trials`), list));
+  if (!items.length) return fill('splits', note('No cluster was split.'));
+  const list = html('ul', { class: 'note' }, items.map(([, text]) => html('li', {}, text)));
+  return fill('splits', items.length <= 8 ? list : html('details', {}, html('summary', {}, `All ${items.length} splits and trials`), list));
 }
 
 function splitText(cluster) {
@@ -20,7 +20,7 @@ function splitText(cluster) {
 }
 const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}: cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
 
-// Those that its split made; others came later, of clients that moved and resemble nobody.
+// The children of its split; later ones are of clients that moved and resemble no other cluster.
 const childrenOf = ({ split, children }) => children.filter((name) => look.clusters.get(name)?.born === split);
 
 // How many members a cluster had, by round, where that changed: [from that round on, so many].
@@ -63,7 +63,7 @@ function treePlaces(height, top) {
   return { place, sizes, unit, end: y - gap };
 }
 
-// A band as high as its members are many; it grows and shrinks in the round in which somebody moves.
+// A band as high as its members are many; it grows and shrinks in the round in which a client moves.
 function bandPath({ middle }, steps, unit, x, from, to) {
   const edge = [[from, steps[0][1]]];
   steps.slice(1).forEach(([round, size], k) => {
@@ -105,7 +105,7 @@ function treePicture(width) {
         event.preventDefault();
         toggle('cluster', cluster.name);
       } });
-    drawing.append(tellable(band, text));
+    drawing.append(withTip(band, text));
     const children = cluster.split ? childrenOf(cluster) : [];
     const firsts = children.map((name) => sizes.get(name)[0][1]);
     let offset = box.middle - box.tall / 2;
@@ -119,7 +119,7 @@ function treePicture(width) {
       offset += share;
     });
     if (cluster.split && cluster.children.length) {
-      labels.push(tellable(svg('path', { class: 'point', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
+      labels.push(withTip(svg('path', { class: 'point', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
         'stroke-width': 2, onclick: () => pick({ cluster: cluster.name, round: cluster.split }) }), splitText(cluster)));
     }
     const name = `${cluster.name} · ${cluster.members.length}`;
@@ -143,7 +143,7 @@ function treePicture(width) {
     }
     const { middle } = place.get(trial.cluster);
     if (!on.length) labels.push(svg('path', { d: diamond(from, middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
-    labels.push(tellable(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
+    labels.push(withTip(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
       svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
       svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, standingOf(trial)[0])),
     trialText(trial)));
@@ -159,7 +159,7 @@ const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7,
   svg('rect', { width: 2.2, height: 7, fill: 'var(--card)' })));
 
 // What a trial came to: a sign, and its meaning.
-const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely, or nobody could say: the split stands'],
+const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely, or cannot be tested: the split stays'],
   undone: ['✗', 'taken back'], open: ['…', 'still on trial'] };
 const standingOf = ({ standing, sure }) => SIGNS[standing === 'confirmed' && !sure ? 'likely' : standing];
 

@@ -1,25 +1,33 @@
 // Why each cluster was split, or was not
 //
-// The criterion's own sentence of every round, what a split needed and what there was of it. For the
-// paper's criterion also what other thresholds would have done, asked of the recorded figures: eqs. 32
-// and 33 of every round, and eq. 39 where the similarity was computed, as `cflower explain` does.
+// The criterion's own sentence of every round, and the conditions of a split with their values. For the
+// paper's criterion also the effect of other thresholds on the recorded figures: eqs. 32 and 33 of every
+// round, and eq. 39 where the similarity was computed, as in `cflower explain`.
 const NEVER = ['too small', 'waiting for members'];
+// The conditions of `auto`: the figure, its label, its meaning, the sign and the setting of the limit. The
+// other limits vary: they are figures too, ending in `_needed` or `_by_chance`.
+const CONDITIONS = [
+  { key: 'margin_errors', label: 'sure members', meaning: 'margin by which four fifths of the members are nearer to their own part than to the next one, in standard errors', sign: '>' },
+  { key: 'stable_rounds', label: 'stable', meaning: 'number of rounds in a row with the same parts', sign: '≥' },
+  { key: 'separation', label: 'separation', meaning: 'distance of the nearest parts in standard deviations of their members; the limit is that of the null distribution', sign: '>' },
+  { key: 'separation_by_angle', label: 'or by angle', meaning: 'the same for the directions of the updates', sign: '>' },
+];
 const compare = { '<': (a, b) => a < b, '>': (a, b) => a > b, '≥': (a, b) => a >= b };
 const safeGamma = (alpha) => (known(alpha) ? Math.sqrt((1 - alpha) / 2) : null);
 
 // What a split needed in line `i`, by the run's own thresholds.
 function needs(i) {
   const { outcome, figures, mean, max, alpha, heard, members } = run.lines;
-  const told = figures[i] || {};
-  const list = [{ label: 'heard', value: `${heard[i]} of ${members[i]}`, needed: 'enough', met: !NEVER.includes(outcome[i]) }];
+  const given = figures[i] || {};
+  const list = [{ label: 'replies', value: `${heard[i]} of ${members[i]}`, needed: 'enough', met: !NEVER.includes(outcome[i]) }];
   const add = (label, value, sign, limit) => list.push({ label, value: figure(value ?? null), needed: `${sign} ${figure(limit ?? null)}`,
     met: known(value) && known(limit) ? compare[sign](value, limit) : null });
   if (run.norms) {
-    add('mean norm', mean[i], '<', told.eps1 ?? run.norms.eps1);
-    add('largest norm', max[i], '>', told.eps2 ?? run.norms.eps2);
+    add('mean norm', mean[i], '<', given.eps1 ?? run.norms.eps1);
+    add('largest norm', max[i], '>', given.eps2 ?? run.norms.eps2);
     add('safe γ', safeGamma(alpha[i]), '>', run.norms.gamma);
   }
-  for (const { key, label, sign, limit } of run.conditions) add(label, told[key], sign, limit ?? told[`${key}_needed`] ?? told[`${key}_by_chance`]);
+  for (const { key, label, sign, limit } of run.conditions) add(label, given[key], sign, limit ?? given[`${key}_needed`] ?? given[`${key}_by_chance`]);
   return list;
 }
 
@@ -27,11 +35,11 @@ function meanings() {
   const rows = run.conditions.map(({ label, meaning, sign, limit }) =>
     [label, `${meaning}${known(limit) ? `; ${sign} ${limit}` : `; the limit varies`}`]);
   if (run.norms) {
-    rows.push(['mean norm', 'the length of the cluster’s mean update (eq. 32): small when the members together have come to rest; < ε1'],
-      ['largest norm', 'the length of the longest update of one member (eq. 33): large when somebody still wants to move; > ε2'],
-      ['safe γ', 'how much approximation noise the split into two sides would bear (eq. 39), √((1 − α) / 2) with α the largest similarity across the sides; > γ-max']);
+    rows.push(['mean norm', 'the length of the cluster’s mean update (eq. 32): small when the cluster is stationary; < ε1'],
+      ['largest norm', 'the length of the longest update of one member (eq. 33): large when the cluster is not stationary for every member; > ε2'],
+      ['safe γ', 'the approximation noise that the split into two sides allows (eq. 39), √((1 − α) / 2) with α the largest similarity across the sides; > γ-max']);
   }
-  if (rows.length) rows.unshift(['heard', 'enough members with a usable update']);
+  if (rows.length) rows.unshift(['replies', 'enough members with a usable update']);
   return rows;
 }
 
@@ -163,8 +171,8 @@ function drawSliders() {
   byId('whatif').hidden = false;
   fill('whatif',
     html('p', { class: 'hint' }, `What would other thresholds have done? In this run ε1 = ${run.norms.eps1}, ε2 = ${run.norms.eps2}.`),
-    html('div', { class: 'sliders' }, slider('eps1', 'ε1', 'at rest below', most(run.lines.mean, run.norms.eps1)),
-      slider('eps2', 'ε2', 'restless above', most(run.lines.max, run.norms.eps2)),
+    html('div', { class: 'sliders' }, slider('eps1', 'ε1', 'stationary below', most(run.lines.mean, run.norms.eps1)),
+      slider('eps2', 'ε2', 'not stationary for a client above', most(run.lines.max, run.norms.eps2)),
       html('div', {}, button('As in the config', () => {
         Object.assign(state, { eps1: null, eps2: null });
         fill('whatif');

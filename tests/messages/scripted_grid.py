@@ -1,4 +1,4 @@
-"""A Grid whose nodes answer by script: who is there, who answers what, in which order."""
+"""A Grid with scripted nodes: which are connected, what they reply, and in which order."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,21 +8,21 @@ from flwr.supercore.run import Run
 
 
 class ScriptedGrid(Grid):
-    """Every pull brings the next batch of ``arrivals``; without them, all that can come.
+    """Every pull returns the next batch of ``arrivals``; without them, all replies.
 
     Parameters
     ----------
     answer : callable
-        The reply to a message, or None for a node that stays silent.
+        The reply to a message, or None for a silent node.
     live : iterable of int
         Connected nodes; messages to others are not accepted.
     arrivals : sequence of sequences of int
-        The nodes whose replies come at each pull.
+        The nodes that reply at each pull.
 
     Notes
     -----
-    ``set_run``, ``create_message`` and ``send_and_receive`` are there because Flower's `Grid` is
-    abstract. They raise: an exchange that began to call them would no longer stream.
+    ``set_run``, ``create_message`` and ``send_and_receive`` are abstract in Flower's `Grid`. They
+    raise: an exchange that called them would no longer stream.
     """
 
     def __init__(

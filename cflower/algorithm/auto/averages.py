@@ -1,0 +1,193 @@
+"""The average updates of a cluster's clients over rounds: the memory of `AutoCriterion`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.auto.clustering import Labels, in_appearance
+from cflower.algorithm.criteria import Evidence
+from cflower.algorithm.similarity import Matrix, marks_of
+
+Numbers = NDArray[np.float64]
+
+
+def empty(dtype: Any = float, dimensions: int = 1) -> Any:
+    """Field with an array without clients as its default."""
+    return field(default_factory=lambda: np.zeros((0,) * dimensions, dtype))
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Polynomial-decay averages (Shamir and Zhang, arXiv 1212.1824) with η = 3.
+
+    A client's t-th update enters its average with weight 4 / (t + 3). Every array has a row or an
+    entry for each of the m clients.
+    """
+
+    clients: tuple[str, ...] = ()
+    """All clients with an update since the cluster was born, in order of the first one."""
+    averages: Matrix = empty(np.float32, 2)
+    """Average update, shape (m, k)."""
+    counts: NDArray[np.int64] = empty(int)
+    """Number of updates."""
+    weights: Numbers = empty()
+    """w_i of the last update."""
+    power: Numbers = empty()
+    """Mean squared distance of an update from the average before it, without the common part."""
+    median: Numbers = empty()
+    """Median of ``counts`` at the last update."""
+    outputs: Matrix = empty(np.float32, 3)
+    """Average update of the output layer, shape (m, C, h + 1); C = 0 without such a layer."""
+    cut: NDArray[np.int32] = empty(np.int32, 2)
+    """Part of each client in the last clustering of each view, shape (m, 2); -1 for clients that
+    it left out."""
+    streak: NDArray[np.int32] = empty(np.int32, 2)
+    """Number of rounds in a row for which each client has been in this part, shape (m, 2)."""
+    peak: float = 0.0
+    """Largest `length` that this branch of the tree had."""
+
+    @classmethod
+    def of(cls, memory: Mapping[str, Any]) -> "Averages":
+        """Restore the averages from a criterion's memory, which may be empty."""
+        return cls(**memory)
+
+    def as_memory(self) -> dict[str, Any]:
+        """Convert to arrays, numbers and tuples by field name."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    @property
+    def length(self) -> float:
+        """Norm of the second longest average: a single client cannot decide it."""
+        return float(np.sort(np.linalg.norm(self.averages, axis=1))[-2:].min(initial=np.inf))
+
+    def only(self, members: tuple[str, ...]) -> "Averages":
+        """Drop all clients but these members."""
+        present = set(members)
+        kept = np.array([client in present for client in self.clients], dtype=bool)
+        if kept.all():
+            return self
+        arrays = {name: array[kept] for name, array in self._arrays().items()}
+        return replace(self, clients=tuple(c for c in self.clients if c in present), **arrays)
+
+    def updated(self, evidence: Evidence) -> "Averages":
+        """Return the averages with this round's updates; these ones are not changed."""
+        now = np.flatnonzero(evidence.arrived_now)
+        if not len(now):  # such as after a round in which all models moved far
+            return self
+        updates = np.stack([evidence.vectors[i] for i in now])
+        layers = evidence.outputs or (np.zeros((0, 0)),) * len(evidence.clients)
+        outputs = np.stack([layers[i] for i in now])
+        names = [evidence.clients[i] for i in now]
+        after = self._extended(names, updates.shape[1], outputs.shape[1:])
+        place = {client: i for i, client in enumerate(after.clients)}
+        rows = np.array([place[name] for name in names])
+        after.weights[rows] = evidence.weights[now]
+        after.counts[rows] += 1
+        after.median[rows] = np.median(after.counts)
+        steps = (4.0 / (after.counts[rows] + 3)).astype(np.float32)
+        after.outputs[rows] += steps[:, None, None] * (outputs - after.outputs[rows])
+        updates = updates - after.averages[rows]
+        after.averages[rows] += steps[:, None] * updates
+        again = after.counts[rows] > 1
+        after._learn_power(rows[again], updates[again])
+        return after
+
+    def _extended(self, names: list[str], width: int, layer: tuple[int, ...]) -> "Averages":
+        """Copy all arrays, with rows for new clients."""
+        clients = tuple(dict.fromkeys((*self.clients, *names)))
+        shapes = {"averages": (width,), "outputs": layer, "cut": (2,), "streak": (2,)}
+        arrays: dict[str, Any] = {}
+        for name, before in self._arrays().items():
+            fill = -1 if name == "cut" else 0
+            after = np.full((len(clients), *shapes.get(name, ())), fill, before.dtype)
+            after[: len(before)] = before if len(before) else after[:0]
+            arrays[name] = after
+        return replace(self, clients=clients, **arrays)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """The fields with a row or an entry for each client."""
+        return {k: v for k, v in self.as_memory().items() if isinstance(v, np.ndarray)}
+
+    def _learn_power(self, rows: NDArray[np.intp], differences: NDArray[Any]) -> None:
+        """Update ``power`` in place from the updates' differences to their averages."""
+        size = len(rows)
+        if size < 2:
+            return
+        own = differences - differences.mean(axis=0)  # without the common part
+        squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
+        # Of t updates, t - 1 had an average before them.
+        self.power[rows] += 4.0 / (self.counts[rows] + 2) * (squares - self.power[rows])
+
+    @property
+    def noise(self) -> Numbers:
+        """Expected contribution of chance to each average's squared length, shape (m,)."""
+        t = np.arange(1.0, 1 + self.counts.max())
+        # The j-th of t updates weighs 4 j (j + 1) (j + 2) / (t (t + 1) (t + 2) (t + 3)).
+        product = t * (t + 1) * (t + 2)
+        squared_weights = 16 * np.cumsum(product**2) / (product * (t + 3)) ** 2
+        return np.asarray(self.power * squared_weights[self.counts - 1])
+
+    @property
+    def in_touch(self) -> NDArray[np.bool_]:
+        """Mask of the clients with enough and recent updates, shape (m,).
+
+        A client needs two updates, and half as many as the median client. And since its last one,
+        the median client must not have sent more than twice as many updates as this client ever.
+        One that only sends back what it got has no update.
+        """
+        median = np.median(self.counts)
+        enough = self.counts >= max(2, median / 2)
+        recent = median - self.median <= 2 * self.counts
+        return np.asarray(enough & recent & self.averages.any(axis=1))
+
+    def evenly_weighted(self, clients: NDArray[np.intp]) -> Matrix:
+        """The averages of some clients as if the model weighed all m clients the same.
+
+        Otherwise, next to a client of much weight, where the model rests, the updates of all
+        others would point the same way.
+        """
+        excess = self.weights / (self.weights.sum() or 1.0) - 1 / len(self.weights)
+        return np.asarray(self.averages[clients] + excess.astype(np.float32) @ self.averages)
+
+    def distinct(self, clients: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labels]:
+        """The clients without copies of another one, and the position in these of every client.
+
+        Copies of one client count once. But where most averages have a copy, they are groups.
+        """
+        marks = marks_of(self.averages[clients])
+        _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+        copied = np.bincount(which)[which] > 1
+        if 2 * copied.sum() > len(clients):
+            return clients, np.arange(len(clients), dtype=np.int32)
+        return clients[np.sort(first)], in_appearance(which)
+
+    def with_cut(self, view: int, clients: NDArray[np.intp], labels: Labels) -> "Averages":
+        """Remember a view's clustering of some clients, and for how long each is in its part."""
+        cut, streak = self.cut.copy(), self.streak.copy()
+        cut[:, view] = -1
+        cut[clients, view] = labels
+        streak[:, view] = np.where(cut[:, view] < 0, 0, 1)
+        stayed = same_part(self.cut[:, view], cut[:, view])
+        streak[stayed, view] += self.streak[stayed, view]
+        return replace(self, cut=cut, streak=streak)
+
+
+def same_part(before: NDArray[Any], now: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the clients that are in the same part of two clusterings.
+
+    Two parts are the same if each has more clients in common with the other than with any else.
+
+    >>> same_part(np.array([0, 0, 0, 1, 1, -1]), np.array([1, 1, 0, 0, 0, 0]))
+    array([ True,  True, False,  True,  True, False])
+    """
+    both = np.flatnonzero((before >= 0) & (now >= 0))
+    common = np.zeros((before.max(initial=-1) + 1, now.max(initial=-1) + 1), int)
+    np.add.at(common, (before[both], now[both]), 1)
+    same = np.zeros(len(now), dtype=bool)
+    if len(both):
+        follows = common.argmax(axis=1)[before[both]] == now[both]
+        same[both] = follows & (common.argmax(axis=0)[now[both]] == before[both])
+    return same

@@ -1,0 +1,148 @@
+"""Members with changed data: Algorithm 4 finds their new place.
+
+Not in the paper, in which a client never leaves its leaf. A member with changed data sends a longer
+update at once, because its leaf's model has nothing of what it needs now. That is only a suspicion:
+training may go wrong for once. So a suspected member also trains the models from which its leaf was
+split, and leaves only if its update of one of them no longer resembles its own branch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.norm_history import NormHistory, updated
+from cflower.algorithm.placement import Branches, Placement
+from cflower.algorithm.state import CFLState, Move
+from cflower.algorithm.tree import ROOT, Cluster, is_below
+from cflower.algorithm.weights import Vector
+from cflower.ordering import in_order, only, without
+
+LONG = 2.0
+"""Smallest ratio of a member's update norm to its usual one before it may leave an unsplit root,
+where no sibling model can confirm the change."""
+SURE = 3
+"""Consecutive rounds for which such a member must have been suspected."""
+
+
+def watched(state: CFLState, server_round: int) -> CFLState:
+    """The state with the norm histories of all members that replied in this round.
+
+    A late update has another length, because it is of an older model, and does not count.
+    """
+    norms, timely = dict(state.norms), {}
+    for client, update in state.known.items():
+        if update.server_round == server_round and not update.staleness:
+            timely[client] = update.norm
+    timely = without(timely, state.tree.unassigned)
+    for leaf in state.tree.leaves:
+        here = only(timely, leaf.members)
+        norms |= updated(norms, leaf.name, here, unsplit=leaf.name == ROOT)
+    return replace(state, norms=norms)
+
+
+def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Decision:
+    """The decision on an unsplit root: a split into members that changed and the others, if any.
+
+    Parameters
+    ----------
+    state : CFLState
+    clients : sequence of str
+        The members with a fresh update.
+    decision : Decision
+        The criterion's, which is no split.
+    """
+    histories = {client: state.norms.get(client, NormHistory(ROOT)) for client in clients}
+    changed = [c for c, h in histories.items() if h.suspected >= SURE and h.factor >= LONG]
+    stay = [client for client, history in histories.items() if not history.suspected]
+    if not changed or not stay:
+        return decision
+    factor = max(histories[client].factor for client in changed)
+    reason = f"{' and '.join(changed)} changed: updates {factor:.1f} times as long as usual"
+    sides = in_order(stay), in_order(changed)
+    return replace(decision, outcome=Outcome.SPLIT, sides=sides, reason=reason)
+
+
+def place_at(state: CFLState, client: str) -> str:
+    """The split cluster with a model that a suspected member trains next; empty if none."""
+    history, leaf = state.norms.get(client), state.tree.leaf_of(client).name
+    if history is None or history.leaf != leaf or state.tree.awaits_trial(leaf):
+        return ""
+    return history.place_at
+
+
+def checked(state: CFLState, updates: Mapping[str, Vector], server_round: int) -> CFLState:
+    """The state after suspected members have shown their place, with new suspects marked.
+
+    Parameters
+    ----------
+    state : CFLState
+    updates : mapping of str to ndarray, shape (k,)
+        Updates of the models that these members owed.
+    server_round : int
+    """
+    for client, update in updates.items():
+        if place_at(state, client):
+            state = confirmed_or_moved(state, client, update, server_round)
+    norms = dict(state.norms)
+    for client, history in norms.items():
+        leaf = state.tree.leaf_of(client).name
+        waits = leaf == ROOT or history.leaf != leaf or state.tree.awaits_trial(leaf)
+        if history.suspected and not history.place_at and not waits:
+            norms[client] = history._replace(place_at=ROOT)
+    return replace(state, norms=norms)
+
+
+def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_round: int) -> CFLState:
+    """The state after one member has shown its place below the cluster that it was asked about."""
+    history, tree = state.norms[client], state.tree
+    cluster, leaf = tree.clusters[history.place_at], tree.leaf_of(client)
+    own = next(child for child in cluster.children if is_below(leaf.name, child))
+    branches = Branches.of(tree, cluster.name)
+    placement = branches.place(update)
+    fits = placement.child == own and placement.familiar
+    if fits or placement.similarities[own] >= branches.least_similarity(own):
+        history = history._replace(place_at="" if tree.clusters[own].is_leaf else own)
+        if history.suspected and not history.place_at:
+            history = NormHistory(leaf.name)  # its updates are longer, and it stays
+        return replace(state, norms={**state.norms, client: history})
+    tree, norms = tree.called_back(client, cluster.name), without(state.norms, [client])
+    state = replace(state, tree=tree, norms=norms)
+    return stepped(state, client, update, placement, server_round, history.suspicion)
+
+
+def stepped(
+    state: CFLState,
+    client: str,
+    update: Vector,
+    placement: Placement,
+    server_round: int,
+    suspicion: str = "",
+) -> CFLState:
+    """The state with an unassigned client one step further down, or in a leaf of its own.
+
+    A client that resembles no child starts its own leaf: a member from the model of the leaf that
+    it left, a newcomer from that of the split cluster. The step of a member is a `Move`.
+    """
+    left, moves = state.tree.leaf_of(client), state.moves
+    is_member = suspicion or any(move.client == client for move in moves)
+    if placement.familiar:
+        tree = state.tree.descended({client: placement.child})
+        target = tree.unassigned.get(client, placement.child)
+    else:
+        target = state.tree.clusters[placement.cluster].next_child
+        start = left if is_member else state.tree.clusters[placement.cluster].grown
+        branch = Cluster(
+            target,
+            (),
+            start.model,
+            born=server_round,
+            edge={client: update},
+            optimizer=start.optimizer,
+            rounds=start.rounds,
+        )
+        tree = state.tree.with_branch(client, branch)
+    if is_member:
+        reason = f"{suspicion}; {placement}" if suspicion else str(placement)
+        moves = (*moves, Move(server_round, client, left.name, target, reason))
+    # The client's last update is of a model that is no longer its own.
+    return replace(state, tree=tree, moves=moves, known=without(state.known, [client]))

@@ -1,0 +1,204 @@
+"""The paired test: do separate models serve the clients better than a common one?
+
+It judges every proposal, and the baselines of a run. Each client evaluates both models on the same
+held-out examples; nothing here is random.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SIGNIFICANT = 0.025
+"""One-sided p-value of a gain, or a loss, that counts as significant."""
+LIKELY = 0.25
+"""One-sided p-value of a gain that is enough where the criterion was sure of the groups."""
+ENOUGH_EXAMPLES = 30
+"""Held-out examples of all clients together that a test needs."""
+ADVERSARIES = 1 / 3
+"""Largest share of clients, in children that the split serves worse, that are left out as possible
+adversaries."""
+
+
+class Measure(NamedTuple):
+    """A metric by which models are compared."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    percent: bool = False
+    """Whether it is a share, which is shown in per cent."""
+
+    def show(self, value: float) -> str:
+        """A value as text.
+
+        >>> Measure("accuracy", percent=True).show(0.975), Measure("loss", False).show(0.12345)
+        ('97.5%', '0.1235')
+        """
+        return f"{value:.1%}" if self.percent else f"{value:.4g}"
+
+
+class Comparison(NamedTuple):
+    """Both models on the held-out examples of one client."""
+
+    child: str
+    """Name of the client's leaf."""
+    own: Mapping[str, float]
+    """Each metric under the leaf's model."""
+    common: Mapping[str, float]
+    """Each metric under the common model."""
+    num_examples: float
+    """Held-out examples, the same for both."""
+
+
+class PairedTest(NamedTuple):
+    """The paired test by one metric."""
+
+    measure: Measure
+    own: float
+    """Mean over the clients, weighted by held-out examples, under their leaves' models."""
+    common: float
+    gain: float
+    """Improvement through the separate models, in the metric's unit."""
+    error: float
+    """Standard error of the gain."""
+    chance: float | None
+    """One-sided p-value of the gain; None if there are too few examples or clients."""
+    better: int
+    """Number of clients with a gain."""
+    worse: int
+    num_clients: int
+    num_examples: float
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The numbers, each under the metric's name and its own."""
+        numbers = self._asdict()
+        del numbers["measure"]
+        return {f"{self.measure.name}_{k}": float(v) for k, v in numbers.items() if v is not None}
+
+    def __str__(self) -> str:
+        own, common = self.measure.show(self.own), self.measure.show(self.common)
+        return f"{self.measure.name} {own} with separate models, {common} with a common one"
+
+
+class Verdict(NamedTuple):
+    """The clients' judgement of a proposal."""
+
+    better: bool | None
+    """Whether separate models are better; None if neither a gain nor a loss is likely enough."""
+    reason: str
+    """One sentence."""
+    tests: tuple[PairedTest, ...] = ()
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The numbers of all tests."""
+        return {key: value for test in self.tests for key, value in test.figures.items()}
+
+    @property
+    def any_gain(self) -> bool:
+        """Whether the mean of any metric is better with separate models."""
+        return any(test.gain > 0 for test in self.tests)
+
+
+def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | None:
+    """The paired test by one metric; None if no client has measured it under both models.
+
+    Each client's gain is weighted by its held-out examples. The variance of one example is
+    estimated within the children, σ² = Σ n_i (g_i − ḡ_c)² / (m − k) for m clients and k children,
+    so that the difference between two groups' gains does not count as noise. The mean gain over its
+    standard error √(σ² / Σ n_i) has Student's t distribution with m − k degrees of freedom.
+    """
+    known = [c for c in compared if measure.name in c.own and measure.name in c.common]
+    if not known:
+        return None
+    sizes = np.array([c.num_examples for c in known])
+    values = np.array([(c.own[measure.name], c.common[measure.name]) for c in known], float)
+    own, common = np.average(values, axis=0, weights=sizes)
+    gains = values[:, 0] - values[:, 1]
+    if not measure.higher_is_better:
+        gains = -gains
+    gain = float(np.average(gains, weights=sizes))
+    residuals, children = gains.copy(), np.array([c.child for c in known])
+    for child in set(children):
+        here = children == child
+        residuals[here] -= np.average(gains[here], weights=sizes[here])
+    freedom = len(known) - len(set(children))
+    error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
+    enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
+    return PairedTest(
+        measure,
+        float(own),
+        float(common),
+        gain,
+        error,
+        p_value(gain, error, freedom) if enough else None,
+        int((gains > 0).sum()),
+        int((gains < 0).sum()),
+        len(known),
+        float(sizes.sum()),
+    )
+
+
+def p_value(gain: float, error: float, freedom: int) -> float:
+    """One-sided p-value of a mean gain, Student's t.
+
+    >>> p_value(0.0, 1.0, 5), p_value(0.1, 0.0, 5)
+    (0.5, 0.0)
+    """
+    if error == 0:
+        return (1 - float(np.sign(gain))) / 2
+    from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+
+    return float(stdtr(freedom, -gain / error))
+
+
+def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
+    """Whether separate models serve the clients better than a common one.
+
+    They do if the gain by one of the metrics is significant and the loss by none of them is; they
+    also do if a gain by one is likely and a loss by none, because the criterion found the groups
+    before and a few clients may need longer than the trial to learn. With too few examples, or no
+    child with two clients that replied, the better mean of the first metric decides. Without any
+    evaluation they stand.
+
+    Children with few clients that are served worse are left out (`without_adversaries`). The
+    leading metric comes first.
+    """
+    compared = without_adversaries(compared, measures)
+    tests = tuple(test for measure in measures if (test := paired(compared, measure)))
+    if not tests:
+        names = " or ".join(measure.name for measure in measures)
+        return Verdict(True, f"no client evaluated both models by {names}, so the split stands")
+    chances = [test.chance for test in tests if test.chance is not None]
+    if not chances:
+        number = f"{tests[0].num_examples:.0f} held-out examples are too few for a test"
+        return Verdict(tests[0].gain > 0, f"{number}, so the mean decides: {tests[0]}", tests)
+    if max(chances) > 1 - SIGNIFICANT:
+        return Verdict(False, f"the clients are served worse: {tests[0]}", tests)
+    if min(chances) < SIGNIFICANT:
+        return Verdict(True, f"the clients are served better: {tests[0]}", tests)
+    if min(chances) < LIKELY and max(chances) <= 1 - LIKELY:
+        return Verdict(True, f"a gain is likely, but not significant: {tests[0]}", tests)
+    return Verdict(None, f"no significant gain: {tests[0]}", tests)
+
+
+def without_adversaries(
+    compared: Sequence[Comparison], measures: Sequence[Measure]
+) -> list[Comparison]:
+    """The comparisons without those of small children that the split serves worse.
+
+    A client that spoils a model loses by a model of its own, and could have every split from it
+    undone. So children with a mean loss, the worst first, are left out as long as they have at most
+    `ADVERSARIES` of the clients together. The gain of the others must be significant without them.
+    """
+    left, losses = list(compared), dict[str, float]()
+    for child in sorted({one.child for one in compared}):
+        own = [one for one in compared if one.child == child]
+        tests = filter(None, (paired(own, measure) for measure in measures))
+        losses[child] = max((-test.gain / (abs(test.common) or 1.0) for test in tests), default=0.0)
+    for child in sorted(losses, key=losses.__getitem__, reverse=True):
+        others = [one for one in left if one.child != child]
+        if losses[child] > 0 and len(others) >= (1 - ADVERSARIES) * len(compared):
+            left = others
+    return left

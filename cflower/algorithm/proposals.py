@@ -1,0 +1,300 @@
+"""Changes of the tree that the clients judge: one life cycle for a split and for a join.
+
+Not in the paper. A split is a hypothesis. For some rounds after it the common model goes on
+learning from all clients; then every client evaluates both models on its held-out examples, and the
+paired test decides. A join of two leaves is the same question with the roles exchanged: their
+members train the model above them now and then, and if their updates of it no longer differ, they
+evaluate the mean of both models against their own.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
+from cflower.algorithm.similarity import cosine_similarity
+from cflower.algorithm.state import Ask, CFLState, Move, Reply, Role
+from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.weights import Vector, Weights
+from cflower.ordering import in_order, only, without
+
+ALIKE = 0.5
+"""Ratio of the mean cosine between two leaves to that within them, above which they may be one."""
+LOOKS = 3
+"""Number of times that the clients judge a split at most, as long as the result is open."""
+WAIT = 4
+"""A cluster waits so many times as long as the trial took after its split was undone."""
+MOST_COMPARED = 50
+"""Members of a leaf whose updates show whether it still differs from another."""
+
+
+# ------------------------------------------------------------------------------- a split
+
+
+def postponed(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decision:
+    """The decision to split, or its postponement.
+
+    A leaf waits while the split that made it is on trial. After a split was undone the cluster
+    waits `WAIT` times as long as the trial took, so that failing trials take a fifth of the rounds
+    at most; the same parts wait until the number of rounds has doubled. A join does not make it
+    wait.
+    """
+    if leaf.parent and tree.clusters[leaf.parent].on_trial:
+        reason = f"would split, but the split of {leaf.parent} is still on trial"
+        return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+    for trial in leaf.undone:
+        same = set(map(frozenset, trial.parts)) == set(map(frozenset, decision.sides))
+        again = trial.due + WAIT * (trial.due - trial.began)
+        again = max(again, 2 * trial.due) if same else again
+        if not trial.leaves and decision.server_round < again:
+            reason = f"would split, but waits until round {again}: its last split was undone"
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+    return decision
+
+
+# -------------------------------------------------------------------------------- a join
+
+
+def similar_leaves(
+    tree: ParameterTree, updates: Mapping[str, Mapping[str, Vector]]
+) -> Iterator[tuple[Cluster, Cluster]]:
+    """The two most similar leaves below each cluster, if their members' updates hardly differ.
+
+    The mean cosine between the leaves must be more than half of that within them. That is no test:
+    it saves the clients most of the evaluations, and they judge the others.
+
+    Parameters
+    ----------
+    tree : ParameterTree
+    updates : mapping of str to mapping of str to ndarray, shape (k,)
+        Updates of the split clusters' models in this round, by cluster and client.
+
+    Yields
+    ------
+    tuple of Cluster
+        The larger leaf first.
+    """
+    for name, by_client in updates.items():
+        if tree.awaits_trial(name):
+            continue
+        known = {}
+        for child in only(tree.clusters, tree.clusters[name].children).values():
+            there = list(only(by_client, child.members).values())[:MOST_COMPARED]
+            if child.is_leaf and there and len(there) >= min(2, len(child.members)):
+                known[child.name] = there
+        ratios = {(a, b): between_to_within(known[a], known[b]) for a, b in combinations(known, 2)}
+        pair = max(ratios, key=ratios.__getitem__, default=None)
+        if pair and ratios[pair] > ALIKE:
+            first, second = (tree.clusters[leaf] for leaf in pair)
+            yield (first, second) if len(first.members) >= len(second.members) else (second, first)
+
+
+def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
+    """Ratio of the mean cosine between two leaves' updates to that within them.
+
+    Two leaves of one member each have nothing within: there it counts as 1.
+
+    Examples
+    --------
+    >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> between_to_within([up, up], [right]), between_to_within([up, up], [up])
+    (0.0, 1.0)
+    """
+    cosines = cosine_similarity(np.stack([*one, *other]))
+    side = np.arange(len(cosines)) < len(one)
+    same = side[:, None] == side
+    between = float(cosines[~same].mean())
+    np.fill_diagonal(same, val=False)
+    within = float(cosines[same].mean()) if same.any() else 1.0
+    return between / within if within > 0 else 0.0
+
+
+def join(first: Cluster, second: Cluster, common: Weights, server_round: int) -> Proposal:
+    """The proposal to join two leaves in a common model, judged in the same round."""
+    parts, leaves = (first.members, second.members), (first.name, second.name)
+    return Proposal(first.parent, server_round, server_round, parts, leaves=leaves, common=common)
+
+
+# ---------------------------------------------------------------------- the clients judge
+
+
+def judges(state: CFLState, proposals: Iterable[Proposal], server_round: int) -> tuple[Ask, ...]:
+    """The evaluations of these proposals: for every client its own model and the common one."""
+    pairs = [pair for proposal in proposals for pair in judged_by(state.tree, proposal)]
+    own, common = zip(*pairs, strict=True) if pairs else ((), ())
+    asks = (*dict.fromkeys(own), *common)
+    return tuple(ask._replace(server_round=server_round) for ask in asks)
+
+
+def judged_by(tree: ParameterTree, proposal: Proposal) -> list[tuple[Ask, Ask]]:
+    """The two evaluations of each client that a proposal concerns: own model and common one."""
+    clusters = proposal.leaves or (proposal.cluster,)
+    members = [client for name in clusters for client in tree.clusters[name].members]
+    due, cluster, pairs = proposal.due, proposal.cluster, []
+    for client in members:
+        if client not in tree.unassigned:
+            own = Ask(client, tree.leaf_of(client).name, Role.OWN, due, "evaluate")
+            pairs.append((own, Ask(client, cluster, Role.COMMON, due, "evaluate")))
+    return pairs
+
+
+def settled(
+    state: CFLState, replies: Iterable[Reply], metric: Measure, trial_rounds: int
+) -> tuple[CFLState, tuple[Decision, ...]]:
+    """The state and the round's decisions after the clients have judged its proposals.
+
+    Parameters
+    ----------
+    state : CFLState
+    replies : iterable of Reply
+        Their evaluations; a client that did not evaluate both models does not count.
+    metric : Measure
+        The leading metric.
+    trial_rounds : int
+        Rounds until an open split is judged again.
+    """
+    assert state.judging is not None
+    due, decisions = state.judging
+    state = replace(state, judging=None)
+    evaluations = {reply.ask: reply for reply in replies}
+    measures = measures_in(evaluations.values(), metric)
+    for proposal in due:
+        verdict = judge(comparisons(state.tree, proposal, evaluations), measures)
+        if proposal.leaves:
+            state, decisions = settled_join(state, decisions, proposal, verdict)
+        else:
+            state, decisions = settled_split(state, decisions, proposal, verdict, trial_rounds)
+    return state, decisions
+
+
+def measures_in(replies: Iterable[Reply], metric: Measure) -> list[Measure]:
+    """The leading metric, and the loss if the clients measure one.
+
+    Accuracy on a few examples moves in steps; the loss shows the change between them.
+    """
+    names = {name for reply in replies for name in reply.metrics} - {metric.name}
+    losses = sorted(name for name in names if "loss" in re.split(r"[\W_]+", name.lower()))
+    return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]
+
+
+def comparisons(
+    tree: ParameterTree, proposal: Proposal, evaluations: Mapping[Ask, Reply]
+) -> list[Comparison]:
+    """Both models on the examples of each client that evaluated both."""
+    compared = []
+    for own, common in judged_by(tree, proposal):
+        if own in evaluations and common in evaluations:
+            one, other = evaluations[own], evaluations[common]
+            compared.append(Comparison(own.cluster, one.metrics, other.metrics, one.num_examples))
+    return compared
+
+
+def settled_split(
+    state: CFLState,
+    decisions: tuple[Decision, ...],
+    trial: Proposal,
+    verdict: Verdict,
+    trial_rounds: int,
+) -> tuple[CFLState, tuple[Decision, ...]]:
+    """A split after its judgement: confirmed, undone, or judged again some rounds later."""
+    cluster, now, reason = state.tree.clusters[trial.cluster], trial.due, verdict.reason
+    later = now + trial_rounds
+    if verdict.better:
+        outcome = Outcome.CONFIRMED
+        trial = trial._replace(status=Status.CONFIRMED, reason=reason)
+        tree = state.tree.update(replace(cluster, trial=trial, memory={}))
+    elif verdict.better is None and later <= trial.began + LOOKS * trial_rounds:
+        outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
+        tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
+    else:
+        outcome = Outcome.UNDONE
+        # Clients that resembled no child got children of their own; no name is used twice.
+        added = cluster.children[len(trial.parts) :]
+        parts = (*trial.parts, *(state.tree.clusters[name].members for name in added))
+        trial = trial._replace(status=Status.UNDONE, reason=reason, parts=parts)
+        tree = state.tree.rejoined(cluster.name, undone(cluster, trial))
+    figures = verdict.figures
+    decisions = tuple(
+        replace(decision, outcome=outcome, reason=reason, figures=figures)
+        if decision.cluster == trial.cluster
+        else decision
+        for decision in decisions
+    )
+    return replace(state, tree=tree), decisions
+
+
+def settled_join(
+    state: CFLState,
+    decisions: tuple[Decision, ...],
+    proposal: Proposal,
+    verdict: Verdict,
+) -> tuple[CFLState, tuple[Decision, ...]]:
+    """Two leaves after their judgement: one leaf, or two as before if separate models gain at all.
+
+    If there is no other leaf next to them, the cluster above is a leaf again. Otherwise the members
+    of the second move to the first, and the second stays as history, closed for Algorithm 4.
+    """
+    tree = state.tree
+    first, second = (tree.clusters[name] for name in proposal.leaves)
+    parent = tree.clusters[proposal.cluster]
+    alike = f"the updates of {first.name} and {second.name} no longer differ"
+    if verdict.better or verdict.any_gain:
+        refused = f"{alike}, but {verdict.reason}"
+        return state, with_remark(decisions, dict.fromkeys(proposal.leaves, refused))
+    assert proposal.common is not None
+    reason, now = f"{alike}, and {verdict.reason}", proposal.due
+    joined = replace(first, model=proposal.common, memory={})
+    if sum(bool(tree.clusters[child].members) for child in parent.children) > 2:
+        joined = replace(joined, members=in_order((*first.members, *second.members)))
+        closed = replace(second, members=(), edge={}, memory={})
+        moves = [Move(now, client, second.name, first.name, reason) for client in second.members]
+        tree, known = tree.update(joined, closed), without(state.known, second.members)
+        state = replace(state, tree=tree, known=known, moves=(*state.moves, *moves))
+        return state, with_remark(decisions, {second.name: f"it is joined to {first.name}"})
+    parts = tuple(tree.clusters[child].members for child in parent.children)
+    past = proposal._replace(parts=parts, status=Status.UNDONE, reason=reason, common=None)
+    leaf = replace(
+        undone(parent, past),
+        model=joined.model,
+        optimizer=joined.optimizer,
+        memory={},
+        rounds=joined.rounds,
+    )
+    norms = [d for d in decisions if d.cluster in proposal.leaves]
+    decision = Decision(
+        parent.name,
+        now,
+        Outcome.UNDONE,
+        reason,
+        max((d.mean_norm for d in norms), default=0.0),
+        max((d.max_norm for d in norms), default=0.0),
+        figures=verdict.figures,
+    )
+    return replace(state, tree=tree.rejoined(parent.name, leaf)), (*decisions, decision)
+
+
+def undone(cluster: Cluster, proposal: Proposal) -> Cluster:
+    """A split cluster as a leaf again, with its common model."""
+    return replace(
+        cluster.grown,
+        born=proposal.due,
+        children=(),
+        split_round=None,
+        general=None,
+        trial=None,
+        undone=(*cluster.undone, proposal),
+    )
+
+
+def with_remark(decisions: Sequence[Decision], remarks: Mapping[str, str]) -> tuple[Decision, ...]:
+    """The decisions with a further remark on some clusters."""
+    return tuple(
+        replace(decision, reason=f"{decision.reason}; {remarks[decision.cluster]}")
+        if decision.cluster in remarks
+        else decision
+        for decision in decisions
+    )

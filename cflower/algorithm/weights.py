@@ -1,0 +1,27 @@
+"""Models and updates as plain vectors."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.floating]
+
+
+class Weights(NamedTuple):
+    """One model θ, or one update Δ, flattened in the reference model's key order."""
+
+    trained: Vector
+    """Shape (d,): the learned entries; norms and similarities see only these."""
+    carried: Vector
+    """Shape (e,): entries that are averaged along (BatchNorm statistics, counters, integers)."""
+
+
+def norm(vector: Vector) -> float:
+    """Euclidean norm as a plain number; infinite where the precision cannot hold it.
+
+    >>> norm(np.array([3.0, 4.0])), norm(np.float32([3e38, 3e38]))
+    (5.0, inf)
+    """
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector))

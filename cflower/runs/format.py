@@ -1,0 +1,172 @@
+"""The format of a run folder: the names of its files, and the fields that each must have."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.tree import ROOT
+
+CONFIG, SUMMARY, ROUNDS = "config.json", "summary.json", "rounds.jsonl"
+TREE, EXAMPLES, CLIENTS = "tree.json", "examples.json", "clients.json"
+
+OPEN, CONFIRMED, UNDONE = "open", "confirmed", "undone"
+TRIAL_STATUS = {Outcome.ON_TRIAL: OPEN, Outcome.CONFIRMED: CONFIRMED, Outcome.UNDONE: UNDONE}
+"""Status of a split on trial, by the decision about it."""
+
+Number = int | float
+Metrics = dict[str, Number]
+
+
+class Config(TypedDict):
+    config: dict[str, Any]
+    settings: dict[str, Any]
+    arrays: list[list[Any]]
+    num_rounds: int
+    versions: dict[str, str]
+
+
+class Line(TypedDict):
+    round: int
+    cluster: str
+    members: list[str]
+    heard: list[str]
+    mean_norm: Number
+    max_norm: Number
+    alpha_cross: Number | None
+    decision: str
+    reason: str
+    children: list[str]
+    figures: dict[str, Number | None]
+    metrics: Metrics
+    clients: dict[str, Metrics]
+    problems: dict[str, str]
+    seconds: Number
+
+
+class LeadingMetric(TypedDict):
+    name: str
+    higher_is_better: bool
+
+
+class Split(TypedDict):
+    round: int
+    cluster: str
+    children: list[str]
+    alpha_cross: Number | None
+    trial: str | None
+
+
+class Move(TypedDict):
+    server_round: int
+    client: str
+    origin: str
+    target: str
+    reason: str
+
+
+class Client(TypedDict):
+    cluster: str
+
+
+class Summary(TypedDict):
+    run_id: str
+    finished: bool
+    rounds: int
+    metric: LeadingMetric
+    selection: str
+    clusters: dict[str, list[str]]
+    splits: list[Split]
+    moves: list[Move]
+    common_rounds: int
+    clients: dict[str, Client]
+    metrics: Metrics
+    groups: dict[str, Any] | None
+    adjusted_rand_index: Number | None
+    baselines: dict[str, dict[str, Any]] | None
+
+
+class TreeCluster(TypedDict):
+    members: list[str]
+    children: list[str]
+    born: int
+    split_round: int | None
+    edge_clients: list[str]
+    general: bool
+
+
+class Tree(TypedDict):
+    clusters: dict[str, TreeCluster]
+
+
+class Examples(TypedDict):
+    input_shape: list[int]
+    class_names: list[str]
+
+
+class ClientData(TypedDict):
+    class_names: list[str]
+    clients: dict[str, dict[str, Any]]
+
+
+SCHEMAS: Mapping[str, Any] = {
+    CONFIG: Config,
+    SUMMARY: Summary,
+    TREE: Tree,
+    EXAMPLES: Examples,
+    CLIENTS: ClientData,
+}
+"""The required fields of each file; `Line` has those of a line of ``rounds.jsonl``."""
+
+NO_SUMMARY: Mapping[str, Any] = {
+    "finished": False,
+    "rounds": 0,
+    "metric": {"name": "accuracy", "higher_is_better": True},
+    "selection": "leaf",
+    "clusters": {},
+    "splits": [],
+    "moves": [],
+    "common_rounds": 0,
+    "clients": {},
+    "metrics": {},
+    "groups": None,
+    "adjusted_rand_index": None,
+    "baselines": None,
+}
+"""The summary of a run before the end of its first round."""
+
+adapter = cache(TypeAdapter)
+
+
+def misfit(content: Any, schema: Any) -> str:
+    """Describe the first value that does not have its type; empty if all do.
+
+    >>> misfit({"input_shape": [1, 8.5], "class_names": []}, Examples)
+    'input_shape.1: Input should be a valid integer'
+    >>> misfit({"class_names": []}, Examples)
+    'input_shape is missing, as in runs of earlier versions of cflower: run it again'
+    """
+    try:
+        adapter(schema).validate_python(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            return f"{where} is missing, as in runs of earlier versions of cflower: run it again"
+        return f"{where}: {first['msg']}"
+    return ""
+
+
+def tree_misfit(clusters: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe why clusters are not one tree, as their names have it; empty if they are.
+
+    >>> tree_misfit({"0": {"children": ["0.0"]}})
+    'its clusters are not one tree'
+    """
+    edges = [(name, child) for name in clusters for child in clusters[name]["children"]]
+    named = [(name.rpartition(".")[0], name) for name in clusters]
+    one_tree = sorted([("", ROOT), *edges]) == sorted(named)
+    return "" if one_tree else "its clusters are not one tree"

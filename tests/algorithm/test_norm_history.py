@@ -1,0 +1,67 @@
+"""Which members' updates are suspiciously long."""
+
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+
+from cflower.algorithm.norm_history import PATIENCE, NormHistory, updated
+
+
+def histories(rounds: np.ndarray, leaf: str, unit: float = 1.0) -> dict[str, NormHistory]:
+    """After rounds with these norms, shape (rounds, m)."""
+    state: dict[str, NormHistory] = {}
+    for norms in rounds:
+        now = {str(i): unit * n for i, n in enumerate(norms)}
+        state = updated(state, leaf, now, unsplit=leaf == "0")
+    return state
+
+
+def suspects(state: dict[str, NormHistory]) -> list[str]:
+    return [client for client, history in state.items() if history.suspected]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-6])
+def test_norms_have_no_unit(unit):
+    rounds = np.exp(np.random.default_rng(0).normal(scale=0.1, size=(12, 5)))
+    rounds[10:, 2] *= 20
+    state = histories(rounds, "0.0", unit)
+    assert suspects(state) == ["2"]
+    assert state["2"].suspected == 2
+
+
+@pytest.mark.parametrize(("leaf", "expected"), [("0", []), ("0.0", ["4"])])
+def test_norms_that_always_vary_are_no_change_in_an_unsplit_root(leaf, expected):
+    rng = np.random.default_rng(0)
+    rounds = np.exp(rng.normal(scale=[0.01] * 4 + [0.5], size=(12, 5)))
+    rounds[11, 4] = 1.1 * rounds[1:, 4].max()
+    assert suspects(histories(rounds, leaf)) == expected
+
+
+@pytest.mark.parametrize("beyond", [0.99, 1.01])
+def test_an_outlier_is_longer_than_chance_makes_any_member(beyond):
+    clients, rounds, squares = "abcde", 9, 0.32
+    freedom = len(clients) * (rounds - 1)
+    errors = stdtrit(freedom, 1 - 0.01 / (len(clients) * rounds))
+    length = beyond * errors * np.sqrt(len(clients) * squares / freedom) * np.sqrt(1 + 1 / rounds)
+    # Longer than ever, but not twice as long.
+    before = NormHistory("0.0", rounds, squares=squares, longest=length - 0.1)
+    norms = dict.fromkeys(clients, 1.0) | {"a": float(np.exp(length))}
+    state = updated(dict.fromkeys(clients, before), "0.0", norms, unsplit=False)
+    assert suspects(state) == (["a"] if beyond > 1 else [])
+    assert state["a"].factor == pytest.approx(norms["a"] if beyond > 1 else 0)
+
+
+def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_ends():
+    rounds = np.ones((6, 4)) + 0.01 * np.arange(24).reshape(6, 4) % 0.03
+    state = histories(rounds, "0.0")
+    for expected in (*range(1, PATIENCE + 1), 0):
+        now = {str(i): 5.0 if i == 2 else 1.0 for i in range(4)}
+        before, state = state, updated(state, "0.0", now, unsplit=False)
+        assert state["2"].suspected == expected
+        grown = [history.rounds - before[c].rounds for c, history in state.items()]
+        assert grown == [0 if expected else 1] * 4
+
+
+def test_a_norm_without_a_logarithm_does_not_count():
+    norms = {"a": 0.0, "b": 1.0, "c": float("inf")}
+    assert list(updated({}, "0", norms, unsplit=True)) == ["b"]

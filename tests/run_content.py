@@ -1,0 +1,24 @@
+"""The content of a run folder without its name and times, to compare two runs."""
+
+from pathlib import Path
+from typing import Any
+
+from cflower.runs.run_files import read_json, read_lines
+
+ARRAYS = ("models/*", "edges/*", "similarity/*")
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """The summary, with an empty name."""
+    return {**read_json(run, "summary.json"), "run_id": ""}
+
+
+def content_of(run: Path, arrays: tuple[str, ...] = ARRAYS) -> dict[str, Any]:
+    """Summary, rounds without their seconds, tree and the bytes of all arrays."""
+    paths = [path for pattern in arrays for path in sorted(run.glob(pattern))]
+    return {
+        "summary": summary_of(run),
+        "rounds": [{**line, "seconds": 0} for line in read_lines(run / "rounds.jsonl")],
+        "tree": read_json(run, "tree.json"),
+        **{str(path.relative_to(run)): path.read_bytes() for path in paths},
+    }
