@@ -34,6 +34,17 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """The first of these names, in natural order, and how many more there are.
+
+    >>> listed(["c", "a", "b"]), listed(["c", "a", "b"], 2)
+    ('a, b, c', 'a, b and 1 more')
+    """
+    ordered = in_order(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more
+
+
 def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:
     """The entries with these names, in their order.
 

@@ -110,6 +110,8 @@ class Decision:
     """Eq. 17 for the sides considered, when a similarity matrix was computed."""
     sides: tuple[tuple[str, ...], ...] = ()
     """The members of each child, when split."""
+    unsure: tuple[tuple[str, ...], ...] = ()
+    """Members of each child that did not take part in the decision: it is the nearest child."""
     children: tuple[str, ...] = ()
     """The children's names, when split."""
     clients: tuple[str, ...] = ()

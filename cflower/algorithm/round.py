@@ -318,27 +318,27 @@ class CFL:
     ) -> tuple[CFLState, Decision]:
         """The leaf as a split cluster with its stationary model θ*, and its children.
 
-        Members on no side count to the largest child, and Algorithm 4 places them, from this split
-        on, with their next update.
+        Members without a child count to the largest one, and Algorithm 4 places them, from this
+        split on, with their next update.
         """
-        now, sides = decision.server_round, list(decision.sides)
-        sides.sort(key=lambda side: min(map(natural_order, side)))
-        placed = {client for side in sides for client in side}
+        now, unsure = decision.server_round, decision.unsure or ((),) * len(decision.sides)
+        parts = sorted(zip(decision.sides, unsure, strict=True), key=first_client)
+        placed = {client for part in parts for side in part for client in side}
         others = tuple(client for client in leaf.members if client not in placed)
-        largest = max(range(len(sides)), key=lambda i: len(sides[i]))
+        largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
         number = int(leaf.next_child.rpartition(".")[2])
         memory = self.criterion.inherit(dict(leaf.memory))
         children = [
             replace(
                 self._follow(leaf, self._mean_of(state, side, evidence, mean)),
                 name=f"{leaf.name}.{number + i}",
-                members=in_order((*side, *others)) if i == largest else side,
+                members=in_order((*side, *near, *(others if i == largest else ()))),
                 born=now,
                 edge={c: self.projection.seen(state.known[c].vector) for c in side},
                 memory=memory,
                 undone=(),
             )
-            for i, side in enumerate(sides)
+            for i, (side, near) in enumerate(parts)
         ]
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=now, memory={})
@@ -440,6 +440,11 @@ class CFL:
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
         return num_examples if self.weighting == "examples" else 1.0
+
+
+def first_client(part: tuple[tuple[str, ...], tuple[str, ...]]) -> Any:
+    """The place of a child among its siblings, by the first client on its side."""
+    return min(map(natural_order, part[0]))
 
 
 def open_trials(tree: ParameterTree) -> list[tuple[Cluster, Proposal]]:

@@ -105,6 +105,8 @@ def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
     size, kept, alone = len(similarity), noise < MOST_NOISE, None
+    if 2 * kept.sum() < size:  # most members are at rest
+        kept[:] = True
     labels, errors, needed = np.full(size, -1, np.int32), np.zeros(size), 0.0
     for _ in range(MAX_REASSIGNMENTS):
         members = np.flatnonzero(kept)
@@ -152,6 +154,20 @@ def ward_parts(similarity: Matrix) -> Labels:
     widest = int(np.argmax(np.diff(heights)))
     middle = (heights[widest] + heights[widest + 1]) / 2
     return in_appearance(fcluster(merges, middle, criterion="distance"))
+
+
+def with_nearest(similarity: Matrix, labels: Labels) -> Labels:
+    """These labels, with the nearest part for each member without one (-1).
+
+    >>> rows = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.9, 0.1]])
+    >>> with_nearest(rows @ rows.T, np.array([0, 0, 1, 1, -1], np.int32))
+    array([0, 0, 1, 1, 0], dtype=int32)
+    """
+    sure = np.flatnonzero(labels >= 0)
+    parts = Parts.of(similarity[np.ix_(sure, sure)], labels[sure])
+    belongs = labels[sure][:, None] == np.arange(len(parts.sizes))
+    nearness = similarity[:, sure] @ belongs / parts.sizes - np.diag(parts.means) / 2
+    return np.where(labels < 0, nearness.argmax(axis=1), labels).astype(np.int32)
 
 
 def nearest_parts(parts: Parts) -> Labels:

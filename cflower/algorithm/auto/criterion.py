@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.class_view import class_matched
-from cflower.algorithm.auto.clustering import Clustering, Labels, in_appearance, sure_clustering
+from cflower.algorithm.auto.clustering import (
+    Clustering,
+    Labels,
+    in_appearance,
+    sure_clustering,
+    with_nearest,
+)
 from cflower.algorithm.auto.null_distribution import centred, separation_test
 from cflower.algorithm.criteria import (
     Decision,
@@ -29,7 +35,7 @@ from cflower.algorithm.criteria import (
     verdict,
 )
 from cflower.algorithm.similarity import Matrix, cosine_similarity
-from cflower.ordering import counted
+from cflower.ordering import counted, listed
 from cflower.seeding import generator
 
 ENOUGH = 50
@@ -83,10 +89,10 @@ class AutoCriterion:
     Members are compared in two views: by their updates, and by the class-matched updates of the
     output layer if the model has one (`class_matched`). A split that either supports is made.
 
-    No member can prevent a split. Members that are not sure of their part, changed it, send noise
-    or what they got, or have too few or outdated updates (`Averages.in_touch`) are on no side and
-    placed by Algorithm 4 with their next update; so are all but a random 2,000 of a larger cluster.
-    Members that never trained do not count.
+    No member can prevent a split. Members that are not sure of their part, changed it or send noise
+    take no part in the decision and go to the nearest child. Those with too few or outdated updates
+    (`Averages.in_touch`) are placed by Algorithm 4 with their next update; so are all but a random
+    2,000 of a larger cluster. Members that never trained do not count.
 
     None of the figures depends on the scale of the updates, and chance is measured on the updates
     themselves, so there is nothing to tune for other data.
@@ -147,8 +153,7 @@ class AutoCriterion:
             streaks = known.streak[here, view.number]
             findings.append(self._judged(view, cut, copy_of, streaks, known.counts.max(), evidence))
         best = next((f for f in findings if f.outcome is Outcome.SPLIT), findings[0])
-        clients, parts = np.array(known.clients)[here], range(best.labels.max() + 1)
-        sides = tuple(tuple(clients[best.labels == part].tolist()) for part in parts)
+        clients = np.array(known.clients)[here]
         decision = verdict(
             evidence,
             best.outcome,
@@ -157,8 +162,9 @@ class AutoCriterion:
             clients=tuple(clients.tolist()),
             similarity=best.similarity,
             figures=best.figures,
-            sides=sides if best.outcome is Outcome.SPLIT else (),
         )
+        if best.outcome is Outcome.SPLIT:
+            decision = split_into(decision, best, clients)
         return decision, known.as_memory()
 
     def inherit(self, memory: Memory) -> Memory:
@@ -198,12 +204,9 @@ class AutoCriterion:
         # The same samples in every round: fresh ones would in time be less separated.
         rng = generator(0, "clouds", evidence.cluster)
         figures |= separation_test(updates, parts, len(view.points) - len(chosen), rng)
-        left_out = figures["left_out"] = float((labels < 0).sum())
+        figures["left_out"] = float((labels < 0).sum())
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
-        outcome, reason = significance(figures, groups)
-        if left_out:
-            reason += f"; {counted(int(left_out), 'member')} left out, to be placed later"
-        return Finding(outcome, reason, figures, labels, similarity)
+        return Finding(*significance(figures, groups), figures, labels, similarity)
 
     def _refused(self, f: Mapping[str, float]) -> tuple[Outcome, str] | None:
         """Refuse a split for want of sure members or of steady groups, if it is so."""
@@ -227,6 +230,20 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
     cosines, matched_noise = cosine_similarity(matched), share * squares_of(matched)
     name = "output layers, class by class"
     return [updates, View(1, name, cosines, share, matched, matched_noise)]
+
+
+def split_into(decision: Decision, finding: Finding, clients: NDArray[np.str_]) -> Decision:
+    """The decision with its sides, and with the nearest side of every other of these clients."""
+    sure, labels = finding.labels >= 0, with_nearest(finding.similarity, finding.labels)
+    sides, unsure = (
+        tuple(tuple(clients[mask & (labels == part)].tolist()) for part in range(labels.max() + 1))
+        for mask in (sure, ~sure)
+    )
+    reason = decision.reason
+    if not sure.all():
+        names = listed(clients[~sure].tolist())
+        reason += f"; not sure of their group and placed in the nearest one: {names}"
+    return replace(decision, reason=reason, sides=sides, unsure=unsure)
 
 
 def squares_of(points: Matrix) -> NDArray[np.float64]:
