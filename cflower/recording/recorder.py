@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
@@ -30,6 +31,7 @@ from cflower.recording.serialization import (
     round_line,
     served_lines,
     tree_lines,
+    why_not_split,
 )
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
@@ -120,6 +122,7 @@ class Recorder(Observer):
         self._unwritten: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
+        self._root: Mapping[str, Any] = {}
         self._written: dict[str, object] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
@@ -242,6 +245,8 @@ class Recorder(Observer):
         for client, metrics in line["clients"].items():
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)
+        if line["cluster"] == ROOT:
+            self._root = line
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
@@ -277,6 +282,7 @@ class Recorder(Observer):
             "metric": self._metric._asdict(),
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
+            "not_split": why_not_split(tree, self._root),
             "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
             "baselines": self.baselines,

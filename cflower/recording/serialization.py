@@ -18,6 +18,15 @@ OWN_FIELDS = frozenset(
     {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
 )
 """Fields of a client in the summary; a metric with such a name is left out."""
+ADVICE = {
+    Outcome.MOVING: "More rounds would help.",
+    Outcome.UNSTEADY: "More rounds would help.",
+    Outcome.TOO_FEW_HEARD: "More rounds, or more clients in each round, would help.",
+    Outcome.NOT_APART: "More rounds or more examples would show weaker groups. The option "
+    "--baselines shows whether clients do better alone.",
+    Outcome.CONTENT: "The option --baselines shows whether clients do better alone.",
+}
+"""What may help a run without a split, by the last decision on the root."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
@@ -54,6 +63,16 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "late": only(report.late, own),
         "outstanding": only(outstanding, own),
     }
+
+
+def why_not_split(tree: ParameterTree, root: Mapping[str, Any]) -> str | None:
+    """Why there is one cluster, and what may help; None if there are more, or should be one.
+
+    ``root`` is the last line about the root.
+    """
+    if not tree.root.is_leaf or root.get("decision", Outcome.NEVER) == Outcome.NEVER:
+        return None
+    return f"No split: {root['reason']}. {ADVICE.get(root['decision'], '')}".rstrip()
 
 
 def round_measures(report: RoundReport) -> dict[str, float]:

@@ -80,6 +80,7 @@ class Summary(TypedDict):
     selection: str
     clusters: dict[str, list[str]]
     splits: list[Split]
+    not_split: str | None
     moves: list[Move]
     common_rounds: int
     clients: dict[str, Client]
@@ -128,6 +129,7 @@ NO_SUMMARY: Mapping[str, Any] = {
     "selection": "leaf",
     "clusters": {},
     "splits": [],
+    "not_split": None,
     "moves": [],
     "common_rounds": 0,
     "clients": {},

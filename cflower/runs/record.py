@@ -231,8 +231,9 @@ def finding(summary: Mapping[str, Any]) -> str:
     >>> metric = {"name": "accuracy", "higher_is_better": True}
     >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": [], "metric": metric}
     >>> ended = {"finished": True, "metrics": {"accuracy": 0.5}, "adjusted_rand_index": None}
-    >>> finding(summary | ended)
-    '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%.'
+    >>> finding(summary | ended | {"not_split": "No split: 2 members, 3 needed for a split."})
+    '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%. No split: 2 members, \
+3 needed for a split.'
     """
     metric, common, text = metric_of(summary), common_score(summary), headline(summary)
     if metric.name in summary["metrics"]:
@@ -242,6 +243,8 @@ def finding(summary: Mapping[str, Any]) -> str:
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
             text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
         text += "."
+    if summary["not_split"]:
+        text += f" {summary['not_split']}"
     if summary["adjusted_rand_index"] is not None:
         index = summary["adjusted_rand_index"]
         text += f" Adjusted Rand index against the true groups {index:.3f}."

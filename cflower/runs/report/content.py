@@ -81,6 +81,7 @@ def about(run: RunRecord) -> dict[str, Any]:
     return {
         "id": run.name,
         "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
+        "notSplit": summary["not_split"] if clustered else None,
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
