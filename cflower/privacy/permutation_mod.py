@@ -141,15 +141,10 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
         reason = f"{client} did not answer within {seconds:g} s"
         for reply in Exchange(grid, [message], seconds):
             try:
-                return read_first_model(reply, layout)
+                arrays = the_one(ArrayRecord, content_of(reply))
+                layout.weights(arrays)
+                return arrays
             except (BadReplyError, BadArraysError) as problem:
                 reason = f"the reply of {client} {problem}"
         log(WARNING, "No first model: %s.", line(reason))
     raise FederationError(f"No client gave a first model; the last one asked: {line(reason)}.")
-
-
-def read_first_model(reply: Message, layout: Layout) -> ArrayRecord:
-    """The model in a client's reply; `BadReplyError` or `BadArraysError` if it has none."""
-    arrays = the_one(ArrayRecord, content_of(reply))
-    layout.weights(arrays)
-    return arrays
