@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.algorithm.weights import Weights
-from cflower.errors import ConfigError, FederationError
+from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.claims import listed
+from cflower.messages.failures import BadReplyError
 from cflower.ordering import counted
 
 UNTRAINED = (
@@ -43,10 +44,6 @@ def matches(key: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(key, pattern.strip()) for pattern in patterns)
 
 
-class BadArraysError(FederationError):
-    """Arrays that do not fit the reference model, or are not finite."""
-
-
 class Entry(NamedTuple):
     """One array of the reference model, and its place in its vector."""
 
@@ -57,15 +54,15 @@ class Entry(NamedTuple):
     place: slice
 
     def read(self, array: Array) -> NDArray[Any]:
-        """The values of this array in a reply; `BadArraysError` if they do not fit."""
+        """The values of this array in a reply; `BadReplyError` if they do not fit."""
         try:
             values = values_of(array)
         except Exception as error:  # bytes from outside can fail to be an array in any way
-            raise BadArraysError(f"has an array {self.key} that cannot be read: {error}") from None
+            raise BadReplyError(f"has an array {self.key} that cannot be read: {error}") from None
         if values.shape != self.shape:
-            raise BadArraysError(f"has {self.key} of shape {values.shape}, not {self.shape}")
+            raise BadReplyError(f"has {self.key} of shape {values.shape}, not {self.shape}")
         if values.dtype.kind != self.dtype.kind:
-            raise BadArraysError(f"has {self.key} of dtype {values.dtype}, not {self.dtype}")
+            raise BadReplyError(f"has {self.key} of dtype {values.dtype}, not {self.dtype}")
         return values
 
 
@@ -164,7 +161,7 @@ class Layout:
 
         Raises
         ------
-        BadArraysError
+        BadReplyError
             For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
         """
         weights = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
@@ -181,7 +178,7 @@ class Layout:
 
         Raises
         ------
-        BadArraysError
+        BadReplyError
             As `weights`.
         """
         update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
@@ -197,9 +194,9 @@ class Layout:
         """The values of every entry, of the right shape and kind."""
         expected, received = {entry.key for entry in self.entries}, set(arrays)
         if expected - received:
-            raise BadArraysError(f"lacks the array(s) {listed(sorted(expected - received))}")
+            raise BadReplyError(f"lacks the array(s) {listed(sorted(expected - received))}")
         if received - expected:
-            raise BadArraysError(f"has the unknown array(s) {listed(sorted(received - expected))}")
+            raise BadReplyError(f"has the unknown array(s) {listed(sorted(received - expected))}")
         for entry in self.entries:
             yield entry, entry.read(arrays[entry.key])
 
@@ -227,11 +224,11 @@ class Layout:
 
 
 def check_finite(entry: Entry, values: NDArray[Any]) -> None:
-    """Raise `BadArraysError` for values that are not finite in the reference's precision."""
+    """Raise `BadReplyError` for values that are not finite in the reference's precision."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
     if not finite:
-        raise BadArraysError(f"has NaN or infinity in {entry.key}")
+        raise BadReplyError(f"has NaN or infinity in {entry.key}")
 
 
 def part_of(weights: Weights, entry: Entry) -> NDArray[Any]:

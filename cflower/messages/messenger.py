@@ -13,7 +13,7 @@ from cflower.algorithm.state import Ask
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
-from cflower.messages.failures import Fault, Problem
+from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import (
     MAX_EXAMPLES_RATIO,
@@ -22,7 +22,7 @@ from cflower.messages.metrics import (
     limited_examples,
     mean_over_clients,
 )
-from cflower.messages.replies import BadReplyError, as_record, read_metrics
+from cflower.messages.replies import as_record, read_metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only, without
 

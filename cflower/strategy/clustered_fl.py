@@ -29,8 +29,8 @@ from cflower.algorithm.state import Ask, CFLState, Move, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import Quorum
-from cflower.messages.failures import FailureRecord
-from cflower.messages.layout import UNTRAINED, BadArraysError, Layout
+from cflower.messages.failures import BadReplyError, FailureRecord
+from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, Keys, Measured, MetricsAggregation, Sent
 from cflower.messages.metrics import Metric, Metrics
 from cflower.messages.roll_call import RollCall
@@ -329,7 +329,7 @@ class ClusteredFL(Strategy):
             return
         try:
             model = self.layout.weights(run.result.arrays)
-        except BadArraysError as problem:
+        except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         self.state = CFLState(ParameterTree.initial(model, clients, isolated=self.isolated))
 

@@ -23,11 +23,11 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Selection
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
-from cflower.messages.failures import ExchangeOutcome, FailureRecord
+from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Measured, Sent
 from cflower.messages.metrics import ClientMetrics, Metrics, Range
-from cflower.messages.replies import BadReplyError, content_of, read_record
+from cflower.messages.replies import content_of, read_record
 from cflower.ordering import in_order, only
 from cflower.strategy.reports import ClientResult, FinalReport
 from cflower.strategy.results import Run

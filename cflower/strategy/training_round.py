@@ -11,10 +11,10 @@ from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Reply, Role
 from cflower.errors import FederationError
 from cflower.messages.claims import listed
-from cflower.messages.failures import ExchangeOutcome, FailureRecord, Fault, Problem
+from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord, Fault, Problem
 from cflower.messages.messenger import ClientMessenger, Measured, Sent
 from cflower.messages.metrics import ClientMetrics, Range, limited_examples
-from cflower.messages.replies import BadReplyError, read_metrics, read_training
+from cflower.messages.replies import read_metrics, read_training
 from cflower.ordering import without
 from cflower.strategy.reports import RoundReport
 
