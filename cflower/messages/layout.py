@@ -134,12 +134,10 @@ class Layout:
         (C,), as in PyTorch, or (h, C) and (C,), as in Keras. C = h shows no orientation.
         """
         match [entry.shape for entry in self.entries if entry.trained][-2:]:
-            case [(rows, columns), (classes,)] if rows != columns and 2 <= classes in (
-                rows,
-                columns,
-            ):
-                height = rows * columns // classes
-                return OutputLayer(classes, height, classes_first=classes == rows)
+            case [(rows, columns), (classes,)] if classes > 1:
+                if (rows == classes) != (columns == classes):
+                    width = rows * columns // classes
+                    return OutputLayer(classes, width, classes_first=rows == classes)
         return None
 
     def projection(
