@@ -1,6 +1,6 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from typing import NamedTuple, TypeVar
@@ -18,11 +18,11 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import (
     MAX_EXAMPLES_RATIO,
     ClientMetrics,
-    Range,
     limited_examples,
     mean_over_clients,
+    plausible,
 )
-from cflower.messages.replies import as_record, read_metrics
+from cflower.messages.replies import read_metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only, without
 
@@ -59,30 +59,6 @@ class Keys(NamedTuple):
     config: str = "config"
 
 
-class Measured(NamedTuple):
-    """The usable metrics of an exchange by client, and the records they came in."""
-
-    metrics: dict[str, ClientMetrics]
-    contents: dict[str, RecordDict]
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, ClientMetrics], weighted_by: str) -> "Measured":
-        """These metrics, each in a record with its number of examples under ``weighted_by``."""
-        contents = {}
-        for client, (values, num_examples) in metrics.items():
-            record = as_record(values | {weighted_by: num_examples})
-            contents[client] = RecordDict({"metrics": record})
-        return cls(dict(metrics), contents)
-
-    def mean(self, aggregation: MetricsAggregation | None, weighted_by: str) -> MetricRecord | None:
-        """The mean metrics by the app's own aggregation, if it has one; None without any."""
-        if not self.metrics:
-            return None
-        if aggregation is not None:
-            return aggregation(list(self.contents.values()), weighted_by)
-        return as_record(mean_over_clients(self.metrics.values()))
-
-
 class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
@@ -111,7 +87,7 @@ class ClientMessenger:
         self.problems: dict[str, Problem] = {}
         self._lowered_for: Counter[str] = Counter()
         self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
-        self._dropped: set[tuple[str, str]] = set()
+        self._dropped: dict[str, set[str]] = defaultdict(set)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -236,31 +212,38 @@ class ClientMessenger:
             else:
                 yield sent, content
 
-    def measured(self, replies: Iterable[Message]) -> Measured:
-        """The usable metrics among the replies; the others are set aside."""
-        measured = Measured({}, {})
-        for sent, (metrics, content) in self.read(replies, self._metrics_and_content):
-            measured.metrics[sent.ask.client] = metrics
-            measured.contents[sent.ask.client] = content
-        return measured._replace(metrics=self.plausible(measured.metrics))
+    def metrics(self, replies: Iterable[Message]) -> dict[Ask, ClientMetrics]:
+        """The usable metrics among the replies, by ask; the others are set aside."""
+        read = self.read(replies, lambda _, reply: read_metrics(reply, self.keys.weighted_by))
+        measured = {sent.ask: metrics for sent, metrics in read}
+        kept = self.plausible([ask.client for ask in measured], measured.values())
+        return dict(zip(measured, kept, strict=True))
 
-    def _metrics_and_content(self, _: Sent, reply: Message) -> tuple[ClientMetrics, RecordDict]:
-        return read_metrics(reply, self.keys.weighted_by), reply.content
+    def plausible(
+        self, clients: Iterable[str], measured: Iterable[ClientMetrics]
+    ) -> list[ClientMetrics]:
+        """The metrics of these clients without implausible ones, each logged once."""
+        measured = list(measured)
+        kept = plausible(measured)
+        for client, before, after in zip(clients, measured, kept, strict=True):
+            odd = without(before.metrics, {*after.metrics, *self._dropped[client]})
+            if odd:
+                self._dropped[client] |= odd.keys()
+                figures = ", ".join(f"{key} = {odd[key]:.4g}" for key in sorted(odd)[:5])
+                log(WARNING, IMPLAUSIBLE, client, figures)
+        return kept
 
-    def plausible(self, measured: Mapping[str, ClientMetrics]) -> dict[str, ClientMetrics]:
-        """The clients' metrics without implausible ones, each logged once."""
-        usual = Range.of(measured.values())
-        return {name: self.sifted(name, usual, metrics) for name, metrics in measured.items()}
-
-    def sifted(self, client: str, usual: Range, measured: ClientMetrics) -> ClientMetrics:
-        """One client's metrics without those out of range."""
-        kept = usual.sifted(measured.metrics)
-        new = [k for k in measured.metrics if k not in kept and (client, k) not in self._dropped]
-        if new:
-            self._dropped |= {(client, key) for key in new}
-            figures = ", ".join(f"{key} = {measured.metrics[key]:.4g}" for key in sorted(new)[:5])
-            log(WARNING, IMPLAUSIBLE, client, figures)
-        return measured._replace(metrics=kept)
+    def mean(
+        self, measured: Mapping[str, ClientMetrics], aggregation: MetricsAggregation | None
+    ) -> MetricRecord | None:
+        """The clients' mean metrics, by the app's own aggregation if there is one; None without."""
+        key = self.keys.weighted_by
+        if not measured or aggregation is None:
+            return MetricRecord(mean_over_clients(measured.values())) if measured else None
+        records = [
+            MetricRecord({**one.metrics, key: one.num_examples}) for one in measured.values()
+        ]
+        return aggregation([RecordDict({"metrics": record}) for record in records], key)
 
     def drain_problems(self) -> dict[str, Problem]:
         """The problems so far, which are then forgotten."""

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -118,8 +117,3 @@ def first_line(reason: str | None) -> str:
     text = text[-LONGEST_REASON:] if place else text[:LONGEST_REASON]
     lines = re.findall(r"\S.*", text) or ["no reason given"]
     return line(lines[place].strip())[:300].rstrip(".")
-
-
-def as_record(metrics: Mapping[str, int | float | list[int] | list[float]]) -> MetricRecord:
-    """Metrics as Flower's record."""
-    return MetricRecord(dict(metrics))

@@ -31,7 +31,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
-from cflower.messages.messenger import ClientMessenger, Keys, Measured, MetricsAggregation, Sent
+from cflower.messages.messenger import ClientMessenger, Keys, MetricsAggregation, Sent
 from cflower.messages.metrics import Metric, Metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
@@ -388,8 +388,7 @@ class ClusteredFL(Strategy):
         )
         log_decisions(self._decisions)
         log_places(after, moves)
-        measured = Measured.of(report.measured, self.keys.weighted_by)
-        metrics = measured.mean(self.train_metrics_aggr_fn, self.keys.weighted_by)
+        metrics = self._messenger.mean(report.measured, self.train_metrics_aggr_fn)
         if metrics is None:
             return None, None
         self._returned = self.layout.record(self.tree.root.grown.model)
@@ -435,26 +434,37 @@ class ClusteredFL(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
-        measured = self._messenger.measured(replies)
+        metrics = self._messenger.metrics(replies)
+        measured = {ask.client: one for ask, one in metrics.items()}
         problems = self._note_problems()
-        received = len(measured.metrics)
-        if received or problems:
-            log(INFO, "aggregate_evaluate: Received %d results and %d failures", received, problems)
+        if measured or problems:
+            results = len(measured)
+            log(INFO, "aggregate_evaluate: Received %d results and %d failures", results, problems)
         if self._round is not None:
             self._round.evaluated(measured)
         if not self._own_start:
             self._report(server_round, 0, 0.0)
-        return measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by)
+        return self._messenger.mean(measured, self.evaluate_metrics_aggr_fn)
 
     def _close(self, run: Run) -> FinalReport:
         """The final evaluation, of all clients that are connected."""
         self.roll_call.update(run.grid)
+        members = set(self.tree.clients)
+        clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
-        results = closing.evaluate(self._present, self.roll_call.facts)
-        report = closing.report(results, self.failures, self.selection, self._by_round)
+        report = FinalReport(
+            self.state,
+            closing.evaluate(clients, self.roll_call.facts),
+            run.num_rounds,
+            closing.problems,
+            self.failures,
+            self.selection,
+            self._by_round,
+        )
         report.warn_without(self.leading)
-        measured = closing.measured(report)
-        if metrics := measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by):
+        report.warn_unable()
+        self._messenger.log_limited_examples(report.served)
+        if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
         return report
 

@@ -1,7 +1,7 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
@@ -14,11 +14,15 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import only
+from cflower.ordering import in_order, only
 
 NOT_SENT = (
     "No client sent the metric %r (they sent %s): name the one that leads with "
     "ClusteredFL(metric=...)."
+)
+UNABLE = (
+    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
+    "model, not of selection = %r."
 )
 
 
@@ -103,20 +107,6 @@ class ClientResult:
         own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
         return {"fl": self.federated, **own}
 
-    @property
-    def measured(self) -> list[ClientMetrics]:
-        """All its metrics."""
-        return list(filter(None, [*self.levels.values(), self.best, self.ensemble]))
-
-    def each(self, change: Callable[[ClientMetrics], ClientMetrics]) -> "ClientResult":
-        """The result with all metrics changed."""
-        return replace(
-            self,
-            levels={name: change(level) for name, level in self.levels.items()},
-            best=self.best and change(self.best),
-            ensemble=self.ensemble and change(self.ensemble),
-        )
-
     def served(self, selection: Selection) -> ClientMetrics:
         """Its metrics under the selected model; under its leaf's if its app cannot do that."""
         return self.columns[selection] or self.leaf
@@ -153,6 +143,12 @@ class FinalReport:
             mean = mean_over_clients(filter(None, measured))
             means |= {f"{column}_{key}": value for key, value in mean.items()}
         return means
+
+    def warn_unable(self) -> None:
+        """Log a warning if some clients could not evaluate the selected model."""
+        unable = [client for client, result in self.clients.items() if result.best is None]
+        if unable and self.selection != "leaf":
+            log(WARNING, UNABLE, ", ".join(in_order(unable)), self.selection)
 
     def warn_without(self, metric: Metric) -> None:
         """Log a warning if no client reported the leading metric."""

@@ -13,7 +13,6 @@ from flwr.supercore import log
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
 from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, weighted_mean
-from cflower.messages.replies import as_record
 from cflower.ordering import counted, only
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
@@ -52,7 +51,7 @@ class Run(NamedTuple):
             if (metrics := self.evaluate_fn(server_round, model)) is not None:
                 measured.append(ClientMetrics(dict(metrics.items()), sizes[name]))
         if measured:
-            mean = as_record(weighted_mean(measured))
+            mean = MetricRecord(weighted_mean(measured))
             self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
@@ -87,7 +86,7 @@ class ClusteredResult(Result):
             result.evaluate_metrics_serverapp,
             dict(models),
             {leaf.name: leaf.members for leaf in leaves},
-            {leaf.name: as_record(metrics_of(report, leaf.members)) for leaf in leaves},
+            {leaf.name: MetricRecord(dict(metrics_of(report, leaf.members))) for leaf in leaves},
         )
 
     def __repr__(self) -> str:

@@ -12,9 +12,9 @@ from cflower.algorithm.state import Reply, Role
 from cflower.errors import FederationError
 from cflower.messages.claims import listed
 from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord, Fault, Problem
-from cflower.messages.messenger import ClientMessenger, Measured, Sent
-from cflower.messages.metrics import ClientMetrics, Range, limited_examples
-from cflower.messages.replies import read_metrics, read_training
+from cflower.messages.messenger import ClientMessenger, Sent
+from cflower.messages.metrics import ClientMetrics, limited_examples
+from cflower.messages.replies import read_training
 from cflower.ordering import without
 from cflower.strategy.reports import RoundReport
 
@@ -65,7 +65,8 @@ class TrainingRound:
                 report.measured[client], report.trained_on[client] = metrics, cluster
             yield reply
         for measured in (report.measured, *report.general.values()):
-            measured.update(self.messenger.plausible(measured))
+            kept = self.messenger.plausible(measured, measured.values())
+            measured.update(zip(measured, kept, strict=True))
         for client in report.late.keys() - report.measured.keys():
             del report.late[client]
 
@@ -97,22 +98,15 @@ class TrainingRound:
             raise FederationError(stop)
         return after
 
-    def evaluated(self, measured: Measured) -> None:
+    def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Add the clients' metrics from the evaluation of this round."""
-        for client, new in measured.metrics.items():
+        for client, new in measured.items():
             old = self.report.measured.get(client, new)
             self.report.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
 
 def read_evaluations(messenger: ClientMessenger, messages: Iterable[Message]) -> list[Reply]:
     """The clients' evaluations of proposals: metrics that are plausible, examples limited."""
-    measured = {
-        sent.ask: metrics
-        for sent, metrics in messenger.read(
-            messages, lambda _, message: read_metrics(message, messenger.keys.weighted_by)
-        )
-    }
-    usual = Range.of(measured.values())
-    metrics = [messenger.sifted(ask.client, usual, one).scalars for ask, one in measured.items()]
+    measured = messenger.metrics(messages)
     examples = limited_examples(one.num_examples for one in measured.values()).tolist()
-    return list(map(Reply, measured, examples, metrics))
+    return list(map(Reply, measured, examples, (one.scalars for one in measured.values())))
