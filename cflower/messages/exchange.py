@@ -81,6 +81,9 @@ class Exchange:
         self._grid, self._quorum = grid, quorum
         self._deadline = time.monotonic() + timeout
         sent = list(messages)
+        for message in sent:
+            # What is not delivered by then is dropped; it would delay its node's next round.
+            message.metadata.ttl = timeout
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         lost = without(nodes, pushed)
@@ -115,8 +118,9 @@ class Exchange:
         while self._open:
             before = time.monotonic()
             if before - last_log > LOG_INTERVAL:
-                last_log = before
-                self._log_progress()
+                last_log, total = before, len(self.recipients)
+                progress = f"{total - len(self._open):,} of {total:,} clients have answered"
+                log(INFO, "  %s", progress, extra={"progress": True})
             arrived = list(self._grid.pull_messages(self._open))
             for reply in arrived:
                 if self._is_expected(reply):
@@ -151,8 +155,3 @@ class Exchange:
         answered = len(self._successful - owing)
         only_earlier = self._open.isdisjoint(self._new)
         return answered > 0 and (only_earlier or self._quorum.reached(answered, len(owing), waited))
-
-    def _log_progress(self) -> None:
-        total = len(self.recipients)
-        progress = f"{total - len(self._open):,} of {total:,} clients have answered"
-        log(INFO, "  %s", progress, extra={"progress": True})

@@ -142,10 +142,6 @@ class ClientMessenger:
         With ``late``, replies may also answer `outstanding` asks, and those to these messages may
         come in a later exchange.
         """
-        messages = list(messages)
-        for message in messages:
-            # What is not delivered by then is dropped; it would delay its node's next round.
-            message.metadata.ttl = timeout
         before = self.outstanding if late else {}
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         exchange = Exchange(grid, messages, timeout, quorum, earlier)

@@ -138,7 +138,7 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
     reason = "no client is connected"
     for client in roll_call.clients:
         node, seconds = roll_call.nodes[client], roll_call.timeout
-        message = Message(RecordDict(), node, FIRST_MODEL, ttl=seconds, group_id="first-model")
+        message = Message(RecordDict(), node, FIRST_MODEL, group_id="first-model")
         reason = f"{client} did not answer within {seconds:g} s"
         for reply in Exchange(grid, [message], seconds):
             try:
