@@ -32,7 +32,7 @@ from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, Keys, MetricsAggregation, Sent
-from cflower.messages.metrics import Metric, Metrics
+from cflower.messages.metrics import ClientMetrics, Metric, Metrics, weighted_mean
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
 from cflower.seeding import generator
@@ -49,8 +49,8 @@ from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, settings_of
 from cflower.strategy.training_round import TrainingRound, read_evaluations
 from cflower.strategy.wrappers import (
+    OLDER_WORKFLOW,
     refuse_clipping_on_the_server,
-    refuse_older_workflows,
     with_noise_of,
 )
 
@@ -232,7 +232,7 @@ class ClusteredFL(Strategy):
 
     def initialize_parameters(self, client_manager: object) -> NoReturn:
         """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
-        refuse_older_workflows()
+        raise ConfigError(OLDER_WORKFLOW)
 
     def start(
         self,
@@ -369,7 +369,7 @@ class ClusteredFL(Strategy):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl = self._cfl
         assert cfl is not None, "configure_train comes first"
-        report = RoundReport.begun(server_round, self.state, self.layout)
+        report = RoundReport(server_round, self.tree, self.state, self.layout)
         this = self._round = TrainingRound(report, cfl, self._messenger)
         bounds = RobustMean(
             self.state, self.layout.carried, cfl.weight_of, self.max_norm_ratio, self.max_influence
@@ -469,9 +469,17 @@ class ClusteredFL(Strategy):
         return report
 
     def _evaluate_centrally(self, run: Run, server_round: int) -> None:
-        if run.evaluate_fn is not None:
-            sizes = {leaf.name: len(leaf.members) for leaf in self.tree.leaves}
-            run.evaluate_centrally(server_round, only(self.models, sizes), sizes)
+        """Keep the mean of the central evaluation of the clusters' models, by their sizes."""
+        if run.evaluate_fn is None:
+            return
+        measured = []
+        for leaf in self.tree.leaves:
+            metrics = run.evaluate_fn(server_round, self.layout.record(leaf.model))
+            if metrics is not None:
+                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+        if measured:
+            mean = MetricRecord(weighted_mean(measured))
+            run.result.evaluate_metrics_serverapp[server_round] = mean
 
     def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
         if self._round is None:

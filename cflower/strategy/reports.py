@@ -31,21 +31,21 @@ class RoundReport:
     """One finished round."""
 
     server_round: int
-    num_rounds: int
     trained: ParameterTree
     """The tree before the round, with the models that the clients trained."""
     state: CFLState
     """After the round."""
-    decisions: tuple[Decision, ...]
-    trained_on: dict[str, str]
-    """The cluster with the model that each client trained, for the clients that replied."""
-    measured: dict[str, ClientMetrics]
-    """Their metrics, from training and from the evaluation if there was one."""
-    problems: dict[str, str]
-    """Why a client's reply was set aside or is missing."""
-    seconds: float
     layout: Layout
     """The model's arrays in the vectors of ``state``."""
+    num_rounds: int = 0
+    decisions: tuple[Decision, ...] = ()
+    trained_on: dict[str, str] = field(default_factory=dict)
+    """The cluster with the model that each client trained, for the clients that replied."""
+    measured: dict[str, ClientMetrics] = field(default_factory=dict)
+    """Their metrics, from training and from the evaluation if there was one."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a client's reply was set aside or is missing."""
+    seconds: float = 0.0
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
     general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
@@ -54,11 +54,6 @@ class RoundReport:
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
-
-    @classmethod
-    def begun(cls, server_round: int, state: CFLState, layout: Layout) -> "RoundReport":
-        """The report of a round before its first reply."""
-        return cls(server_round, 0, state.tree, state, (), {}, {}, {}, 0.0, layout)
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""

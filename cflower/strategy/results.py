@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
-from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, weighted_mean
+from cflower.messages.metrics import Metric, mean_over_clients
 from cflower.ordering import counted, only
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
@@ -40,19 +40,6 @@ class Run(NamedTuple):
             "train-config": plain(self.train_config),
             "evaluate-config": plain(self.evaluate_config),
         }
-
-    def evaluate_centrally(
-        self, server_round: int, models: Mapping[str, ArrayRecord], sizes: Mapping[str, int]
-    ) -> None:
-        """Keep the mean of the central evaluation of models, weighted by their sizes."""
-        assert self.evaluate_fn is not None
-        measured = []
-        for name, model in models.items():
-            if (metrics := self.evaluate_fn(server_round, model)) is not None:
-                measured.append(ClientMetrics(dict(metrics.items()), sizes[name]))
-        if measured:
-            mean = MetricRecord(weighted_mean(measured))
-            self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
 @dataclass
