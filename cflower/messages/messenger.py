@@ -34,16 +34,11 @@ FAR_LESS, LASTING = 0.03, 10
 """Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
 own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
 LOWERED = (
-    "Client(s) %s count for as little as %.2g%% of their claim: their updates are longer, or their "
-    "examples more, than is usual in their clusters, and no client counts for more than %g usual "
-    "ones. A group of its own is treated like this until it is split off."
+    "Client(s) %s count for as little as %.2g%% of their claim: their updates or numbers of "
+    "examples are above what is usual in their clusters, and no client counts for more than %g "
+    "usual ones. A group of its own is treated like this until it is split off; if it lasts and "
+    "the clients are honest, raise max-influence."
 )
-FAR_ABOVE = (
-    "Client(s) %s count for as little as %.2g%% of their claim, or have been limited for long: "
-    "their updates or numbers of examples are far above what is usual in their clusters, and no "
-    "client counts for more than %g usual ones. If they are honest, raise max-influence."
-)
-
 IMPLAUSIBLE = "Client %s reports implausible metrics, which are ignored: %s."
 HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
@@ -260,16 +255,13 @@ class ClientMessenger:
         for client in clients:
             self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
         odd = {c for c, s in lowered.items() if s < FAR_LESS or self._lowered_for[c] >= LASTING}
-        usual = lowered.keys() - odd - self._logged[WARNING]
-        self._log_once(INFO, LOWERED, only(lowered, usual), most)
-        self._log_once(WARNING, FAR_ABOVE, only(lowered, odd), most)
-
-    def _log_once(
-        self, level: int, sentence: str, lowered: Mapping[str, float], most: float
-    ) -> None:
-        if new := without(lowered, self._logged[level]):
-            self._logged[level].update(new)
-            log(level, sentence, listed(in_order(new)), 100 * min(new.values()), most)
+        for level, clients in (
+            (INFO, lowered.keys() - odd - self._logged[WARNING]),
+            (WARNING, odd),
+        ):
+            if new := only(lowered, clients - self._logged[level]):
+                self._logged[level].update(new)
+                log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)
 
     def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log the clients with numbers of examples that are limited in a mean of metrics."""

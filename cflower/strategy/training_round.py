@@ -50,7 +50,6 @@ class TrainingRound:
         if problem := self.cfl.too_late(state, reply):
             text = f"to round {ask.server_round} is too late: {problem}"
             raise BadReplyError(text, Fault.ABSENT)
-        self.report.late[ask.client] = ask.server_round
         return reply
 
     def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
@@ -63,12 +62,12 @@ class TrainingRound:
                 report.general.setdefault(cluster, {})[client] = metrics
             elif role is Role.OWN or client in report.trained.unassigned:
                 report.measured[client], report.trained_on[client] = metrics, cluster
+                if reply.origin is not None:
+                    report.late[client] = reply.ask.server_round
             yield reply
         for measured in (report.measured, *report.general.values()):
             kept = self.messenger.plausible(measured, measured.values())
             measured.update(zip(measured, kept, strict=True))
-        for client in report.late.keys() - report.measured.keys():
-            del report.late[client]
 
     def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
         """Add problems of replies; the first of each client counts."""
