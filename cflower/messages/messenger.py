@@ -109,19 +109,13 @@ class ClientMessenger:
                 if id(model) not in made:
                     made[id(model)] = layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            self._sent.append(self._addressed(ask, content, config, message_type or ask.task))
+            about = {"server-round": ask.server_round, "cluster": ask.cluster}
+            content[self.keys.config] = ConfigRecord({**config, **about})
+            node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
+            message = Message(content, node, message_type or ask.task, group_id=group)
+            arrays = content.array_records.get(self.keys.arrays, ArrayRecord())
+            self._sent.append((message, Sent(ask, arrays, node)))
         return [message for message, _ in self._sent]
-
-    def _addressed(
-        self, ask: Ask, content: RecordDict, config: ConfigRecord, message_type: str
-    ) -> tuple[Message, Sent]:
-        content[self.keys.config] = ConfigRecord(
-            {**config, "server-round": ask.server_round, "cluster": ask.cluster}
-        )
-        node = self._roll_call.nodes[ask.client]
-        message = Message(content, node, message_type, group_id=str(ask.server_round))
-        arrays = content.array_records.get(self.keys.arrays, ArrayRecord())
-        return message, Sent(ask, arrays, node)
 
     def exchange(
         self,
@@ -159,15 +153,19 @@ class ClientMessenger:
         return {message.metadata.message_id: sent for message, sent in self._sent}
 
     def send_again(
-        self, grid: Grid, outstanding: Iterable[Sent], config: ConfigRecord, timeout: float
+        self,
+        grid: Grid,
+        outstanding: Iterable[Sent],
+        layout: Layout,
+        config: ConfigRecord,
+        timeout: float,
     ) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        self._sent = []
+        asks = {}
         for ask, arrays, _ in outstanding:
             if ask.client in self._roll_call.nodes:
-                content = RecordDict({self.keys.arrays: ArrayRecord(dict(arrays))})
-                self._sent.append(self._addressed(ask, content, config, ask.task))
-        messages = [message for message, _ in self._sent]
+                asks[ask] = {self.keys.arrays: layout.weights(arrays)}
+        messages = self.messages(asks, layout, config)
         for message in messages:
             message.metadata.ttl = timeout
         pushed = list(grid.push_messages(messages))  # messages have ids once they are sent

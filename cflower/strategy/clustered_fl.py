@@ -275,7 +275,9 @@ class ClusteredFL(Strategy):
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
-            self._messenger.send_again(grid, self._outstanding, run.train_config, timeout)
+            self._messenger.send_again(
+                grid, self._outstanding, self.layout, run.train_config, timeout
+            )
             self._evaluate_centrally(run, 0)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 began = time.monotonic()
