@@ -58,8 +58,8 @@ class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
     ask: Ask
-    arrays: ArrayRecord
-    """The model that was sent; empty if there were several."""
+    model: Weights | None
+    """The model that was sent; None if there were several."""
     node: int = 0
 
 
@@ -109,12 +109,12 @@ class ClientMessenger:
                 if id(model) not in made:
                     made[id(model)] = layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            about = {"server-round": ask.server_round, "cluster": ask.cluster}
-            content[self.keys.config] = ConfigRecord({**config, **about})
+            content[self.keys.config] = ConfigRecord(
+                {**config, "server-round": ask.server_round, "cluster": ask.cluster}
+            )
             node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
             message = Message(content, node, message_type or ask.task, group_id=group)
-            arrays = content.array_records.get(self.keys.arrays, ArrayRecord())
-            self._sent.append((message, Sent(ask, arrays, node)))
+            self._sent.append((message, Sent(ask, models.get(self.keys.arrays), node)))
         return [message for message, _ in self._sent]
 
     def exchange(
@@ -162,9 +162,9 @@ class ClientMessenger:
     ) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
         asks = {}
-        for ask, arrays, _ in outstanding:
-            if ask.client in self._roll_call.nodes:
-                asks[ask] = {self.keys.arrays: layout.weights(arrays)}
+        for ask, model, _ in outstanding:
+            if ask.client in self._roll_call.nodes and model is not None:
+                asks[ask] = {self.keys.arrays: model}
         messages = self.messages(asks, layout, config)
         for message in messages:
             message.metadata.ttl = timeout

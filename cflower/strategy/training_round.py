@@ -39,15 +39,14 @@ class TrainingRound:
             yield reply
 
     def _read(self, sent: Sent, message: Message) -> Reply:
-        layout, state, ask = self.report.layout, self.report.state, sent.ask
-        late = ask.server_round < self.report.server_round
-        origin = layout.weights(sent.arrays) if late else state.model_of(ask)
-        weighted_by = self.messenger.keys.weighted_by
-        reply = read_training(message, ask, origin, layout, self.cfl.projection, weighted_by)
-        if not late:
+        report, ask = self.report, sent.ask
+        assert sent.model is not None  # a message to train has one model
+        projection, weighted_by = self.cfl.projection, self.messenger.keys.weighted_by
+        reply = read_training(message, ask, sent.model, report.layout, projection, weighted_by)
+        if ask.server_round == report.server_round:
             return reply
-        reply = replace(reply, origin=origin)
-        if problem := self.cfl.too_late(state, reply):
+        reply = replace(reply, origin=sent.model)
+        if problem := self.cfl.too_late(report.state, reply):
             text = f"to round {ask.server_round} is too late: {problem}"
             raise BadReplyError(text, Fault.ABSENT)
         return reply
