@@ -22,7 +22,6 @@ from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import FACTS, answer, client_name
-from cflower.messages.replies import as_record
 from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
@@ -95,7 +94,7 @@ def train_round(message: Message, context: Context) -> Message:
     losses = train(
         model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
     )
-    metrics = as_record({**held_out, **losses, "num-examples": len(data.train)})
+    metrics = MetricRecord({**held_out, **losses, "num-examples": len(data.train)})
     content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
     return Message(content, reply_to=message)
 
@@ -104,8 +103,9 @@ def train_round(message: Message, context: Context) -> Message:
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the held-out examples, and the true group if it is known."""
     _, data, model = prepare(message, context)
-    metrics = {**evaluate(model, data.validation), "num-examples": len(data.validation)}
-    content = RecordDict({"metrics": as_record(metrics)})
+    metrics = MetricRecord(dict(evaluate(model, data.validation)))
+    metrics["num-examples"] = len(data.validation)
+    content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord({**group_of(data)})
     return Message(content, reply_to=message)
 
@@ -134,7 +134,7 @@ def evaluate_path(message: Message, context: Context) -> Message:
     evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     for name, metrics in evaluated.items():
         metrics = with_perplexity(metrics, data.validation)
-        records[name] = as_record({**metrics, "num-examples": len(data.validation)})
+        records[name] = MetricRecord({**metrics, "num-examples": len(data.validation)})
     return Message(RecordDict(records), reply_to=message)
 
 

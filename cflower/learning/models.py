@@ -166,33 +166,29 @@ def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     # Images below 16 pixels have nothing to spare between the convolutions: on the 8x8 digits
     # a pooling there costs half a point of accuracy. The last one gives 4x4 for any image.
     small = min(input_shape[1:]) < 16
-    return nn.Sequential(
-        _named(
-            conv1=nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1),
-            relu1=nn.ReLU(),
-            pool1=nn.Identity() if small else nn.MaxPool2d(2),
-            conv2=nn.Conv2d(16, 32, kernel_size=3, padding=1),
-            relu2=nn.ReLU(),
-            pool2=nn.AdaptiveMaxPool2d(4),  # shape: (batch, 32, 4, 4)
-            flatten=nn.Flatten(),
-            classifier=nn.Linear(512, num_classes),
-        )
+    return _layers(
+        conv1=nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1),
+        relu1=nn.ReLU(),
+        pool1=nn.Identity() if small else nn.MaxPool2d(2),
+        conv2=nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        relu2=nn.ReLU(),
+        pool2=nn.AdaptiveMaxPool2d(4),  # shape: (batch, 32, 4, 4)
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(512, num_classes),
     )
 
 
 def _lab_convnet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     flat = 16 * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
-    return nn.Sequential(
-        _named(
-            conv1=nn.Conv2d(input_shape[0], 6, kernel_size=5),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(6, 16, kernel_size=5),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
-            classifier=nn.Linear(flat, num_classes),  # 256 -> 62 for EMNIST byclass
-        )
+    return _layers(
+        conv1=nn.Conv2d(input_shape[0], 6, kernel_size=5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, kernel_size=5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(flat, num_classes),  # 256 -> 62 for EMNIST byclass
     )
 
 
@@ -200,73 +196,63 @@ def _notebook_cnn(
     channels: tuple[int, int], hidden: int, input_shape: tuple[int, ...], num_classes: int
 ) -> nn.Module:
     flat = channels[1] * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
-    return nn.Sequential(
-        _named(
-            conv1=nn.Conv2d(input_shape[0], channels[0], kernel_size=5),
-            pool1=nn.MaxPool2d(2),
-            relu1=nn.ReLU(),
-            conv2=nn.Conv2d(*channels, kernel_size=5),
-            pool2=nn.MaxPool2d(2),
-            relu2=nn.ReLU(),
-            flatten=nn.Flatten(),
-            hidden=nn.Linear(flat, hidden),  # 320 -> 50 for MNIST
-            relu3=nn.ReLU(),
-            classifier=nn.Linear(hidden, num_classes),
-        )
+    return _layers(
+        conv1=nn.Conv2d(input_shape[0], channels[0], kernel_size=5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(*channels, kernel_size=5),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        hidden=nn.Linear(flat, hidden),  # 320 -> 50 for MNIST
+        relu3=nn.ReLU(),
+        classifier=nn.Linear(hidden, num_classes),
     )
 
 
 def _conv1d(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     # The last pooling gives 4 moments for any length: the order of events in a window matters more
     # than their position.
-    return nn.Sequential(
-        _named(
-            conv1=nn.Conv1d(input_shape[0], 16, kernel_size=5, padding=2),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool1d(2),
-            conv2=nn.Conv1d(16, 32, kernel_size=5, padding=2),
-            relu2=nn.ReLU(),
-            pool2=nn.AdaptiveMaxPool1d(4),  # shape: (batch, 32, 4)
-            flatten=nn.Flatten(),
-            classifier=nn.Linear(128, num_classes),
-        )
+    return _layers(
+        conv1=nn.Conv1d(input_shape[0], 16, kernel_size=5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool1d(2),
+        conv2=nn.Conv1d(16, 32, kernel_size=5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.AdaptiveMaxPool1d(4),  # shape: (batch, 32, 4)
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(128, num_classes),
     )
 
 
 def _mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return nn.Sequential(
-        _named(
-            flatten=nn.Flatten(),
-            hidden=nn.Linear(prod(input_shape), 128),
-            relu=nn.ReLU(),
-            classifier=nn.Linear(128, num_classes),
-        )
+    return _layers(
+        flatten=nn.Flatten(),
+        hidden=nn.Linear(prod(input_shape), 128),
+        relu=nn.ReLU(),
+        classifier=nn.Linear(128, num_classes),
     )
 
 
 def _linear(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return nn.Sequential(
-        _named(flatten=nn.Flatten(), classifier=nn.Linear(prod(input_shape), num_classes))
-    )
+    return _layers(flatten=nn.Flatten(), classifier=nn.Linear(prod(input_shape), num_classes))
 
 
 def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     flat = 64 * prod(((side - 2) // 2 - 2) // 2 - 2 for side in input_shape[1:])
-    return nn.Sequential(
-        _named(
-            conv1=nn.Conv2d(input_shape[0], 32, kernel_size=3),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(32, 64, kernel_size=3),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            conv3=nn.Conv2d(64, 64, kernel_size=3),
-            relu3=nn.ReLU(),
-            flatten=nn.Flatten(),
-            hidden=nn.Linear(flat, 64),  # 1024 -> 64 for CIFAR-10
-            relu4=nn.ReLU(),
-            classifier=nn.Linear(64, num_classes),
-        )
+    return _layers(
+        conv1=nn.Conv2d(input_shape[0], 32, kernel_size=3),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, kernel_size=3),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        conv3=nn.Conv2d(64, 64, kernel_size=3),
+        relu3=nn.ReLU(),
+        flatten=nn.Flatten(),
+        hidden=nn.Linear(flat, 64),  # 1024 -> 64 for CIFAR-10
+        relu4=nn.ReLU(),
+        classifier=nn.Linear(64, num_classes),
     )
 
 
@@ -289,9 +275,9 @@ def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return NextToken(num_classes)
 
 
-def _named(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
-    """Layers with names: they become the keys of the model's parameters."""
-    return OrderedDict(layers)
+def _layers(**layers: nn.Module) -> nn.Module:
+    """Layers one after another; their names become the keys of the model's parameters."""
+    return nn.Sequential(OrderedDict(layers))
 
 
 MODELS = {

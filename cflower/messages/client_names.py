@@ -45,9 +45,9 @@ def name_clients(app: ClientApp) -> ClientApp:
 
     @app.query("roll_call")
     def roll_call(message: Message, context: Context) -> Message:
-        node, facts = context.node_config, {"client_id": client_name(context)}
+        node, facts = context.node_config, dict[str, Any](client_id=client_name(context))
         if "num-partitions" in node and "data-path" not in node:
-            return answer(message, **facts, num_partitions=int(node["num-partitions"]))
+            facts["num_partitions"] = int(node["num-partitions"])
         return answer(message, **facts)
 
     return app

@@ -81,6 +81,9 @@ class Exchange:
         self._grid, self._quorum = grid, quorum
         self._deadline = time.monotonic() + timeout
         sent = list(messages)
+        for message in sent:
+            # What is not delivered by then is dropped; it would delay its node's next round.
+            message.metadata.ttl = timeout
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         lost = without(nodes, pushed)
@@ -89,38 +92,41 @@ class Exchange:
         self.recipients = {**self._new, **(earlier or {})}
         self.unanswered: tuple[str, ...] = ()
         self.strays: list[int] = []
-        self._open = set(self.recipients)
+        self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
         self._successful: set[int] = set()
         """Nodes with a reply that is not an error."""
-        self._ended_early = False
 
     def __iter__(self) -> Iterator[Message]:
-        missing = {message_id: place for place, message_id in enumerate(self.recipients)}
         early: list[tuple[int, Message]] = []
         for reply in self._arrivals():
-            heappush(early, (missing.pop(reply.metadata.reply_to_message_id), reply))
-            first_missing = next(iter(missing.values()), math.inf)
+            heappush(early, reply)
+            first_missing = next(iter(self._missing.values()), math.inf)
             while early and (early[0][0] < first_missing or len(early) > HOLD):
                 yield heappop(early)[1]
-        while early:
-            yield heappop(early)[1]
-        if self._ended_early:
-            self.unanswered = tuple(missing)
-        else:
-            self.silent += [self.recipients[message_id] for message_id in missing]
+        for _, message in sorted(early):
+            yield message
+        if not self.unanswered:
+            self.silent += [self.recipients[message_id] for message_id in self._missing]
 
-    def _arrivals(self) -> Iterator[Message]:
-        """Each expected reply once, as it arrives, until the deadline or the quorum."""
+    def _arrivals(self) -> Iterator[tuple[int, Message]]:
+        """Each expected reply once with its place, as it arrives, until deadline or quorum."""
         started = last_log = time.monotonic()
-        while self._open:
+        while self._missing:
             before = time.monotonic()
             if before - last_log > LOG_INTERVAL:
-                last_log = before
-                self._log_progress()
-            arrived = list(self._grid.pull_messages(self._open))
+                last_log, total = before, len(self.recipients)
+                progress = f"{total - len(self._missing):,} of {total:,} clients have answered"
+                log(INFO, "  %s", progress, extra={"progress": True})
+            arrived = list(self._grid.pull_messages(self._missing.keys()))
             for reply in arrived:
-                if self._is_expected(reply):
-                    yield reply
+                message_id = reply.metadata.reply_to_message_id
+                node = self.recipients.get(message_id, reply.metadata.src_node_id)
+                if message_id not in self._missing:
+                    self.strays.append(node)
+                    continue
+                if not reply.has_error():
+                    self._successful.add(node)
+                yield self._missing.pop(message_id), reply
             # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
             waited = time.monotonic() - started
@@ -129,30 +135,14 @@ class Exchange:
             if arrived:
                 continue
             if self._may_end(waited):
-                self._ended_early = True
+                self.unanswered = tuple(self._missing)
                 return
             # Short waits in short rounds; a deployment is polled at most once a second.
             time.sleep(min(1.0, max(0.05, waited / 20)))
 
-    def _is_expected(self, reply: Message) -> bool:
-        """Note a reply; False for one to another message, and for a second one."""
-        message_id = reply.metadata.reply_to_message_id
-        if message_id not in self._open:
-            self.strays.append(self.recipients.get(message_id, reply.metadata.src_node_id))
-            return False
-        self._open.discard(message_id)
-        if not reply.has_error():
-            self._successful.add(self.recipients[message_id])
-        return True
-
     def _may_end(self, waited: float) -> bool:
         """Whether enough clients replied, or all to which this exchange sent a message."""
-        owing = {self.recipients[message_id] for message_id in self._open}
+        owing = {self.recipients[message_id] for message_id in self._missing}
         answered = len(self._successful - owing)
-        only_earlier = self._open.isdisjoint(self._new)
+        only_earlier = self._missing.keys().isdisjoint(self._new)
         return answered > 0 and (only_earlier or self._quorum.reached(answered, len(owing), waited))
-
-    def _log_progress(self) -> None:
-        total = len(self.recipients)
-        progress = f"{total - len(self._open):,} of {total:,} clients have answered"
-        log(INFO, "  %s", progress, extra={"progress": True})

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from flwr.app import Message
-
+from cflower.errors import FederationError
 from cflower.ordering import counted, in_order, without
 
 PATIENCE = 3
@@ -44,9 +43,12 @@ class Problem(NamedTuple):
     fault: Fault = Fault.CLIENT
 
 
-def fault_of(reply: Message) -> Fault:
-    """The cause of an unusable reply, by Flower's error codes."""
-    return FAULTS.get(reply.error.code, Fault.CLIENT) if reply.has_error() else Fault.CLIENT
+class BadReplyError(FederationError):
+    """A reply that must not be used; its text completes "the reply of client x ..."."""
+
+    def __init__(self, problem: str, fault: Fault = Fault.CLIENT) -> None:
+        super().__init__(problem)
+        self.fault = fault
 
 
 class ExchangeOutcome(NamedTuple):
@@ -162,7 +164,3 @@ class FailureRecord:
         if self.excluded:
             return f"Excluded: {', '.join(in_order(self.excluded))}"
         return "No client was sent a message."
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields for a checkpoint; ``FailureRecord(**...)`` restores the record."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}

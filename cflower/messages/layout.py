@@ -1,6 +1,6 @@
 """Conversion between Flower's records and the algorithm's vectors."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from math import prod
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.algorithm.weights import Weights
-from cflower.errors import ConfigError, FederationError
+from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.claims import listed
+from cflower.messages.failures import BadReplyError
 from cflower.ordering import counted
 
 UNTRAINED = (
@@ -43,10 +44,6 @@ def matches(key: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(key, pattern.strip()) for pattern in patterns)
 
 
-class BadArraysError(FederationError):
-    """Arrays that do not fit the reference model, or are not finite."""
-
-
 class Entry(NamedTuple):
     """One array of the reference model, and its place in its vector."""
 
@@ -57,15 +54,15 @@ class Entry(NamedTuple):
     place: slice
 
     def read(self, array: Array) -> NDArray[Any]:
-        """The values of this array in a reply; `BadArraysError` if they do not fit."""
+        """The values of this array in a reply; `BadReplyError` if they do not fit."""
         try:
             values = values_of(array)
         except Exception as error:  # bytes from outside can fail to be an array in any way
-            raise BadArraysError(f"has an array {self.key} that cannot be read: {error}") from None
+            raise BadReplyError(f"has an array {self.key} that cannot be read: {error}") from None
         if values.shape != self.shape:
-            raise BadArraysError(f"has {self.key} of shape {values.shape}, not {self.shape}")
+            raise BadReplyError(f"has {self.key} of shape {values.shape}, not {self.shape}")
         if values.dtype.kind != self.dtype.kind:
-            raise BadArraysError(f"has {self.key} of dtype {values.dtype}, not {self.dtype}")
+            raise BadReplyError(f"has {self.key} of dtype {values.dtype}, not {self.dtype}")
         return values
 
 
@@ -136,13 +133,12 @@ class Layout:
         The last two trained arrays are weights and biases of two or more classes: shapes (C, h) and
         (C,), as in PyTorch, or (h, C) and (C,), as in Keras. C = h shows no orientation.
         """
-        shapes = [entry.shape for entry in self.entries if entry.trained][-2:]
-        if [len(shape) for shape in shapes] != [2, 1]:
-            return None
-        (rows, columns), (classes,) = shapes
-        if classes < 2 or rows == columns or classes not in (rows, columns):
-            return None
-        return OutputLayer(classes, rows * columns // classes, classes_first=classes == rows)
+        match [entry.shape for entry in self.entries if entry.trained][-2:]:
+            case [(rows, columns), (classes,)] if classes > 1:
+                if (rows == classes) != (columns == classes):
+                    width = rows * columns // classes
+                    return OutputLayer(classes, width, classes_first=rows == classes)
+        return None
 
     def projection(
         self, length: int, seed: int, similarity_layers: str, *, output: bool = False
@@ -153,10 +149,9 @@ class Layout:
         is no longer than the projection.
         """
         mask, layer = self.mask(similarity_layers), self.output_layer if output else None
-        if layer and mask is not None and not mask[-layer.size :].all():
-            layer = None
-        if layer and 0 < length < layer.size:
-            layer = None
+        if layer:
+            compared = mask is None or mask[-layer.size :].all()
+            layer = layer if compared and layer.size <= (length or layer.size) else None
         return Projection(self.num_trained, length, seed, mask, layer)
 
     def weights(self, arrays: ArrayRecord) -> Weights:
@@ -164,13 +159,13 @@ class Layout:
 
         Raises
         ------
-        BadArraysError
+        BadReplyError
             For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
         """
-        weights = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
-        for entry, values in self._read(arrays):
-            check_finite(entry, values)
-            part_of(weights, entry)[:] = values.reshape(-1)
+        origin = Weights(np.zeros(self.num_trained, self.dtype), np.zeros(self.num_carried))
+        weights = self.update(arrays, origin)
+        for entry in self.entries:
+            check_finite(entry, part_of(weights, entry))
         return weights
 
     def update(self, arrays: ArrayRecord, origin: Weights) -> Weights:
@@ -181,27 +176,23 @@ class Layout:
 
         Raises
         ------
-        BadArraysError
+        BadReplyError
             As `weights`.
         """
+        expected, received = {entry.key for entry in self.entries}, set(arrays)
+        if expected - received:
+            raise BadReplyError(f"lacks the array(s) {listed(sorted(expected - received))}")
+        if received - expected:
+            raise BadReplyError(f"has the unknown array(s) {listed(sorted(received - expected))}")
         update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
         with np.errstate(over="ignore", invalid="ignore"):
-            for entry, values in self._read(arrays):
+            for entry in self.entries:
+                values = entry.read(arrays[entry.key])
                 if not entry.trained or values.dtype != entry.dtype:
                     check_finite(entry, values)
                 before, difference = part_of(origin, entry), part_of(update, entry)
                 np.subtract(values.reshape(-1), before, out=difference, casting="same_kind")
         return update
-
-    def _read(self, arrays: ArrayRecord) -> Iterator[tuple[Entry, NDArray[Any]]]:
-        """The values of every entry, of the right shape and kind."""
-        expected, received = {entry.key for entry in self.entries}, set(arrays)
-        if expected - received:
-            raise BadArraysError(f"lacks the array(s) {listed(sorted(expected - received))}")
-        if received - expected:
-            raise BadArraysError(f"has the unknown array(s) {listed(sorted(received - expected))}")
-        for entry in self.entries:
-            yield entry, entry.read(arrays[entry.key])
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""
@@ -213,9 +204,7 @@ class Layout:
 
     def as_sent(self, weights: Weights) -> Weights:
         """The weights as clients receive them: rounded to the arrays' own dtypes."""
-        if all(e.dtype == (self.dtype if e.trained else np.float64) for e in self.entries):
-            return weights
-        sent = Weights(weights.trained.copy(), weights.carried.copy())
+        sent = Weights(np.empty_like(weights.trained), np.empty_like(weights.carried))
         for entry in self.entries:
             part_of(sent, entry)[:] = self._rounded(weights, entry)
         return sent
@@ -227,11 +216,11 @@ class Layout:
 
 
 def check_finite(entry: Entry, values: NDArray[Any]) -> None:
-    """Raise `BadArraysError` for values that are not finite in the reference's precision."""
+    """Raise `BadReplyError` for values that are not finite in the reference's precision."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
     if not finite:
-        raise BadArraysError(f"has NaN or infinity in {entry.key}")
+        raise BadReplyError(f"has NaN or infinity in {entry.key}")
 
 
 def part_of(weights: Weights, entry: Entry) -> NDArray[Any]:

@@ -1,6 +1,6 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from typing import NamedTuple, TypeVar
@@ -13,16 +13,16 @@ from cflower.algorithm.state import Ask
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
-from cflower.messages.failures import Fault, Problem
+from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import (
     MAX_EXAMPLES_RATIO,
     ClientMetrics,
-    Range,
     limited_examples,
     mean_over_clients,
+    plausible,
 )
-from cflower.messages.replies import BadReplyError, as_record, read_metrics
+from cflower.messages.replies import read_metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only, without
 
@@ -34,16 +34,11 @@ FAR_LESS, LASTING = 0.03, 10
 """Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
 own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
 LOWERED = (
-    "Client(s) %s count for as little as %.2g%% of their claim: their updates are longer, or their "
-    "examples more, than is usual in their clusters, and no client counts for more than %g usual "
-    "ones. A group of its own is treated like this until it is split off."
+    "Client(s) %s count for as little as %.2g%% of their claim: their updates or numbers of "
+    "examples are above what is usual in their clusters, and no client counts for more than %g "
+    "usual ones. A group of its own is treated like this until it is split off; if it lasts and "
+    "the clients are honest, raise max-influence."
 )
-FAR_ABOVE = (
-    "Client(s) %s count for as little as %.2g%% of their claim, or have been limited for long: "
-    "their updates or numbers of examples are far above what is usual in their clusters, and no "
-    "client counts for more than %g usual ones. If they are honest, raise max-influence."
-)
-
 IMPLAUSIBLE = "Client %s reports implausible metrics, which are ignored: %s."
 HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
@@ -59,36 +54,12 @@ class Keys(NamedTuple):
     config: str = "config"
 
 
-class Measured(NamedTuple):
-    """The usable metrics of an exchange by client, and the records they came in."""
-
-    metrics: dict[str, ClientMetrics]
-    contents: dict[str, RecordDict]
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, ClientMetrics], weighted_by: str) -> "Measured":
-        """These metrics, each in a record with its number of examples under ``weighted_by``."""
-        contents = {}
-        for client, (values, num_examples) in metrics.items():
-            record = as_record(values | {weighted_by: num_examples})
-            contents[client] = RecordDict({"metrics": record})
-        return cls(dict(metrics), contents)
-
-    def mean(self, aggregation: MetricsAggregation | None, weighted_by: str) -> MetricRecord | None:
-        """The mean metrics by the app's own aggregation, if it has one; None without any."""
-        if not self.metrics:
-            return None
-        if aggregation is not None:
-            return aggregation(list(self.contents.values()), weighted_by)
-        return as_record(mean_over_clients(self.metrics.values()))
-
-
 class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
     ask: Ask
-    arrays: ArrayRecord
-    """The model that was sent; empty if there were several."""
+    model: Weights | None
+    """The model that was sent; None if there were several."""
     node: int = 0
 
 
@@ -111,7 +82,7 @@ class ClientMessenger:
         self.problems: dict[str, Problem] = {}
         self._lowered_for: Counter[str] = Counter()
         self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
-        self._dropped: set[tuple[str, str]] = set()
+        self._dropped: dict[str, set[str]] = defaultdict(set)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -138,19 +109,13 @@ class ClientMessenger:
                 if id(model) not in made:
                     made[id(model)] = layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            self._sent.append(self._addressed(ask, content, config, message_type or ask.task))
+            content[self.keys.config] = ConfigRecord(
+                {**config, "server-round": ask.server_round, "cluster": ask.cluster}
+            )
+            node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
+            message = Message(content, node, message_type or ask.task, group_id=group)
+            self._sent.append((message, Sent(ask, models.get(self.keys.arrays), node)))
         return [message for message, _ in self._sent]
-
-    def _addressed(
-        self, ask: Ask, content: RecordDict, config: ConfigRecord, message_type: str
-    ) -> tuple[Message, Sent]:
-        content[self.keys.config] = ConfigRecord(
-            {**config, "server-round": ask.server_round, "cluster": ask.cluster}
-        )
-        node = self._roll_call.nodes[ask.client]
-        message = Message(content, node, message_type, group_id=str(ask.server_round))
-        arrays = content.array_records.get(self.keys.arrays, ArrayRecord())
-        return message, Sent(ask, arrays, node)
 
     def exchange(
         self,
@@ -166,10 +131,6 @@ class ClientMessenger:
         With ``late``, replies may also answer `outstanding` asks, and those to these messages may
         come in a later exchange.
         """
-        messages = list(messages)
-        for message in messages:
-            # What is not delivered by then is dropped; it would delay its node's next round.
-            message.metadata.ttl = timeout
         before = self.outstanding if late else {}
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         exchange = Exchange(grid, messages, timeout, quorum, earlier)
@@ -192,15 +153,19 @@ class ClientMessenger:
         return {message.metadata.message_id: sent for message, sent in self._sent}
 
     def send_again(
-        self, grid: Grid, outstanding: Iterable[Sent], config: ConfigRecord, timeout: float
+        self,
+        grid: Grid,
+        outstanding: Iterable[Sent],
+        layout: Layout,
+        config: ConfigRecord,
+        timeout: float,
     ) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        self._sent = []
-        for ask, arrays, _ in outstanding:
-            if ask.client in self._roll_call.nodes:
-                content = RecordDict({self.keys.arrays: ArrayRecord(dict(arrays))})
-                self._sent.append(self._addressed(ask, content, config, ask.task))
-        messages = [message for message, _ in self._sent]
+        asks = {}
+        for ask, model, _ in outstanding:
+            if ask.client in self._roll_call.nodes and model is not None:
+                asks[ask] = {self.keys.arrays: model}
+        messages = self.messages(asks, layout, config)
         for message in messages:
             message.metadata.ttl = timeout
         pushed = list(grid.push_messages(messages))  # messages have ids once they are sent
@@ -236,31 +201,38 @@ class ClientMessenger:
             else:
                 yield sent, content
 
-    def measured(self, replies: Iterable[Message]) -> Measured:
-        """The usable metrics among the replies; the others are set aside."""
-        measured = Measured({}, {})
-        for sent, (metrics, content) in self.read(replies, self._metrics_and_content):
-            measured.metrics[sent.ask.client] = metrics
-            measured.contents[sent.ask.client] = content
-        return measured._replace(metrics=self.plausible(measured.metrics))
+    def metrics(self, replies: Iterable[Message]) -> dict[Ask, ClientMetrics]:
+        """The usable metrics among the replies, by ask; the others are set aside."""
+        read = self.read(replies, lambda _, reply: read_metrics(reply, self.keys.weighted_by))
+        measured = {sent.ask: metrics for sent, metrics in read}
+        kept = self.plausible([ask.client for ask in measured], measured.values())
+        return dict(zip(measured, kept, strict=True))
 
-    def _metrics_and_content(self, _: Sent, reply: Message) -> tuple[ClientMetrics, RecordDict]:
-        return read_metrics(reply, self.keys.weighted_by), reply.content
+    def plausible(
+        self, clients: Iterable[str], measured: Iterable[ClientMetrics]
+    ) -> list[ClientMetrics]:
+        """The metrics of these clients without implausible ones, each logged once."""
+        measured = list(measured)
+        kept = plausible(measured)
+        for client, before, after in zip(clients, measured, kept, strict=True):
+            odd = without(before.metrics, {*after.metrics, *self._dropped[client]})
+            if odd:
+                self._dropped[client] |= odd.keys()
+                figures = ", ".join(f"{key} = {odd[key]:.4g}" for key in sorted(odd)[:5])
+                log(WARNING, IMPLAUSIBLE, client, figures)
+        return kept
 
-    def plausible(self, measured: Mapping[str, ClientMetrics]) -> dict[str, ClientMetrics]:
-        """The clients' metrics without implausible ones, each logged once."""
-        usual = Range.of(measured.values())
-        return {name: self.sifted(name, usual, metrics) for name, metrics in measured.items()}
-
-    def sifted(self, client: str, usual: Range, measured: ClientMetrics) -> ClientMetrics:
-        """One client's metrics without those out of range."""
-        kept = usual.sifted(measured.metrics)
-        new = [k for k in measured.metrics if k not in kept and (client, k) not in self._dropped]
-        if new:
-            self._dropped |= {(client, key) for key in new}
-            figures = ", ".join(f"{key} = {measured.metrics[key]:.4g}" for key in sorted(new)[:5])
-            log(WARNING, IMPLAUSIBLE, client, figures)
-        return measured._replace(metrics=kept)
+    def mean(
+        self, measured: Mapping[str, ClientMetrics], aggregation: MetricsAggregation | None
+    ) -> MetricRecord | None:
+        """The clients' mean metrics, by the app's own aggregation if there is one; None without."""
+        key = self.keys.weighted_by
+        if not measured or aggregation is None:
+            return MetricRecord(mean_over_clients(measured.values())) if measured else None
+        records = [
+            MetricRecord({**one.metrics, key: one.num_examples}) for one in measured.values()
+        ]
+        return aggregation([RecordDict({"metrics": record}) for record in records], key)
 
     def drain_problems(self) -> dict[str, Problem]:
         """The problems so far, which are then forgotten."""
@@ -281,16 +253,13 @@ class ClientMessenger:
         for client in clients:
             self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
         odd = {c for c, s in lowered.items() if s < FAR_LESS or self._lowered_for[c] >= LASTING}
-        usual = lowered.keys() - odd - self._logged[WARNING]
-        self._log_once(INFO, LOWERED, only(lowered, usual), most)
-        self._log_once(WARNING, FAR_ABOVE, only(lowered, odd), most)
-
-    def _log_once(
-        self, level: int, sentence: str, lowered: Mapping[str, float], most: float
-    ) -> None:
-        if new := without(lowered, self._logged[level]):
-            self._logged[level].update(new)
-            log(level, sentence, listed(in_order(new)), 100 * min(new.values()), most)
+        for level, clients in (
+            (INFO, lowered.keys() - odd - self._logged[WARNING]),
+            (WARNING, odd),
+        ):
+            if new := only(lowered, clients - self._logged[level]):
+                self._logged[level].update(new)
+                log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)
 
     def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log the clients with numbers of examples that are limited in a mean of metrics."""

@@ -5,12 +5,13 @@ A client may report any value. An implausible one must not change the mean over 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cflower.ordering import without
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 
@@ -88,35 +89,22 @@ def words_in(name: str) -> set[str]:
     return set(re.split(r"[\W_]+", spaced.lower()))
 
 
-@dataclass(frozen=True)
-class Range:
-    """The plausible values of each metric in one exchange."""
+def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
+    """The clients' metrics without numbers far from those of the others; lists are kept.
 
-    bounds: Mapping[str, tuple[float, float]]
-    """Least and largest plausible value, by metric."""
-
-    @classmethod
-    def of(cls, measured: Iterable[ClientMetrics]) -> "Range":
-        """The ranges that these clients' metrics suggest.
-
-        >>> clients = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9)]
-        >>> [Range.of(clients).sifted(one.metrics) for one in clients]
-        [{'accuracy': 0.9}, {'accuracy': 0.8}, {}]
-        """
-        sizes: dict[str, list[float]] = defaultdict(list)
-        for one in measured:
-            for key, value in one.scalars.items():
-                sizes[key].append(abs(value))
-        return cls({key: bounds_of(key, float(np.median(sizes[key]))) for key in sizes})
-
-    def sifted(self, metrics: Metrics) -> Metrics:
-        """The metrics in range, and all lists."""
-        kept = dict(metrics)
-        for key, value in ClientMetrics(metrics, 0).scalars.items():
-            least, largest = self.bounds[key]
-            if not least <= value <= largest:
-                del kept[key]
-        return kept
+    >>> [one.metrics for one in plausible([ClientMetrics({"accuracy": a}, 1) for a in (0.9, -1e9)])]
+    [{'accuracy': 0.9}, {}]
+    """
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for one in measured:
+        for key, value in one.scalars.items():
+            sizes[key].append(abs(value))
+    bounds = {key: bounds_of(key, float(np.median(size))) for key, size in sizes.items()}
+    kept = []
+    for one in measured:
+        odd = {k for k, v in one.scalars.items() if not bounds[k][0] <= v <= bounds[k][1]}
+        kept.append(one._replace(metrics=without(one.metrics, odd)))
+    return kept
 
 
 def bounds_of(name: str, median_size: float) -> tuple[float, float]:

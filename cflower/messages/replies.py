@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -11,10 +10,9 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.weights import Weights, norm
-from cflower.errors import FederationError
 from cflower.messages.claims import is_name, line
-from cflower.messages.failures import Fault, fault_of
-from cflower.messages.layout import BadArraysError, Layout
+from cflower.messages.failures import FAULTS, BadReplyError, Fault
+from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
@@ -23,14 +21,6 @@ MOST_METRICS = 1000
 LONGEST_REASON = 100_000
 MOST_EXAMPLES = 1e12
 """A larger number would outweigh all other clients of the cluster."""
-
-
-class BadReplyError(FederationError):
-    """A reply that must not be used; its text completes "the reply of client x ..."."""
-
-    def __init__(self, problem: str, fault: Fault = Fault.CLIENT) -> None:
-        super().__init__(problem)
-        self.fault = fault
 
 
 def read_training(
@@ -52,13 +42,10 @@ def read_training(
     """
     metrics, num_examples = read_metrics(message, weighted_by)
     arrays = the_one(ArrayRecord, message.content)
-    try:
-        update = layout.update(arrays, origin)
-        length = norm(update.trained)
-        if not math.isfinite(length):
-            layout.weights(arrays)
-    except BadArraysError as problem:
-        raise BadReplyError(str(problem)) from None
+    update = layout.update(arrays, origin)
+    length = norm(update.trained)
+    if not math.isfinite(length):
+        layout.weights(arrays)
     return Reply(ask, num_examples, metrics, update, length, projection.keep(update.trained))
 
 
@@ -78,7 +65,7 @@ def content_of(message: Message) -> RecordDict:
     """The content of a reply; `BadReplyError` for an error message."""
     if message.has_error():
         problem = f"is an error: {first_line(message.error.reason)}"
-        raise BadReplyError(problem, fault_of(message))
+        raise BadReplyError(problem, FAULTS.get(message.error.code, Fault.CLIENT))
     return message.content
 
 
@@ -130,8 +117,3 @@ def first_line(reason: str | None) -> str:
     text = text[-LONGEST_REASON:] if place else text[:LONGEST_REASON]
     lines = re.findall(r"\S.*", text) or ["no reason given"]
     return line(lines[place].strip())[:300].rstrip(".")
-
-
-def as_record(metrics: Mapping[str, int | float | list[int] | list[float]]) -> MetricRecord:
-    """Metrics as Flower's record."""
-    return MetricRecord(dict(metrics))

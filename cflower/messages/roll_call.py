@@ -148,25 +148,25 @@ class RollCall:
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, and apply it to the clients that are there."""
         self.check, before = check, dict(self.refused)
-        refused = {c: node for c, node in self.nodes.items() if check(self.facts[c])}
-        for client, node in refused.items():
-            del self.nodes[client], self._names[node]
-        self._admit({node: self.facts.pop(client) for client, node in refused.items()})
+        answers = {node: self.facts[client] for client, node in self.nodes.items()}
+        self.nodes, self.facts, self._names = {}, {}, {}
+        self._admit(answers)
         self._log_refused(before)
 
     def _ask(self, grid: Grid, nodes: Sequence[int]) -> dict[int, dict[str, Any]]:
         """The facts of nodes that answer (an app without the query: none); refuse the others."""
         if not nodes or not self.asks:
             return {node: {} for node in nodes}
-        options: Any = {"ttl": self.timeout, "group_id": "roll-call"}
-        messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in nodes]
+        messages = [Message(RecordDict(), node, ROLL_CALL, group_id="roll-call") for node in nodes]
         exchange = Exchange(grid, messages, self.timeout)
         names = {node.node_id: line(node.name or "") for node in grid.get_nodes()}
         answers, problems = dict[int, dict[str, Any]](), dict[int, tuple[str, float]]()
         for reply in exchange:
             node = exchange.recipients[reply.metadata.reply_to_message_id]
             if not reply.has_error():
-                answers[node] = roll_call_facts(reply.content)
+                answers[node], invalid = facts_in(reply.content, FACTS)
+                if invalid:
+                    answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
             elif reply.error.code == CLIENT_FAILED:
                 answers[node] = {}
             else:
@@ -220,11 +220,3 @@ class RollCall:
             f'{problem} Add --federation-config "num-supernodes={at_least}" to `flwr run`, '
             f"or set -c min-available-nodes={max(count, 1)}."
         )
-
-
-def roll_call_facts(content: RecordDict) -> dict[str, Any]:
-    """The facts in an answer, with a ``problem`` if some are not valid."""
-    facts, problems = facts_in(content, FACTS)
-    if problems:
-        facts["problem"] = f"its facts are not valid: {'; '.join(problems)}"
-    return facts

@@ -13,8 +13,9 @@ from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE
+from cflower.messages.failures import BadReplyError
 from cflower.messages.metrics import Metrics
-from cflower.messages.replies import BadReplyError, read_metrics, read_training
+from cflower.messages.replies import read_metrics, read_training
 from cflower.own_code import own_function
 from cflower.runs.stored_run import StoredRun
 

@@ -10,7 +10,7 @@ norms and similarities but are permuted too. Arrays are taken in the order of th
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import shake_256
 from pathlib import Path
@@ -68,7 +68,7 @@ def permuted(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) 
     P depends on the seed and on the names, shapes and dtypes of all arrays; ``untrained``, as in
     `Layout.of`, has to be equal on all clients and the server.
     """
-    return _rearranged(arrays, seed, untrained, lambda order: order)
+    return _rearranged(arrays, seed, untrained)
 
 
 def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED)
     >>> permuted(model, seed)["w"].tolist(), turn_back(permuted(model, seed), seed)["w"].tolist()
     ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
     """
-    return _rearranged(arrays, seed, untrained, _inverse)
+    return _rearranged(arrays, seed, untrained, back=True)
 
 
 def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:
@@ -100,10 +100,7 @@ def derived_number(seed: bytes, purpose: str) -> int:
 
 
 def _rearranged(
-    arrays: Arrays,
-    seed: bytes,
-    untrained: Iterable[str],
-    direction: Callable[[NDArray[np.intp]], NDArray[np.intp]],
+    arrays: Arrays, seed: bytes, untrained: Iterable[str], *, back: bool = False
 ) -> dict[str, Any]:
     alike: dict[str, list[str]] = {}
     for key in sorted(arrays):
@@ -113,27 +110,22 @@ def _rearranged(
     moved = dict(arrays)
     for group, keys in alike.items():
         flat = np.concatenate([arrays[key].reshape(-1) for key in keys])
-        flat = flat[direction(_order(seed, group, len(flat)))]
+        flat = flat[_order(seed, group, len(flat), back=back)]
         ends = np.cumsum([arrays[key].size for key in keys])
         for key, part in zip(keys, np.split(flat, ends[:-1]), strict=True):
             moved[key] = part.reshape(arrays[key].shape)
     return moved
 
 
-def _inverse(order: NDArray[np.intp]) -> NDArray[np.intp]:
-    inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
-    return inverse
-
-
 @lru_cache(maxsize=8)
-def _order(seed: bytes, purpose: str, length: int) -> NDArray[np.intp]:
-    """The numbers 0 to length - 1 in a random order, from a keyed hash.
+def _order(seed: bytes, purpose: str, length: int, *, back: bool = False) -> NDArray[np.intp]:
+    """The numbers 0 to length - 1 in a random order from a keyed hash, or the inverse order.
 
     Unlike NumPy's generators a hash is the same in every version, and hides its key.
     """
     stream = shake_256(_digest(seed, purpose))
-    return np.argsort(np.frombuffer(stream.digest(8 * length), "<u8"), kind="stable")
+    order = np.argsort(np.frombuffer(stream.digest(8 * length), "<u8"), kind="stable")
+    return np.argsort(order) if back else order
 
 
 def _digest(seed: bytes, purpose: str) -> bytes:

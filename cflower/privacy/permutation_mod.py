@@ -15,8 +15,9 @@ from cflower.messages.arrays import record_of, values_of
 from cflower.messages.claims import COMMITMENT, line
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.exchange import Exchange
-from cflower.messages.layout import UNTRAINED, BadArraysError, Layout
-from cflower.messages.replies import BadReplyError, content_of, the_one
+from cflower.messages.failures import BadReplyError
+from cflower.messages.layout import UNTRAINED, Layout
+from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
 from cflower.privacy.permutation import Arrays, commitment, permuted, read_seed, turn_back
 
@@ -137,19 +138,14 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
     reason = "no client is connected"
     for client in roll_call.clients:
         node, seconds = roll_call.nodes[client], roll_call.timeout
-        message = Message(RecordDict(), node, FIRST_MODEL, ttl=seconds, group_id="first-model")
+        message = Message(RecordDict(), node, FIRST_MODEL, group_id="first-model")
         reason = f"{client} did not answer within {seconds:g} s"
         for reply in Exchange(grid, [message], seconds):
             try:
-                return read_first_model(reply, layout)
-            except (BadReplyError, BadArraysError) as problem:
+                arrays = the_one(ArrayRecord, content_of(reply))
+                layout.weights(arrays)
+                return arrays
+            except BadReplyError as problem:
                 reason = f"the reply of {client} {problem}"
         log(WARNING, "No first model: %s.", line(reason))
     raise FederationError(f"No client gave a first model; the last one asked: {line(reason)}.")
-
-
-def read_first_model(reply: Message, layout: Layout) -> ArrayRecord:
-    """The model in a client's reply; `BadReplyError` or `BadArraysError` if it has none."""
-    arrays = the_one(ArrayRecord, content_of(reply))
-    layout.weights(arrays)
-    return arrays

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
@@ -26,7 +25,6 @@ from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError, first_line
-from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
 from cflower.runs.format import tree_misfit
@@ -205,8 +203,6 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return {"array": put(value)}
-    if isinstance(value, ArrayRecord):
-        return {"arrays": {key: put(values_of(array)) for key, array in value.items()}}
     if kind in RECORDS:
         parts = value
         if is_dataclass(value):
@@ -228,8 +224,6 @@ def unpacked(value: Any, arrays: PackReader) -> Any:
     ((kind, content),) = value.items()
     if kind == "array":
         return arrays[content]
-    if kind == "arrays":
-        return record_of({key: arrays[reference] for key, reference in content.items()})
     if kind in ENUMS:
         return ENUMS[kind](content)
     if kind == "map":

@@ -17,7 +17,8 @@ from cflower.algorithm.weights import Vector, Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.layout import BadArraysError, Layout
+from cflower.messages.failures import BadReplyError
+from cflower.messages.layout import Layout
 from cflower.ordering import only
 from cflower.runs.format import CONFIG, EXAMPLES, SUMMARY, TREE
 from cflower.runs.record import lasting
@@ -84,7 +85,7 @@ class StoredRun:
         path = self.path / folder / f"{cluster}.safetensors"
         try:
             return self.layout.weights(record_of(read_arrays(path)))
-        except BadArraysError as problem:
+        except BadReplyError as problem:
             raise RunFolderError(
                 f"{path} {problem}: it is damaged, or {CONFIG} is that of another run."
             ) from None

@@ -1,18 +1,16 @@
 """The folder of any Flower app: the components and the config in its pyproject.toml."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict, get_project_config
 from flwr.serverapp import ServerApp
+from flwr.supercore.object_ref import load_app
 
-from cflower.errors import ConfigError
+from cflower.errors import ConfigError, first_line
 from cflower.settings import did_you_mean
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
@@ -69,26 +67,16 @@ class AppFolder:
             Any exception that the app's own code raises while it is imported.
         """
         reference, kind = self.components[component], KINDS[component]
-        module, _, attribute = reference.partition(":")
         named = f"The {component} of {self.path.name}, {reference!r},"
-        if not (module and attribute):
-            raise ConfigError(f"{named} is no reference of the form 'package.module:attribute'.")
-        if str(self.path) not in sys.path:
-            sys.path.insert(0, str(self.path))
         try:
-            loaded = import_module(module)
+            app = load_app(reference, ConfigError, self.path)
+        except ConfigError as error:
+            raise ConfigError(f"{named} cannot be loaded: {first_line(error)}.") from None
         except ModuleNotFoundError as error:
-            missing = error.name or ""
-            if f"{module}.".startswith(f"{missing}."):
-                raise ConfigError(f"{named} is not there: no module {missing!r}.") from None
             raise ConfigError(
-                f"{named} needs the module {missing!r}, which is not installed here: "
-                f"pip install {self.path}"
+                f"{named} cannot be loaded: there is no module {error.name!r}. Correct the "
+                f"reference, or install what it needs: pip install {self.path}"
             ) from error
-        try:
-            app = attrgetter(attribute)(loaded)
-        except AttributeError:
-            raise ConfigError(f"{named} is not there: {module} has no {attribute!r}.") from None
         if not isinstance(app, kind):
             raise ConfigError(f"{named} is a {type(app).__name__}, not a {kind.__name__}.")
         return app

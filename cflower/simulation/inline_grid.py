@@ -97,10 +97,14 @@ class InlineGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        reply, error = answered(self.client_app, message, self._contexts[node])
+        reply, error = self._run_client(message, self._contexts[node])
         if error is not None:
             self.client_failed(node - FIRST_NODE_ID, error)
         return reply
+
+    def _run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+        """A client's reply and its exception."""
+        return answered(self.client_app, message, context)
 
 
 def answered(

@@ -94,10 +94,7 @@ def simulate(
         if arrays is not None or start:
             named = ", ".join(start if arrays is None else ["arrays", *start])
             raise ConfigError(f"Got {named} with server_app, but only a strategy needs it.")
-        assert server_app is not None
-        with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
-            return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
-    if arrays is None:
+    elif arrays is None:
         raise ConfigError("Got strategy without arrays: it needs an initial model.")
     needed = getattr(strategy, "min_available_nodes", 0)
     if needed > num_clients:
@@ -106,4 +103,7 @@ def simulate(
             f"{needed}: give it at most as many."
         )
     with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
+        if server_app is not None:
+            return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))
+        assert strategy is not None and arrays is not None  # checked above
         return strategy.start(grid, arrays, num_rounds, **start)

@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
 from cflower.simulation.inline_grid import (
-    FIRST_NODE_ID,
     SERVER_NODE_ID,
     ClientFunction,
     InlineGrid,
@@ -69,18 +68,7 @@ class WorkerGrid(InlineGrid):
         for message_id in islice(self._pending, AHEAD * len(self._workers)):
             if message_id not in self._running:
                 self._running[message_id] = self._submit(self._pending[message_id])
-        for message_id in self._pending:
-            if message_id in message_ids:
-                message = self._pending.pop(message_id)
-                running = self._running.pop(message_id, None) or self._submit(message)
-                try:
-                    return [self._finished(message, running.result())]
-                except BrokenProcessPool:
-                    raise FederationError(
-                        "A worker process of the simulation was killed, as happens when memory "
-                        "runs out: resume the run with fewer workers."
-                    ) from None
-        return []
+        return super().pull_messages(message_ids)
 
     def close(self) -> None:
         """End the workers."""
@@ -92,12 +80,16 @@ class WorkerGrid(InlineGrid):
         worker = self._workers[node % len(self._workers)]
         return worker.submit(_work, message, self._contexts[node])
 
-    def _finished(self, message: Message, done: Done) -> Message:
-        node = message.metadata.dst_node_id
-        self._contexts[node].state = done.state
-        if done.error is not None:
-            self.client_failed(node - FIRST_NODE_ID, done.error)
-        return done.reply
+    def _run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+        running = self._running.pop(message.metadata.message_id, None) or self._submit(message)
+        try:
+            reply, context.state, error = running.result()
+        except BrokenProcessPool:
+            raise FederationError(
+                "A worker process of the simulation was killed, as happens when memory runs out: "
+                "resume the run with fewer workers."
+            ) from None
+        return reply, error
 
 
 _app: ClientFunction

@@ -29,10 +29,10 @@ from cflower.algorithm.state import Ask, CFLState, Move, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import Quorum
-from cflower.messages.failures import FailureRecord
-from cflower.messages.layout import UNTRAINED, BadArraysError, Layout
-from cflower.messages.messenger import ClientMessenger, Keys, Measured, MetricsAggregation, Sent
-from cflower.messages.metrics import Metric, Metrics
+from cflower.messages.failures import BadReplyError, FailureRecord
+from cflower.messages.layout import UNTRAINED, Layout
+from cflower.messages.messenger import ClientMessenger, Keys, MetricsAggregation, Sent
+from cflower.messages.metrics import ClientMetrics, Metric, Metrics, weighted_mean
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
 from cflower.seeding import generator
@@ -49,8 +49,8 @@ from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, settings_of
 from cflower.strategy.training_round import TrainingRound, read_evaluations
 from cflower.strategy.wrappers import (
+    OLDER_WORKFLOW,
     refuse_clipping_on_the_server,
-    refuse_older_workflows,
     with_noise_of,
 )
 
@@ -232,7 +232,7 @@ class ClusteredFL(Strategy):
 
     def initialize_parameters(self, client_manager: object) -> NoReturn:
         """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
-        refuse_older_workflows()
+        raise ConfigError(OLDER_WORKFLOW)
 
     def start(
         self,
@@ -275,7 +275,9 @@ class ClusteredFL(Strategy):
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
-            self._messenger.send_again(grid, self._outstanding, run.train_config, timeout)
+            self._messenger.send_again(
+                grid, self._outstanding, self.layout, run.train_config, timeout
+            )
             self._evaluate_centrally(run, 0)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 began = time.monotonic()
@@ -329,7 +331,7 @@ class ClusteredFL(Strategy):
             return
         try:
             model = self.layout.weights(run.result.arrays)
-        except BadArraysError as problem:
+        except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         self.state = CFLState(ParameterTree.initial(model, clients, isolated=self.isolated))
 
@@ -369,7 +371,7 @@ class ClusteredFL(Strategy):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl = self._cfl
         assert cfl is not None, "configure_train comes first"
-        report = RoundReport.begun(server_round, self.state, self.layout)
+        report = RoundReport(server_round, self.tree, self.state, self.layout)
         this = self._round = TrainingRound(report, cfl, self._messenger)
         bounds = RobustMean(
             self.state, self.layout.carried, cfl.weight_of, self.max_norm_ratio, self.max_influence
@@ -388,8 +390,7 @@ class ClusteredFL(Strategy):
         )
         log_decisions(self._decisions)
         log_places(after, moves)
-        measured = Measured.of(report.measured, self.keys.weighted_by)
-        metrics = measured.mean(self.train_metrics_aggr_fn, self.keys.weighted_by)
+        metrics = self._messenger.mean(report.measured, self.train_metrics_aggr_fn)
         if metrics is None:
             return None, None
         self._returned = self.layout.record(self.tree.root.grown.model)
@@ -435,33 +436,52 @@ class ClusteredFL(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
-        measured = self._messenger.measured(replies)
+        metrics = self._messenger.metrics(replies)
+        measured = {ask.client: one for ask, one in metrics.items()}
         problems = self._note_problems()
-        received = len(measured.metrics)
-        if received or problems:
-            log(INFO, "aggregate_evaluate: Received %d results and %d failures", received, problems)
+        if measured or problems:
+            results = len(measured)
+            log(INFO, "aggregate_evaluate: Received %d results and %d failures", results, problems)
         if self._round is not None:
             self._round.evaluated(measured)
         if not self._own_start:
             self._report(server_round, 0, 0.0)
-        return measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by)
+        return self._messenger.mean(measured, self.evaluate_metrics_aggr_fn)
 
     def _close(self, run: Run) -> FinalReport:
         """The final evaluation, of all clients that are connected."""
         self.roll_call.update(run.grid)
+        members = set(self.tree.clients)
+        clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
-        results = closing.evaluate(self._present, self.roll_call.facts)
-        report = closing.report(results, self.failures, self.selection, self._by_round)
+        report = FinalReport(
+            self.state,
+            closing.evaluate(clients, self.roll_call.facts),
+            run.num_rounds,
+            closing.problems,
+            self.failures,
+            self.selection,
+            self._by_round,
+        )
         report.warn_without(self.leading)
-        measured = closing.measured(report)
-        if metrics := measured.mean(self.evaluate_metrics_aggr_fn, self.keys.weighted_by):
+        report.warn_unable()
+        self._messenger.log_limited_examples(report.served)
+        if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
         return report
 
     def _evaluate_centrally(self, run: Run, server_round: int) -> None:
-        if run.evaluate_fn is not None:
-            sizes = {leaf.name: len(leaf.members) for leaf in self.tree.leaves}
-            run.evaluate_centrally(server_round, only(self.models, sizes), sizes)
+        """Keep the mean of the central evaluation of the clusters' models, by their sizes."""
+        if run.evaluate_fn is None:
+            return
+        measured = []
+        for leaf in self.tree.leaves:
+            metrics = run.evaluate_fn(server_round, self.layout.record(leaf.model))
+            if metrics is not None:
+                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+        if measured:
+            mean = MetricRecord(weighted_mean(measured))
+            run.result.evaluate_metrics_serverapp[server_round] = mean
 
     def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
         if self._round is None:

@@ -7,9 +7,8 @@ reported ``tells-entropies`` also gets a few other leaves' models, and reports t
 all their predictions on its examples: by it newcomers without labels are placed.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
@@ -19,17 +18,17 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
-from cflower.algorithm.tree import Cluster, ParameterTree, Selection
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
-from cflower.messages.failures import ExchangeOutcome, FailureRecord
+from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import ClientMessenger, Measured, Sent
-from cflower.messages.metrics import ClientMetrics, Metrics, Range
-from cflower.messages.replies import BadReplyError, content_of, read_record
-from cflower.ordering import in_order, only
-from cflower.strategy.reports import ClientResult, FinalReport
+from cflower.messages.messenger import ClientMessenger, Sent
+from cflower.messages.metrics import ClientMetrics
+from cflower.messages.replies import content_of, read_metrics, read_record
+from cflower.ordering import only, without
+from cflower.strategy.reports import ClientResult
 from cflower.strategy.results import Run
 
 WAY = f"{MessageType.EVALUATE}.way"
@@ -46,6 +45,8 @@ MOST_OTHERS = 3
 """Other leaves with models that a client gets: it bounds the cost of the last message."""
 Models = Mapping[str, Mapping[str, Cluster]]
 """The clusters with the models that each client gets, by their keys in its message."""
+Levels = dict[str, ClientMetrics]
+"""A client's metrics by cluster, `BEST` and `ENSEMBLE`."""
 
 
 @dataclass
@@ -63,11 +64,14 @@ class FinalEvaluation:
     layout: Layout
     state: CFLState
     problems: dict[str, str] = field(default_factory=dict)
+    _levels: dict[str, Levels] = field(default_factory=dict)
+    _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def evaluate(
         self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
     ) -> dict[str, ClientResult]:
-        """The connected clients under the models on their paths, given their facts.
+        """Clients of the tree under the models on their paths, given their facts.
 
         Raises
         ------
@@ -77,116 +81,28 @@ class FinalEvaluation:
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        members, others = set(self.state.tree.root.members), other_leaves(self.state.tree)
-        clients = [client for client in clients if client in members]
-        at_once, in_turn = dict[str, dict[str, Cluster]](), list[str]()
-        for client in clients:
-            path = {cluster.name: cluster for cluster in self.state.tree.path_of(client)}
-            if len(path) == 1 or not facts[client].get("evaluates-way"):
-                in_turn.append(client)
-            elif facts[client].get("tells-entropies"):
-                at_once[client] = others[client] | path
-            else:
-                at_once[client] = path
-        return only(self._ask_at_once(at_once) | self._ask_in_turn(in_turn), clients)
-
-    def report(
-        self,
-        results: Mapping[str, ClientResult],
-        failures: FailureRecord,
-        selection: Selection,
-        by_round: Mapping[int, Metrics],
-    ) -> FinalReport:
-        """The report with these results."""
-        history = self.problems, failures, selection, by_round
-        return FinalReport(self.state, results, self.run.num_rounds, *history)
-
-    def measured(self, report: FinalReport) -> Measured:
-        """The metrics that serve the clients, as if from plain evaluate messages."""
-        unable = [client for client, result in report.clients.items() if result.best is None]
-        if unable and report.selection != "leaf":
-            log(
-                WARNING,
-                "Client(s) %s cannot evaluate several models: their figures are those of their "
-                "own cluster's model, not of selection = %r.",
-                ", ".join(in_order(unable)),
-                report.selection,
-            )
-        self.messenger.log_limited_examples(report.served)
-        return Measured.of(report.served, self.messenger.keys.weighted_by)
-
-    def _ask_at_once(self, models: Models) -> dict[str, ClientResult]:
-        """One message each with all models on the path, for some with other leaves' too."""
-        replies = self.messenger.read(self._replies(models, WAY), self._read_path)
-        results = {sent.ask.client: result for sent, result in replies}
-        self._note(results)
-        usual = Range.of(one for result in results.values() for one in result.measured)
-        sifted = self.messenger.sifted
-        return {c: result.each(partial(sifted, c, usual)) for c, result in results.items()}
-
-    def _read_path(self, sent: Sent, message: Message) -> ClientResult:
-        content, client = content_of(message), sent.ask.client
-        names = [*(c.name for c in self.state.tree.path_of(client)), BEST, ENSEMBLE]
-        if missing := set(names) - set(content.metric_records):
-            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
-        weighted_by = self.messenger.keys.weighted_by
-        levels = {name: read_record(content.metric_records[name], weighted_by) for name in names}
-        best, ensemble = levels.pop(BEST), levels.pop(ENSEMBLE)
-        facts = self._facts(client, content)
-        chosen = facts.get(BEST_CLUSTER)
-        if chosen not in levels:
-            raise BadReplyError(f"has {BEST_CLUSTER}={chosen!r}, not on its path")
-        entropies = self._entropies(content)
-        return self._result(client, levels, best, ensemble, chosen, facts, entropies)
-
-    def _entropies(self, content: RecordDict) -> dict[str, float]:
-        """The entropies that a client reported for existing leaves."""
-        record = content.metric_records.get(ENTROPIES, MetricRecord())
-        leaves = {leaf.name for leaf in self.state.tree.leaves}
+        tree, arrays = self.state.tree, self.messenger.keys.arrays
+        others, at_once = other_leaves(tree), dict[str, Mapping[str, Cluster]]()
+        paths = {client: tree.path_of(client) for client in clients}
+        for client, path in paths.items():
+            if len(path) > 1 and facts[client].get("evaluates-way"):
+                more = others[client] if facts[client].get("tells-entropies") else {}
+                at_once[client] = more | {cluster.name: cluster for cluster in path}
+        in_turn = without(paths, at_once)
+        self._ask(at_once, WAY, self._read_path)
+        own = {client: {arrays: path[-1]} for client, path in in_turn.items()}
+        self._ask(own, MessageType.EVALUATE, self._read_one)
+        replied = only(self._levels, in_turn)
+        general = {client: {arrays: paths[client][0]} for client in replied if paths[client][1:]}
+        self._ask(general, MessageType.EVALUATE, self._read_one)
         return {
-            name: float(nats)
-            for name, nats in record.items()
-            if name in leaves and isinstance(nats, int | float) and 0 <= nats < inf
+            client: self._result(client, path)
+            for client, path in paths.items()
+            if path[0].name in self._levels.get(client, {})
         }
 
-    def _ask_in_turn(self, clients: Iterable[str]) -> dict[str, ClientResult]:
-        """Plain evaluate messages: first with the leaf's model, then with the most general."""
-        paths = {client: self.state.tree.path_of(client) for client in clients}
-        own = self._ask({client: path[-1] for client, path in paths.items()})
-        longer = {client: paths[client][0] for client in own.metrics if len(paths[client]) > 1}
-        general = self._ask(longer).metrics
-        results = {}
-        for client, metrics in own.metrics.items():
-            facts, leaf = self._facts(client, own.contents[client]), paths[client][-1].name
-            if client not in longer:
-                levels = {leaf: metrics}
-                results[client] = self._result(client, levels, metrics, metrics, leaf, facts)
-            elif client in general:
-                levels = {longer[client].name: general[client], leaf: metrics}
-                results[client] = self._result(client, levels, None, None, None, facts)
-        return results
-
-    def _facts(self, client: str, content: RecordDict) -> dict[str, Any]:
-        """The facts that a client reported with its metrics, without invalid ones."""
-        facts, problems = facts_in(content, FACTS)
-        for problem in problems:
-            log(WARNING, "A fact reported by client %s is ignored: %s.", client, problem)
-        return facts
-
-    def _result(
-        self, client: str, levels: Mapping[str, ClientMetrics], *figures: Any
-    ) -> ClientResult:
-        known = self.state.known.get(client)
-        leaf = self.state.tree.leaf_of(client).name
-        return ClientResult(leaf, known.num_examples if known else None, levels, *figures)
-
-    def _ask(self, assigned: Mapping[str, Cluster]) -> Measured:
-        models = {client: {self.messenger.keys.arrays: c} for client, c in assigned.items()}
-        measured = self.messenger.measured(self._replies(models, MessageType.EVALUATE))
-        self._note(measured.metrics)
-        return measured
-
-    def _replies(self, models: Models, kind: str) -> Iterator[Message]:
+    def _ask(self, models: Models, kind: str, read: Callable[[Sent, Message], Levels]) -> None:
+        """Ask the clients about the models that each gets; keep the plausible metrics."""
         asks = {}
         for client, clusters in models.items():
             # The last model is that of the client's own cluster, or the root's.
@@ -194,14 +110,62 @@ class FinalEvaluation:
             ask = Ask(client, cluster.name, Role.OWN, self.run.num_rounds, "evaluate")
             asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
         messages = self.messenger.messages(asks, self.layout, self.run.evaluate_config, kind)
-        return self.messenger.exchange(self.run.grid, messages, self.run.timeout)
-
-    def _note(self, responded: Collection[str]) -> None:
-        """Note the problems of an exchange; stop if the engine broke down."""
-        outcome = ExchangeOutcome(responded, self.messenger.drain_problems())
+        replies = self.messenger.exchange(self.run.grid, messages, self.run.timeout)
+        levels = {sent.ask.client: one for sent, one in self.messenger.read(replies, read)}
+        outcome = ExchangeOutcome(levels, self.messenger.drain_problems())
         if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
+        pairs = [(client, name) for client, one in levels.items() for name in one]
+        measured = [levels[client][name] for client, name in pairs]
+        kept = self.messenger.plausible([client for client, _ in pairs], measured)
+        for (client, name), metrics in zip(pairs, kept, strict=True):
+            self._levels.setdefault(client, {})[name] = metrics
+
+    def _read_path(self, sent: Sent, message: Message) -> Levels:
+        content, client = content_of(message), sent.ask.client
+        path = [cluster.name for cluster in self.state.tree.path_of(client)]
+        if missing := {*path, BEST, ENSEMBLE} - set(content.metric_records):
+            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
+        weighted_by, records = self.messenger.keys.weighted_by, content.metric_records
+        leaves = {leaf.name for leaf in self.state.tree.leaves}
+        levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
+        facts = self._read_facts(client, content)
+        if facts.get(BEST_CLUSTER) not in path:
+            raise BadReplyError(f"has {BEST_CLUSTER}={facts.get(BEST_CLUSTER)!r}, not on its path")
+        self._entropies[client] = {
+            name: float(nats)
+            for name, nats in records.get(ENTROPIES, MetricRecord()).items()
+            if name in leaves and isinstance(nats, int | float) and 0 <= nats < inf
+        }
+        return levels
+
+    def _read_one(self, sent: Sent, message: Message) -> Levels:
+        metrics = read_metrics(message, self.messenger.keys.weighted_by)
+        self._read_facts(sent.ask.client, message.content)
+        return {sent.ask.cluster: metrics}
+
+    def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
+        """Keep and return the valid facts that a client reported with its metrics."""
+        self._facts[client], problems = facts_in(content, FACTS)
+        for problem in problems:
+            log(WARNING, "A fact reported by client %s is ignored: %s.", client, problem)
+        return self._facts[client]
+
+    def _result(self, client: str, path: Sequence[Cluster]) -> ClientResult:
+        measured, facts, leaf = self._levels[client], self._facts[client], path[-1].name
+        known = self.state.known.get(client)
+        sole = measured[leaf] if len(path) == 1 else None
+        return ClientResult(
+            leaf,
+            known.num_examples if known else None,
+            only(measured, [cluster.name for cluster in path]),
+            measured.get(BEST, sole),
+            measured.get(ENSEMBLE, sole),
+            facts.get(BEST_CLUSTER) if BEST in measured else sole and leaf,
+            facts,
+            self._entropies.get(client, {}),
+        )
 
 
 def other_leaves(tree: ParameterTree) -> dict[str, dict[str, Cluster]]:

@@ -76,7 +76,7 @@ class Observers:
 
         Raises a CFlowerError if an observer refuses the run, or the checkpoint is of other clients.
         """
-        checkpoints = [self._call(o, o.on_start, run, may_refuse=True) for o in self._observers]
+        checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
         checkpoint = next(filter(None, checkpoints), None)
         if checkpoint is None:
             return None
@@ -105,13 +105,11 @@ class Observers:
         observer: Observer,
         method: Callable[[Any], Returned],
         event: RunStart | RoundReport | FinalReport | None,
-        *,
-        may_refuse: bool = False,
     ) -> Returned | None:
         try:
             return method(event)
         except Exception as error:
-            if may_refuse and isinstance(error, CFlowerError):
+            if isinstance(event, RunStart) and isinstance(error, CFlowerError):
                 raise
             if id(observer) not in self._failed:
                 self._failed.add(id(observer))

@@ -1,7 +1,7 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
@@ -14,11 +14,15 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import only
+from cflower.ordering import in_order, only
 
 NOT_SENT = (
     "No client sent the metric %r (they sent %s): name the one that leads with "
     "ClusteredFL(metric=...)."
+)
+UNABLE = (
+    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
+    "model, not of selection = %r."
 )
 
 
@@ -27,21 +31,21 @@ class RoundReport:
     """One finished round."""
 
     server_round: int
-    num_rounds: int
     trained: ParameterTree
     """The tree before the round, with the models that the clients trained."""
     state: CFLState
     """After the round."""
-    decisions: tuple[Decision, ...]
-    trained_on: dict[str, str]
-    """The cluster with the model that each client trained, for the clients that replied."""
-    measured: dict[str, ClientMetrics]
-    """Their metrics, from training and from the evaluation if there was one."""
-    problems: dict[str, str]
-    """Why a client's reply was set aside or is missing."""
-    seconds: float
     layout: Layout
     """The model's arrays in the vectors of ``state``."""
+    num_rounds: int = 0
+    decisions: tuple[Decision, ...] = ()
+    trained_on: dict[str, str] = field(default_factory=dict)
+    """The cluster with the model that each client trained, for the clients that replied."""
+    measured: dict[str, ClientMetrics] = field(default_factory=dict)
+    """Their metrics, from training and from the evaluation if there was one."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a client's reply was set aside or is missing."""
+    seconds: float = 0.0
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
     general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
@@ -50,11 +54,6 @@ class RoundReport:
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
-
-    @classmethod
-    def begun(cls, server_round: int, state: CFLState, layout: Layout) -> "RoundReport":
-        """The report of a round before its first reply."""
-        return cls(server_round, 0, state.tree, state, (), {}, {}, {}, 0.0, layout)
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
@@ -103,20 +102,6 @@ class ClientResult:
         own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
         return {"fl": self.federated, **own}
 
-    @property
-    def measured(self) -> list[ClientMetrics]:
-        """All its metrics."""
-        return list(filter(None, [*self.levels.values(), self.best, self.ensemble]))
-
-    def each(self, change: Callable[[ClientMetrics], ClientMetrics]) -> "ClientResult":
-        """The result with all metrics changed."""
-        return replace(
-            self,
-            levels={name: change(level) for name, level in self.levels.items()},
-            best=self.best and change(self.best),
-            ensemble=self.ensemble and change(self.ensemble),
-        )
-
     def served(self, selection: Selection) -> ClientMetrics:
         """Its metrics under the selected model; under its leaf's if its app cannot do that."""
         return self.columns[selection] or self.leaf
@@ -153,6 +138,12 @@ class FinalReport:
             mean = mean_over_clients(filter(None, measured))
             means |= {f"{column}_{key}": value for key, value in mean.items()}
         return means
+
+    def warn_unable(self) -> None:
+        """Log a warning if some clients could not evaluate the selected model."""
+        unable = [client for client, result in self.clients.items() if result.best is None]
+        if unable and self.selection != "leaf":
+            log(WARNING, UNABLE, ", ".join(in_order(unable)), self.selection)
 
     def warn_without(self, metric: Metric) -> None:
         """Log a warning if no client reported the leading metric."""

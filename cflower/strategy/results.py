@@ -12,8 +12,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
-from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, weighted_mean
-from cflower.messages.replies import as_record
+from cflower.messages.metrics import Metric, mean_over_clients
 from cflower.ordering import counted, only
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
@@ -41,19 +40,6 @@ class Run(NamedTuple):
             "train-config": plain(self.train_config),
             "evaluate-config": plain(self.evaluate_config),
         }
-
-    def evaluate_centrally(
-        self, server_round: int, models: Mapping[str, ArrayRecord], sizes: Mapping[str, int]
-    ) -> None:
-        """Keep the mean of the central evaluation of models, weighted by their sizes."""
-        assert self.evaluate_fn is not None
-        measured = []
-        for name, model in models.items():
-            if (metrics := self.evaluate_fn(server_round, model)) is not None:
-                measured.append(ClientMetrics(dict(metrics.items()), sizes[name]))
-        if measured:
-            mean = as_record(weighted_mean(measured))
-            self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
 @dataclass
@@ -87,7 +73,7 @@ class ClusteredResult(Result):
             result.evaluate_metrics_serverapp,
             dict(models),
             {leaf.name: leaf.members for leaf in leaves},
-            {leaf.name: as_record(metrics_of(report, leaf.members)) for leaf in leaves},
+            {leaf.name: MetricRecord(dict(metrics_of(report, leaf.members))) for leaf in leaves},
         )
 
     def __repr__(self) -> str:

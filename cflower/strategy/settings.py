@@ -52,15 +52,13 @@ def settings_of(strategy: Any) -> dict[str, Any]:
     """
     method = "federated" if described(strategy.criterion)["name"] == "never" else "clustered"
     settings: dict[str, Any] = {"method": "isolated" if strategy.isolated else method}
+    settings["untrained"] = list(strategy.untrained)
     for spec in fields(strategy):
         value = getattr(strategy, spec.name)
-        key = SETTINGS.get(spec.name, key_of(spec))
         if spec.name in SETTINGS:
-            settings[key] = described(value)
+            settings[SETTINGS[spec.name]] = described(value)
         elif isinstance(value, Plain) and not spec.name.startswith("min_"):
-            settings[key] = value
-        elif spec.name == "untrained":
-            settings[key] = list(value)
+            settings[key_of(spec)] = value
     return settings
 
 

@@ -11,10 +11,10 @@ from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Reply, Role
 from cflower.errors import FederationError
 from cflower.messages.claims import listed
-from cflower.messages.failures import ExchangeOutcome, FailureRecord, Fault, Problem
-from cflower.messages.messenger import ClientMessenger, Measured, Sent
-from cflower.messages.metrics import ClientMetrics, Range, limited_examples
-from cflower.messages.replies import BadReplyError, read_metrics, read_training
+from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord, Fault, Problem
+from cflower.messages.messenger import ClientMessenger, Sent
+from cflower.messages.metrics import ClientMetrics, limited_examples
+from cflower.messages.replies import read_training
 from cflower.ordering import without
 from cflower.strategy.reports import RoundReport
 
@@ -39,18 +39,16 @@ class TrainingRound:
             yield reply
 
     def _read(self, sent: Sent, message: Message) -> Reply:
-        layout, state, ask = self.report.layout, self.report.state, sent.ask
-        late = ask.server_round < self.report.server_round
-        origin = layout.weights(sent.arrays) if late else state.model_of(ask)
-        weighted_by = self.messenger.keys.weighted_by
-        reply = read_training(message, ask, origin, layout, self.cfl.projection, weighted_by)
-        if not late:
+        report, ask = self.report, sent.ask
+        assert sent.model is not None  # a message to train has one model
+        projection, weighted_by = self.cfl.projection, self.messenger.keys.weighted_by
+        reply = read_training(message, ask, sent.model, report.layout, projection, weighted_by)
+        if ask.server_round == report.server_round:
             return reply
-        reply = replace(reply, origin=origin)
-        if problem := self.cfl.too_late(state, reply):
+        reply = replace(reply, origin=sent.model)
+        if problem := self.cfl.too_late(report.state, reply):
             text = f"to round {ask.server_round} is too late: {problem}"
             raise BadReplyError(text, Fault.ABSENT)
-        self.report.late[ask.client] = ask.server_round
         return reply
 
     def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
@@ -63,11 +61,12 @@ class TrainingRound:
                 report.general.setdefault(cluster, {})[client] = metrics
             elif role is Role.OWN or client in report.trained.unassigned:
                 report.measured[client], report.trained_on[client] = metrics, cluster
+                if reply.origin is not None:
+                    report.late[client] = reply.ask.server_round
             yield reply
         for measured in (report.measured, *report.general.values()):
-            measured.update(self.messenger.plausible(measured))
-        for client in report.late.keys() - report.measured.keys():
-            del report.late[client]
+            kept = self.messenger.plausible(measured, measured.values())
+            measured.update(zip(measured, kept, strict=True))
 
     def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
         """Add problems of replies; the first of each client counts."""
@@ -97,22 +96,15 @@ class TrainingRound:
             raise FederationError(stop)
         return after
 
-    def evaluated(self, measured: Measured) -> None:
+    def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Add the clients' metrics from the evaluation of this round."""
-        for client, new in measured.metrics.items():
+        for client, new in measured.items():
             old = self.report.measured.get(client, new)
             self.report.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
 
 def read_evaluations(messenger: ClientMessenger, messages: Iterable[Message]) -> list[Reply]:
     """The clients' evaluations of proposals: metrics that are plausible, examples limited."""
-    measured = {
-        sent.ask: metrics
-        for sent, metrics in messenger.read(
-            messages, lambda _, message: read_metrics(message, messenger.keys.weighted_by)
-        )
-    }
-    usual = Range.of(measured.values())
-    metrics = [messenger.sifted(ask.client, usual, one).scalars for ask, one in measured.items()]
+    measured = messenger.metrics(messages)
     examples = limited_examples(one.num_examples for one in measured.values()).tolist()
-    return list(map(Reply, measured, examples, metrics))
+    return list(map(Reply, measured, examples, (one.scalars for one in measured.values())))

@@ -6,7 +6,6 @@ returns (central differential privacy).
 
 import inspect
 from dataclasses import replace
-from typing import NoReturn
 
 from flwr.app import ArrayRecord
 
@@ -14,6 +13,13 @@ from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.layout import Layout
+
+OLDER_WORKFLOW = (
+    "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older workflows: "
+    "secure aggregation shows the server only sums of updates, and clusters are detected by "
+    "comparing single ones. Call ClusteredFL.start; against a curious server there are LocalDpMod "
+    "and cflower.PermutationMod."
+)
 
 
 def with_noise_of(
@@ -50,13 +56,3 @@ def refuse_clipping_on_the_server() -> None:
                 "ClientApp."
             )
         frame = frame.f_back
-
-
-def refuse_older_workflows() -> NoReturn:
-    """Raise a ConfigError for Flower's older workflows, with them SecAgg+."""
-    raise ConfigError(
-        "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older workflows: "
-        "secure aggregation shows the server only sums of updates, and clusters are detected by "
-        "comparing single ones. Call ClusteredFL.start; against a curious server there are "
-        "LocalDpMod and cflower.PermutationMod."
-    )

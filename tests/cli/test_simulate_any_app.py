@@ -43,12 +43,12 @@ def test_a_wrong_key_of_it_is_one_sentence(tmp_path, config, says):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        ({"serverapp": "nosuch.server:app"}, "'nosuch.server:app', is not there: no module"),
-        ({"serverapp": "{name}.nosuch:app"}, "is not there: no module '{name}.nosuch'"),
-        ({"clientapp": "{name}.client_app:client"}, "{name}.client_app has no 'client'"),
-        ({"clientapp": "{name}.client_app"}, "is no reference of the form"),
+        ({"serverapp": "nosuch.server:app"}, "cannot be loaded: there is no module 'nosuch'"),
+        ({"serverapp": "{name}.nosuch:app"}, "there is no module '{name}.nosuch'"),
+        ({"clientapp": "{name}.client_app:client"}, "client from module {name}.client_app"),
+        ({"clientapp": "{name}.client_app"}, "Missing attribute in {name}.client_app"),
         ({"clientapp": "{name}.server_app:app"}, "is a ServerApp, not a ClientApp"),
-        ({"server": "import nosuchlibrary"}, "needs the module 'nosuchlibrary', which is not"),
+        ({"server": "import nosuchlibrary"}, "no module 'nosuchlibrary'. Correct"),
     ],
 )
 def test_components_that_lead_nowhere_are_one_sentence(tmp_path, broken, says, request):

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -7,12 +5,13 @@ from flwr.app import Error, Message, RecordDict
 from cflower.errors import FederationError
 from cflower.messages.failures import (
     PATIENCE,
+    BadReplyError,
     ExchangeOutcome,
     FailureRecord,
     Fault,
     Problem,
-    fault_of,
 )
+from cflower.messages.replies import content_of
 from tests.strategy.quadratics import (
     Quadratics,
     Reports,
@@ -144,13 +143,9 @@ def test_excluded_clients_are_named():
 def test_faults_follow_flowers_error_codes(code, fault):
     request = Message(RecordDict(), 7, "train")
     request.metadata.__dict__["_message_id"] = "request"
-    assert fault_of(Message(Error(code, "x"), reply_to=request)) is fault
-    assert fault_of(Message(RecordDict(), reply_to=request)) is Fault.CLIENT
-
-
-def test_the_record_is_restored_from_json():
-    failures = record_of(outcome("ab", bad="c"), outcome(bad="abcd"))
-    assert FailureRecord(**json.loads(json.dumps(failures.as_json()))) == failures
+    with pytest.raises(BadReplyError) as caught:
+        content_of(Message(Error(code, "x"), reply_to=request))
+    assert caught.value.fault is fault
 
 
 # ------------------------------------------------------------------------------ whole runs

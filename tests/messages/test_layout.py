@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from cflower.algorithm.projection import OutputLayer
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
-from cflower.messages.layout import BadArraysError, Layout
+from cflower.messages.failures import BadReplyError
+from cflower.messages.layout import Layout
 from tests.algorithm.planted import laws
 
 
@@ -118,7 +119,7 @@ def test_the_order_of_the_keys_in_a_reply_does_not_matter(keys):
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_are_refused_with_the_reason(reply, problem):
-    with pytest.raises(BadArraysError) as caught:
+    with pytest.raises(BadReplyError) as caught:
         LAYOUT.weights(reply)
     assert str(caught.value) == problem
 
@@ -127,7 +128,7 @@ def test_arrays_that_do_not_fit_are_refused_with_the_reason(reply, problem):
 def test_bytes_that_are_no_array_are_refused(data):
     reply = record(**MODEL)
     reply["scale"] = Array(dtype="float32", shape=(), stype="numpy.ndarray", data=data)
-    with pytest.raises(BadArraysError, match="array scale that cannot be read"):
+    with pytest.raises(BadReplyError, match="array scale that cannot be read"):
         LAYOUT.weights(reply)
 
 

@@ -5,9 +5,9 @@ import pytest
 from cflower.messages.metrics import (
     ClientMetrics,
     Metric,
-    Range,
     limited_examples,
     mean_over_clients,
+    plausible,
 )
 
 
@@ -54,8 +54,7 @@ def test_shares_are_percentages(name, share):
 )
 def test_implausible_values_are_dropped(name, values, left):
     clients = [ClientMetrics({name: value}, 1) for value in values]
-    plausible = Range.of(clients)
-    assert tuple(plausible.sifted(one.metrics).get(name) for one in clients) == left
+    assert tuple(one.metrics.get(name) for one in plausible(clients)) == left
 
 
 def test_a_large_client_counts_for_more_but_its_claim_is_limited():

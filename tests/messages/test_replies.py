@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Role
+from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, weighted_mean
 from cflower.messages.replies import (
-    BadReplyError,
     first_line,
     read_metrics,
     read_training,

@@ -16,7 +16,6 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
-from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.messages.roll_call import RollCall
@@ -137,16 +136,15 @@ def made_up_rounds(
         }
         yield RoundReport(
             server_round,
-            rounds,
             trained,
             CFLState(tree, moves=now),
+            LAYOUT,
+            rounds,
             decisions,
             {n: trained.leaf_of(n).name for n in heard},
             measured,
             {names[0]: "did not come within 60 s"} if silent else {},
             0.1,
-            LAYOUT,
-            FailureRecord(),
         )
 
 
