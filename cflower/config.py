@@ -235,9 +235,9 @@ def check_override(text: str, option: str) -> None:
 def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
     """The value as the field's type; TOML's ``1`` is a fine float, its ``true`` no number."""
     kind = type(spec.default)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if (kind, type(value)) == (float, int):
         return float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if type(value) is not kind:
         expected = {
             int: f"a whole number, such as {spec.default!r}",
             float: f"a number, such as {spec.default!r}",
