@@ -30,7 +30,7 @@ def sample(
     others: list[str] = []
     for leaf in tree.leaves:
         settled = [c for c in leaf.members if c in reachable and c not in tree.unassigned]
-        order = [settled[i] for i in rng.permutation(len(settled))]
+        order = rng.permutation(settled).tolist()
         share = max(1, round(fraction * len(order)))
         chosen += order[:share]
         others += order[share:]
