@@ -46,14 +46,6 @@ HEAVY = (
 )
 
 
-class Keys(NamedTuple):
-    """The names of records and metrics in messages, as in ``FedAvg``."""
-
-    weighted_by: str = "num-examples"
-    arrays: str = "arrays"
-    config: str = "config"
-
-
 class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
@@ -66,6 +58,8 @@ class Sent(NamedTuple):
 class ClientMessenger:
     """Sends asks to clients by name and attributes replies to asks.
 
+    ``weighted_by``, ``arrays`` and ``config`` are names in messages, as in ``FedAvg``.
+
     Attributes
     ----------
     problems : dict of str to Problem
@@ -75,8 +69,9 @@ class ClientMessenger:
         past its time to live the grid itself answers with an error.
     """
 
-    def __init__(self, roll_call: RollCall, keys: Keys) -> None:
-        self._roll_call, self.keys = roll_call, keys
+    def __init__(self, roll_call: RollCall, weighted_by: str, arrays: str, config: str) -> None:
+        self._roll_call = roll_call
+        self.weighted_by, self.arrays_key, self._config_key = weighted_by, arrays, config
         self._sent: list[tuple[Message, Sent]] = []
         self.outstanding: dict[str, Sent] = {}
         self.problems: dict[str, Problem] = {}
@@ -109,12 +104,12 @@ class ClientMessenger:
                 if id(model) not in made:
                     made[id(model)] = layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            content[self.keys.config] = ConfigRecord(
+            content[self._config_key] = ConfigRecord(
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster}
             )
             node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
             message = Message(content, node, message_type or ask.task, group_id=group)
-            self._sent.append((message, Sent(ask, models.get(self.keys.arrays), node)))
+            self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]
 
     def exchange(
@@ -164,7 +159,7 @@ class ClientMessenger:
         asks = {}
         for ask, model, _ in outstanding:
             if ask.client in self._roll_call.nodes and model is not None:
-                asks[ask] = {self.keys.arrays: model}
+                asks[ask] = {self.arrays_key: model}
         messages = self.messages(asks, layout, config)
         for message in messages:
             message.metadata.ttl = timeout
@@ -203,7 +198,7 @@ class ClientMessenger:
 
     def metrics(self, replies: Iterable[Message]) -> dict[Ask, ClientMetrics]:
         """The usable metrics among the replies, by ask; the others are set aside."""
-        read = self.read(replies, lambda _, reply: read_metrics(reply, self.keys.weighted_by))
+        read = self.read(replies, lambda _, reply: read_metrics(reply, self.weighted_by))
         measured = {sent.ask: metrics for sent, metrics in read}
         kept = self.plausible([ask.client for ask in measured], measured.values())
         return dict(zip(measured, kept, strict=True))
@@ -226,7 +221,7 @@ class ClientMessenger:
         self, measured: Mapping[str, ClientMetrics], aggregation: MetricsAggregation | None
     ) -> MetricRecord | None:
         """The clients' mean metrics, by the app's own aggregation if there is one; None without."""
-        key = self.keys.weighted_by
+        key = self.weighted_by
         if not measured or aggregation is None:
             return MetricRecord(mean_over_clients(measured.values())) if measured else None
         records = [

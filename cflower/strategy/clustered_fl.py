@@ -31,7 +31,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
-from cflower.messages.messenger import ClientMessenger, Keys, MetricsAggregation, Sent
+from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, weighted_mean
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
@@ -181,13 +181,14 @@ class ClusteredFL(Strategy):
         self.moving = bool(self.moving)
         self.leading = Metric.of(self.metric, self.higher_is_better)
         self.higher_is_better = self.leading.higher_is_better
-        self.keys = Keys(self.weighted_by_key, self.arrayrecord_key, self.configrecord_key)
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
         self.failures = FailureRecord()
         self.final_report: FinalReport | None = None
         self._observers = Observers(self.observers)
-        self._messenger = ClientMessenger(self.roll_call, self.keys)
+        self._messenger = ClientMessenger(
+            self.roll_call, self.weighted_by_key, self.arrayrecord_key, self.configrecord_key
+        )
         self._quorum = Quorum(self.round_share, self.round_seconds or math.inf)
         self._cfl: CFL | None = None
         self._round: TrainingRound | None = None
@@ -500,7 +501,7 @@ class ClusteredFL(Strategy):
 
     def _messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
         """A plain message for each ask, with its one model."""
-        models = {ask: {self.keys.arrays: self.state.model_of(ask)} for ask in asks}
+        models = {ask: {self.arrayrecord_key: self.state.model_of(ask)} for ask in asks}
         return self._messenger.messages(models, self.layout, config)
 
     def _note_problems(self) -> int:

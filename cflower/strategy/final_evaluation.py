@@ -81,7 +81,7 @@ class FinalEvaluation:
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        tree, arrays = self.state.tree, self.messenger.keys.arrays
+        tree, arrays = self.state.tree, self.messenger.arrays_key
         others, at_once = other_leaves(tree), dict[str, Mapping[str, Cluster]]()
         paths = {client: tree.path_of(client) for client in clients}
         for client, path in paths.items():
@@ -127,7 +127,7 @@ class FinalEvaluation:
         path = [cluster.name for cluster in self.state.tree.path_of(client)]
         if missing := {*path, BEST, ENSEMBLE} - set(content.metric_records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
-        weighted_by, records = self.messenger.keys.weighted_by, content.metric_records
+        weighted_by, records = self.messenger.weighted_by, content.metric_records
         leaves = {leaf.name for leaf in self.state.tree.leaves}
         levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
         facts = self._read_facts(client, content)
@@ -141,7 +141,7 @@ class FinalEvaluation:
         return levels
 
     def _read_one(self, sent: Sent, message: Message) -> Levels:
-        metrics = read_metrics(message, self.messenger.keys.weighted_by)
+        metrics = read_metrics(message, self.messenger.weighted_by)
         self._read_facts(sent.ask.client, message.content)
         return {sent.ask.cluster: metrics}
 

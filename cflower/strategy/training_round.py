@@ -41,7 +41,7 @@ class TrainingRound:
     def _read(self, sent: Sent, message: Message) -> Reply:
         report, ask = self.report, sent.ask
         assert sent.model is not None  # a message to train has one model
-        projection, weighted_by = self.cfl.projection, self.messenger.keys.weighted_by
+        projection, weighted_by = self.cfl.projection, self.messenger.weighted_by
         reply = read_training(message, ask, sent.model, report.layout, projection, weighted_by)
         if ask.server_round == report.server_round:
             return reply
