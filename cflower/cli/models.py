@@ -59,6 +59,12 @@ def assign(
             from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
 
             recognition = assign_unlabelled(folder, data, status.update, seed_file=seed_file)
+            shown = (
+                recognition_record(recognition),
+                recognition_table(recognition),
+                recognition_sentence(recognition),
+            )
+            placed = bool(recognition.in_question)
         else:
             from cflower.newcomers.assign import assign as assign_newcomer  # loads PyTorch
 
@@ -70,25 +76,19 @@ def assign(
                 node_config=read_overrides([node_config], "--node-config"),
                 seed_file=seed_file,
             )
-    if unlabelled:
-        print_recognition(folder.name, recognition, as_json)
-    else:
-        print_assignment(folder.name, assignment, as_json)
-
-
-def print_assignment(run: str, assignment: "Assignment", as_json: bool) -> None:
-    """The path, the result, and how to export the model."""
+            shown = (
+                assignment_record(assignment),
+                path_table(assignment),
+                assignment_sentence(assignment),
+            )
+            placed = assignment.stranger_at is None
+    record, table, sentence = shown
     if as_json:
-        return print(json.dumps(assignment_record(assignment), indent=1))
-    Console(highlight=False).print(path_table(assignment))
-    print(assignment_sentence(assignment))
-    if assignment.stranger_at is None:
-        print_export(run, assignment.cluster)
-
-
-def print_export(run: str, cluster: str) -> None:
-    """How to export a cluster's model."""
-    print(f"As a file: cflower export {run} --cluster {cluster}")
+        return print(json.dumps(record, indent=1))
+    Console(highlight=False).print(table)
+    print(sentence)
+    if placed:
+        print(f"As a file: cflower export {folder.name} --cluster {record['cluster']}")
 
 
 def assignment_record(assignment: "Assignment") -> dict[str, Any]:
@@ -144,10 +144,8 @@ def assignment_sentence(assignment: "Assignment") -> str:
     )
 
 
-def print_recognition(run: str, recognition: "Recognition", as_json: bool) -> None:
-    """The leaves, which of them are possible, and how to export the model."""
-    if as_json:
-        return print(json.dumps(recognition_record(recognition), indent=1))
+def recognition_table(recognition: "Recognition") -> Table:
+    """The leaves, and which of them are possible."""
     headings = ("cluster", "clients", "entropy in nats", "of members", "confirmed", "probability")
     count = recognition.num_examples
     table = Table(*headings, title=f"entropy of the models on {count} examples without labels")
@@ -156,10 +154,7 @@ def print_recognition(run: str, recognition: "Recognition", as_json: bool) -> No
         usual = "-" if leaf.usual is None else f"{leaf.usual:.3f}"
         cells = (usual, answers[leaf.confirmed], f"{leaf.probability:.1%}")
         table.add_row(leaf.cluster, str(leaf.members), f"{leaf.entropy:.3f}", *cells)
-    Console(highlight=False).print(table)
-    print(recognition_sentence(recognition))
-    if recognition.in_question:
-        print_export(run, recognition.cluster)
+    return table
 
 
 def recognition_record(recognition: "Recognition") -> dict[str, Any]:

@@ -159,7 +159,6 @@ class RollCall:
             return {node: {} for node in nodes}
         messages = [Message(RecordDict(), node, ROLL_CALL, group_id="roll-call") for node in nodes]
         exchange = Exchange(grid, messages, self.timeout)
-        names = {node.node_id: line(node.name or "") for node in grid.get_nodes()}
         answers, problems = dict[int, dict[str, Any]](), dict[int, tuple[str, float]]()
         for reply in exchange:
             node = exchange.recipients[reply.metadata.reply_to_message_id]
@@ -173,8 +172,9 @@ class RollCall:
                 problems[node] = f"the roll call failed: {first_line(reply.error.reason)}", 0.0
         silent = SILENT.format(self.timeout), time.monotonic() + RETRY
         problems |= dict.fromkeys(exchange.silent, silent)
+        names = {n.node_id: line(n.name or f"node {n.node_id}") for n in grid.get_nodes()}
         for node, (reason, retry_at) in problems.items():
-            self.refused[node] = Refusal(names.get(node) or f"node {node}", reason, {}, retry_at)
+            self.refused[node] = Refusal(names.get(node, str(node)), reason, {}, retry_at)
         return answers
 
     def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
