@@ -59,12 +59,8 @@ def assign(
             from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
 
             recognition = assign_unlabelled(folder, data, status.update, seed_file=seed_file)
-            shown = (
-                recognition_record(recognition),
-                recognition_table(recognition),
-                recognition_sentence(recognition),
-            )
-            placed = bool(recognition.in_question)
+            record, table = recognition_record(recognition), recognition_table(recognition)
+            sentence = recognition_sentence(recognition)
         else:
             from cflower.newcomers.assign import assign as assign_newcomer  # loads PyTorch
 
@@ -76,18 +72,13 @@ def assign(
                 node_config=read_overrides([node_config], "--node-config"),
                 seed_file=seed_file,
             )
-            shown = (
-                assignment_record(assignment),
-                path_table(assignment),
-                assignment_sentence(assignment),
-            )
-            placed = assignment.stranger_at is None
-    record, table, sentence = shown
+            record, table = assignment_record(assignment), path_table(assignment)
+            sentence = assignment_sentence(assignment)
     if as_json:
         return print(json.dumps(record, indent=1))
     Console(highlight=False).print(table)
     print(sentence)
-    if placed:
+    if not record["stranger"]:
         print(f"As a file: cflower export {folder.name} --cluster {record['cluster']}")
 
 

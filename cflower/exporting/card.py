@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.metrics import Metric
-from cflower.ordering import counted, in_order
+from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
 from cflower.runs.record import RunRecord, all_clients, weighted
 from cflower.runs.run_files import read_json
@@ -157,24 +157,21 @@ def quality(record: RunRecord, cluster: str) -> list[str]:
     metric, is_leaf = record.metric, not record.clusters[cluster]["children"]
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
-    baselines = record.summary["baselines"] or {}
     key = f"{'leaf' if is_leaf else 'fl'}_{metric.name}"
+    baselines = record.summary["baselines"] or {}
     columns = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
-    clients = all_clients(record.summary)
-    members = in_order(record.clusters[cluster]["members"])
-    rows = [(name, clients[name]) for name in members if clients[name].get(key) is not None]
+    clients = only(all_clients(record.summary), in_order(record.clusters[cluster]["members"]))
+    rows = {name: client for name, client in clients.items() if client.get(key) is not None}
     if not rows:
         return ["No member answered the final evaluation."]
-    means = [
-        f"{name} {metric.in_words(weighted(k, dict(rows).values()))}" for k, name in columns.items()
-    ]
+    means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
     return [
         f"Means over its clients: {'; '.join(means)}. Each client is evaluated on its own held-out "
         "examples:",
         "",
         f"| client | held-out examples | {' | '.join(columns.values())} |",
         "| --- | --- |" + " --- |" * len(columns),
-        *(row_of(name, client, columns, metric) for name, client in rows),
+        *(row_of(name, client, columns, metric) for name, client in rows.items()),
     ]
 
 
