@@ -80,7 +80,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
     return message_type in functions if functions else if_unknown
 
 
-def bundled_client_app() -> ClientApp | None:
+def bundled_client_app() -> Any:
     """The ClientApp of the ServerApp's bundle, which Flower puts on ``sys.path``; None without."""
     for folder in sys.path:
         try:
@@ -91,8 +91,7 @@ def bundled_client_app() -> ClientApp | None:
         try:
             # Flower's own loader takes its lock: the simulation engine imports the same module in
             # another thread, which would expose it half imported.
-            app = load_app(str(reference), ImportError, folder or ".")
+            return load_app(str(reference), ImportError, folder or ".")
         except Exception:  # a server may lack what a client needs, such as its framework
             return None
-        return app if isinstance(app, ClientApp) else None
     return None
