@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    """Without the long log of so many runs; `flower_logs_as_usual` sets it back."""
+    """Without the long log of so many runs; `flower_as_usual` sets it back."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
 
 

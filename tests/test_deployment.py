@@ -8,8 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.command import BIN, ENVIRONMENT, PROJECT
-from tests.test_deployment_guide import free_port, until
+from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, until
 
 ROUNDS = 10
 

@@ -13,7 +13,6 @@ from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, run_view
-from tests.messages.conftest import _identity  # noqa: F401
 from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
 GROUPS = (0, 0, 0, 1, 1, 1)

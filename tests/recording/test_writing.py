@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
@@ -25,11 +24,6 @@ from tests.runs.folders import LAYOUT, made_up_run
 from tests.strategy.quadratics import CRITERION, Quadratics, initial_arrays
 
 GROUPS = (0, 0, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def _identity():
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
 @pytest.fixture

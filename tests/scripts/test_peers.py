@@ -2,12 +2,9 @@
 
 import csv
 import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +18,8 @@ from peers.report import summary_lines
 
 from cflower.data.examples import Examples
 from cflower.seeding import generator
+from tests.command import script
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "peers.py"
 SMALL = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
 
 
@@ -303,13 +300,10 @@ def test_a_method_without_groups_is_neither_exact_nor_inexact():
 @pytest.mark.slow
 def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
-    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", str(tmp_path)]
-    command = [sys.executable, SCRIPT, *args]
-    first = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", tmp_path]
     count = 2 * len(NAMES) - 1  # no IFCA with k = 0
-    assert f"{count} runs, 0 there, {count} to do." in first
-    again = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert f"{count} runs, {count} there, 0 to do." in again
+    assert f"{count} runs, 0 there, {count} to do." in script("peers.py", *args)
+    assert f"{count} runs, {count} there, 0 to do." in script("peers.py", *args)
     with (tmp_path / "peers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count
