@@ -1,6 +1,5 @@
 """242 seeded runs with failures; what should not matter does not, bit by bit."""
 
-import json
 import logging
 from dataclasses import replace
 
@@ -8,7 +7,6 @@ import pytest
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.messages.failures import FailureRecord
 from cflower.seeding import generator
 from tests.run_content import content_of
 from tests.strategy.chaos import BAD, HARMLESS, Plan, Scenario, picture
@@ -157,8 +155,3 @@ def test_a_client_with_bad_replies_only_is_excluded_and_the_other_groups_are_det
     ]
     others = [set(members) - {name} for members in clusters_of(strategy)]
     assert sorted(map(sorted, others)) == sorted(map(sorted, planted))
-
-
-def test_a_record_survives_its_checkpoint():
-    failures = FailureRecord({"a": 2}, {"a": 1}, {"b": "why"}, 3, 1, 0)
-    assert FailureRecord(**json.loads(json.dumps(failures.as_json()))) == failures

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cflower.seeding import generator
-from tests.command import cflower, output_of, simulated, started_simulation
+from tests.command import output_of, simulated, started_simulation
 from tests.run_content import content_of
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "3"))
@@ -89,48 +89,3 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew_in_its_folder(whol
     assert "before its first checkpoint" in simulate(tmp_path, f"{CONFIG} resume='{run}'")
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
     assert files(run) == whole
-
-
-@pytest.fixture
-def interrupted(tmp_path):
-    """A run that ended after its fifth round of ten."""
-    return simulated(tmp_path, CONFIG.replace("rounds=10", "rounds=5"))
-
-
-@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, interrupted, whole):
-    older, newest = (
-        path.with_suffix(".safetensors")
-        for path in sorted(interrupted.glob("checkpoints/*.sha256"))
-    )
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    if damage == "gone":
-        newest.unlink()
-    else:
-        newest.write_bytes(content if damage == "flipped" else content[:-9])
-    printed = simulate(interrupted.parent, f"{CONFIG} resume='{interrupted}'")
-    assert newest.name in printed
-    assert "using the one before it" in printed
-    assert older.name == "000004.safetensors"
-    assert "Going on after round 4." in printed
-    assert files(interrupted) == whole
-
-
-def test_with_no_whole_checkpoint_the_run_must_start_anew(interrupted):
-    for path in interrupted.glob("checkpoints/*.safetensors"):
-        path.write_bytes(b"x")
-    done = cflower("simulate", "-c", f"{CONFIG} resume='{interrupted}'")
-    assert (done.returncode, "There is no whole checkpoint" in done.stderr) == (1, True)
-
-
-def test_another_config_is_refused_with_the_difference(interrupted):
-    before = files(interrupted)
-    other = CONFIG.replace("local-epochs=1", "local-epochs=2 seed=7")
-    out = str(interrupted.parent)
-    done = cflower("simulate", "-c", f"{other} resume='{interrupted}'", "--out", out)
-    assert done.returncode == 1
-    assert "local-epochs was 1 and is 2" in done.stderr
-    assert "seed was 0 and is 7" in done.stderr
-    assert "eps1" not in done.stderr
-    assert files(interrupted) == before

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -60,18 +60,6 @@ def test_two_sides_hold_every_client_once_and_alpha_cross_is_their_largest_simil
     assert first[0] == 0
     assert (list(first), list(second)) == (sorted(first), sorted(second))
     assert alpha_cross == max(similarity[i, j] for i in first for j in second)
-
-
-@laws
-@given(cosines(st.floats(-1, 1, width=32)), linkages, st.randoms(use_true_random=False))
-def test_permuting_the_clients_permutes_the_sides(similarity, linkage, random):
-    pairs = similarity[np.triu_indices(len(similarity), 1)]
-    assume(len(pairs) == 1 or np.diff(np.sort(pairs)).min() > 1e-9)
-    order = list(range(len(similarity)))
-    random.shuffle(order)
-    shuffled = bipartition(similarity[np.ix_(order, order)], linkage)
-    back = {frozenset(order[i] for i in side) for side in shuffled[:2]}
-    assert back == as_sides(bipartition(similarity, linkage))
 
 
 def test_fewer_than_two_clients_have_no_bipartition():
