@@ -138,9 +138,8 @@ def with_entropies(entropies):
 
 
 def test_clients_that_report_entropies_get_models_of_other_leaves_too():
-    _, strategy, _ = evaluated(
-        with_entropies(lambda sent: dict.fromkeys(sent, 0.5)), entropies=True
-    )
+    reply = with_entropies(lambda sent: dict.fromkeys(sent, 0.5))
+    _, strategy, _ = evaluated(reply, entropies=True)
     tree = strategy.tree
     leaves = {leaf.name for leaf in tree.leaves}
     assert len(leaves) == 4 == MOST_OTHERS + 1
