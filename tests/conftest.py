@@ -7,7 +7,7 @@ from logging import INFO, getLogger
 import pytest
 from hypothesis import settings
 
-from tests.command import BIN, ENVIRONMENT, free_port, port_is_open, until
+from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, port_is_open, until
 
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
@@ -43,6 +43,7 @@ def flwr(tmp_path_factory):
     )
     environment = ENVIRONMENT | {
         "FLWR_HOME": str(home),
+        "PYTHONPATH": str(PROJECT),  # for apps with clients from `tests`
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
