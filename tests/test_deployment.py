@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, until
 
-ROUNDS = 10
+ROUNDS = 8
 
 pytestmark = pytest.mark.slow
 
