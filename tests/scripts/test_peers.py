@@ -41,7 +41,8 @@ def fedavg(here: Federation) -> Outcome:
 # ------------------------------------------------------------------ the harness
 
 
-@pytest.mark.parametrize("family", ["rotation-2", "half-per-round", "uneven-rotation"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["half-per-round", "uneven-rotation"])
 def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family):
     mine, cost = in_process(fedavg, config(family))
     theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
@@ -95,6 +96,7 @@ def test_ifca_sends_every_model_to_everyone():
     assert four.up == one.up
 
 
+@pytest.mark.slow
 def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best():
     here = federation()
     fits = [ifca.total_loss(here, ifca.begin(here, 2, start)) for start in range(3)]
@@ -166,6 +168,7 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
 
 
+@pytest.mark.slow
 def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull():
     here = Federation(config("label-permutation-4", momentum=0.0))
     common = fedavg(here).models["partition-3"]
@@ -211,6 +214,7 @@ def test_feddrift_weighs_merged_models_by_what_went_into_them():
     assert together == {"a": Counter({"x": 3, "y": 1})}
 
 
+@pytest.mark.slow
 def test_feddrift_starts_with_a_model_for_every_client_and_merges_them():
     here = federation("rotation-2", 8)
     one = set((feddrift.run(here, delta=1.0).groups or {}).values())
@@ -287,6 +291,7 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["cflower"]["less cflower's"] == "-"
 
 
+@pytest.mark.slow
 def test_a_method_without_groups_is_neither_exact_nor_inexact():
     job = SimpleNamespace(data="digits", family="rotation-2", seed=22, settings={}, config=config())
     alone = compete(SimpleNamespace(**vars(job), criterion="ditto"))  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def evaluated(reply=path_reply, able=range(8), entropies=False, **settings):
         GROUPS, evaluate_path=reply, evaluates_path=able, reports_entropies=entropies
     )
     SENT.clear()
-    strategy, result, _ = run(clients, 20, fraction_evaluate=0.0, **settings)
+    strategy, result, _ = run(clients, 14, fraction_evaluate=0.0, **settings)
     return clients, strategy, result
 
 
@@ -62,7 +62,7 @@ def test_the_mean_metrics_are_those_of_the_selected_models(selection):
     _, strategy, result = evaluated(selection=selection)
     metrics = strategy.final_report.metrics
     assert metrics["loss"] == metrics[f"{selection}_loss"]
-    assert result.evaluate_metrics_clientapp[20]["loss"] == metrics["loss"]
+    assert result.evaluate_metrics_clientapp[14]["loss"] == metrics["loss"]
     assert (metrics["best_loss"], metrics["ensemble_loss"]) == tuple(LOSSES.values())
 
 
