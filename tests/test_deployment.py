@@ -79,6 +79,7 @@ def trained(site, client, after):
 def test_nodes_with_their_own_data_are_clustered_leave_return_and_join(site):
     printed = site.federation("up")
     assert site.online() == 4
+    assert (site.folder / "keys" / "site-1").stat().st_mode & 0o077 == 0
     assert re.search(r"superlink +process \d+", site.federation("status"))
 
     command = next(line for line in printed.splitlines() if " run " in line).strip()

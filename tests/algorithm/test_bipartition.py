@@ -90,13 +90,6 @@ def test_planted_groups_without_noise_are_recovered(linkage):
     assert bipartition(similarity, linkage) == ((0, 2, 3, 5), (1, 4, 6), -0.5)
 
 
-def test_the_matrix_is_left_as_it_was():
-    similarity = cosine_similarity(np.random.default_rng(0).normal(size=(5, 3)))
-    before = similarity.copy()
-    bipartition(similarity)
-    np.testing.assert_array_equal(similarity, before)
-
-
 @laws
 @given(st.floats(-1, 1), st.floats(-1, 1))
 def test_the_more_similar_the_sides_the_less_noise_is_safe(one, other):
