@@ -4,11 +4,14 @@
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
+# Processes that run the tests: `make fast WORKERS=8` on a larger machine.
+WORKERS = 2
+
 check: lint  ## what CI runs: style, types and all tests
-	python -m pytest
+	python -m pytest -n $(WORKERS) --dist loadfile
 
 fast: lint  ## the tests for every save
-	python -m pytest -m "not slow"
+	python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 lint:  ## style and types, nothing changed
 	ruff check .

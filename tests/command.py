@@ -1,8 +1,11 @@
 """The command `cflower` in this process: a new one takes seconds to import PyTorch."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -68,9 +71,20 @@ def simulated(out: Path, config: str, *options: object) -> Path:
 
 def in_new_process(code: str, *arguments: str, cwd: Path = PROJECT) -> str:
     """The output of Python code in a process of its own."""
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-    assert done.returncode == 0, done.stderr
+    return _printed("-c", code, *arguments, cwd=cwd)
+
+
+def script(name: str, *arguments: object) -> str:
+    """The output of one of `scripts/` in a process of its own."""
+    return _printed(PROJECT / "scripts" / name, *arguments, cwd=PROJECT)
+
+
+def _printed(*arguments: object, cwd: Path) -> str:
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
@@ -80,3 +94,25 @@ def started_simulation(out: Path, config: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", code, "simulate", "-c", config, "--out", str(out)]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, text=True, **output)
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(
+    what: Callable[[], bool], seconds: float, log: Callable[[], str], pause: float = 1.0
+) -> None:
+    """Wait for something; the log is printed if it does not come in time."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"waited {seconds} s\n{log()}"
+        time.sleep(pause)

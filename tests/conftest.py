@@ -1,26 +1,27 @@
 """For all tests: the same examples every time, no assertion on the time they take; a SuperLink."""
 
 import os
-import socket
 import subprocess
-import time
 from logging import INFO, getLogger
 
 import pytest
 from hypothesis import settings
 
-from tests.command import BIN, ENVIRONMENT
+from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, port_is_open, until
 
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
 
 
 @pytest.fixture(autouse=True)
-def flower_logs_as_usual():
-    """Commands quieten Flower's log for their process, which here is that of all tests."""
+def flower_as_usual():
+    """Flower as in a new process: commands quieten its log, and a Message asks for its task."""
+    from flwr.supercore.task_identity import TaskIdentity
+
     logger = getLogger("flwr")
     logger.setLevel(INFO)
     logger.filters.clear()
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,15 +36,14 @@ def no_waiting_for_the_disk():
 def flwr(tmp_path_factory):
     """The environment of a SuperLink that is ours alone, as long as the tests run."""
     home = tmp_path_factory.mktemp("flwr-home")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "127.0.0.1:{port}"\n'
         "insecure = true\n"
     )
     environment = ENVIRONMENT | {
         "FLWR_HOME": str(home),
+        "PYTHONPATH": str(PROJECT),  # for apps with clients from `tests`
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
@@ -52,19 +52,9 @@ def flwr(tmp_path_factory):
     command += ["--host", "127.0.0.1", "--port", port]
     superlink = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
     try:
-        wait_for_port(int(port), superlink)
+        until(lambda: port_is_open(int(port)), 60, (home / "superlink.log").read_text, 0.2)
         yield environment
     finally:
         superlink.terminate()
         superlink.wait(30)
         log.close()
-
-
-def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"the SuperLink did not open port {port}")

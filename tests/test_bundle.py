@@ -1,7 +1,5 @@
 """The Flower app bundle: everything the apps need, and little else, goes to every SuperNode."""
 
-import subprocess
-import sys
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
@@ -9,7 +7,8 @@ from zipfile import ZipFile
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-ROOT = Path(__file__).parents[1]
+from tests.command import PROJECT, in_new_process
+
 MOST_BYTES = 720_000
 """Of all files: Flower does not compress them."""
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 
 @pytest.fixture(scope="module")
 def bundle():
-    return build_fab_from_disk(ROOT)
+    return build_fab_from_disk(PROJECT)
 
 
 def test_the_bundle_holds_the_package_and_little_else(bundle):
@@ -37,8 +36,4 @@ def test_both_apps_and_the_report_work_from_the_bundle_alone(bundle, tmp_path):
         "assert 'drawTree' in page({'run': {'id': ''}}); print(cflower.__file__)"
     )
     # Modules of the working folder come first, before an installed cflower.
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env={}, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert Path(ran.stdout.strip()).is_relative_to(tmp_path)
+    assert Path(in_new_process(program, cwd=tmp_path)).is_relative_to(tmp_path)

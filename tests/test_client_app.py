@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower.client_app import app
 from cflower.config import RunConfig
@@ -17,7 +16,6 @@ from tests.command import in_new_process
 
 def roll_call(folder, **keys):
     """The answer of a SuperNode with a folder of its own."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     node = {"client-id": "clinic-a", "data-path": str(folder)}
     config = RunConfig(shift="none", **keys).as_keys()
     message = Message(RecordDict(), 1005, ROLL_CALL)

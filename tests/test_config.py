@@ -61,7 +61,6 @@ def test_flower_rewrites_a_federations_table_so_there_is_none():
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
-        ({"class-names": "cat"}, "expected at least two different names"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),
     ],

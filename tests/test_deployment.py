@@ -8,10 +8,9 @@ import subprocess
 
 import pytest
 
-from tests.command import BIN, ENVIRONMENT, PROJECT
-from tests.test_deployment_guide import free_port, until
+from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, until
 
-ROUNDS = 10
+ROUNDS = 8
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +79,7 @@ def trained(site, client, after):
 def test_nodes_with_their_own_data_are_clustered_leave_return_and_join(site):
     printed = site.federation("up")
     assert site.online() == 4
+    assert (site.folder / "keys" / "site-1").stat().st_mode & 0o077 == 0
     assert re.search(r"superlink +process \d+", site.federation("status"))
 
     command = next(line for line in printed.splitlines() if " run " in line).strip()

@@ -4,15 +4,13 @@ import json
 import re
 import shlex
 import signal
-import socket
 import subprocess
-import time
 from functools import partial
 
 import pytest
 
 from cflower.deployment.materials import make_data
-from tests.command import ENVIRONMENT, PROJECT
+from tests.command import ENVIRONMENT, PROJECT, free_port, port_is_open, until
 
 GUIDE = PROJECT / "docs" / "deployment.md"
 SITES = ("site-a", "site-b")
@@ -25,19 +23,6 @@ def blocks(kind):
 
 def words(command):
     return shlex.split(command.replace("\\\n", " "))
-
-
-def until(what, seconds, log, pause=1.0):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s\n{log()}"
-        time.sleep(pause)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -165,8 +150,3 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
 
 def all_online(machine, command):
     return machine.run(command).count("online") >= len(SITES)
-
-
-def port_is_open(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

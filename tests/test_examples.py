@@ -54,7 +54,7 @@ def check(folder, expected):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of frameworks that are not ours
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name != "pytorch"])
 def test_the_groups_are_found(name, tmp_path, monkeypatch):
     expected = EXPECTED[name]
     if find_spec(expected.needs) is None:
@@ -68,17 +68,16 @@ def test_the_groups_are_found(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pytorch", "sklearn"])
-def test_flwr_run_finds_the_groups_without_a_line_of_error(name, flwr, tmp_path):
+def test_flwr_run_finds_the_groups_without_a_line_of_error(flwr, tmp_path):
     config = f"output-dir='{tmp_path}' num-server-rounds={ROUNDS}"
     options = "-c", config, "--federation-config", nodes(10)
-    printed, status = run(flwr, *options, app=EXAMPLES / name)
+    printed, status = run(flwr, *options, app=EXAMPLES / "pytorch")
     assert status["status"] == "finished:completed", printed
     assert not [line for line in printed.splitlines() if "ERROR" in line or "Traceback" in line]
     for text in (f"[ROUND {ROUNDS}/{ROUNDS}]", "cluster 0, split: ", "cluster 0.1: 5 clients"):
         assert text in printed
     (folder,) = tmp_path.iterdir()
-    check(folder, EXPECTED[name])
+    check(folder, EXPECTED["pytorch"])
 
 
 # The folder for Flower's baselines: its run config, its model and its apps.

@@ -24,7 +24,6 @@ from cflower import ClusteredFL, Observer, Recorder, assign
 from cflower.errors import CFlowerError, ConfigError, FederationError, RunFolderError
 from cflower.simulation.inline_grid import InlineGrid
 from tests.command import cflower
-from tests.run_content import content_of
 from tests.strategy.quadratics import CENTERS, CRITERION, clusters_of, initial_arrays, vector_of
 
 GROUPS = (0, 0, 0, 1, 1, 1)
@@ -148,24 +147,6 @@ def test_assign_by_command_and_what_it_refuses(run):
         assign(run, app="nosuch:app")
     with pytest.raises(ConfigError, match=r"either data .* or an app .*: got neither"):
         assign(run)
-
-
-class Stops(Observer):
-    """Ends the run the hard way after some rounds, as Ctrl-C does."""
-
-    def on_round(self, report):
-        if report.server_round == 5:
-            raise KeyboardInterrupt
-
-
-def test_killed_and_resumed_is_as_not_interrupted(run, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, Stops())
-    (folder,) = tmp_path.iterdir()
-    assert json.loads((folder / "summary.json").read_text())["finished"] is False
-    strategy, _ = start(tmp_path, resume=folder.name)
-    assert clusters_of(strategy) == PLANTED
-    assert content_of(folder) == content_of(run)
 
 
 def test_without_lasting_names_resume_is_refused_in_a_sentence(tmp_path):

@@ -1,6 +1,5 @@
 """No client stops the run of the others, or makes the run folder unreadable."""
 
-import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,7 +12,6 @@ from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, run_view
-from tests.messages.conftest import _identity  # noqa: F401
 from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
 GROUPS = (0, 0, 0, 1, 1, 1)
@@ -79,17 +77,7 @@ def measured(**metrics):
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        {"class-names": 5},
-        {"input-shape": 5},
-        {"num-partitions": "many"},
-        {"num-partitions": [1, 2]},
-        {"label-counts": 5},
-        {"sample-images": b"junk"},
-        {"client-id": "__metadata__"},
-        {"client-id": "\x1b[2Jsite\nINFO :      all well"},
-    ],
+    "facts", [{"class-names": 5}, {"client-id": "\x1b[2Jsite\nINFO :      all well"}]
 )
 def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, caplog):
     strategy, folder = run(tmp_path, facts=reported(**facts))
@@ -102,9 +90,8 @@ def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, ca
     assert next(iter(facts)) in problem.getMessage() and problem.getMessage().isprintable()
 
 
-@pytest.mark.parametrize("group", [[1, 2], b"x", 0.5])
-def test_an_invalid_group_is_ignored(group, tmp_path, caplog):
-    _, folder = run(tmp_path, closing=reported(group=group))
+def test_an_invalid_group_is_ignored(tmp_path, caplog):
+    _, folder = run(tmp_path, closing=reported(group=[1, 2]))
     assert HOSTILE not in is_readable(folder)["groups"]
     assert HOSTILE in caplog.text and "group is" in caplog.text
 
@@ -140,19 +127,15 @@ def test_invalid_metrics_leave_a_readable_folder(metrics, when, tmp_path):
     assert strategy.final_report.metrics["loss"] >= 0
 
 
-def test_hundred_thousand_metrics_are_refused(tmp_path):
-    many = {f"m{i}": 0.5 for i in range(100_000)}
-    _, folder = run(tmp_path, rounds=2, trained=measured(**many))
-    line = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
-    assert "has 1000" in line["problems"][HOSTILE]
-    assert sum(path.stat().st_size for path in folder.rglob("*.json*")) < 100_000
+def unknown_array(content):
+    arrays = content.array_records["arrays"]
+    arrays["\x1b]0;x\x07\n" + "n" * 10**6] = next(iter(arrays.values()))
 
 
-def test_texts_in_replies_are_short_and_printable_in_log_and_folder(tmp_path, caplog):
-    def spoil(content):
-        arrays = content.array_records["arrays"]
-        arrays["\x1b]0;x\x07\n" + "n" * 10**6] = next(iter(arrays.values()))
-
+@pytest.mark.parametrize(
+    "spoil", [unknown_array, measured(**{f"m{i}": 0.5 for i in range(100_000)})]
+)
+def test_what_is_large_in_replies_is_short_and_printable_in_log_and_folder(spoil, tmp_path, caplog):
     _, folder = run(tmp_path, rounds=2, trained=spoil)
     is_readable(folder)
     assert all(len(r.getMessage()) < 2000 for r in caplog.records)

@@ -141,13 +141,6 @@ def test_an_index_of_pandas_is_no_input(folder):
     assert data.train.input_shape == (5,)  # a, b, c, d and country
 
 
-@pytest.mark.parametrize("shift", ["label-swap", "label-permutation", "label-noise"])
-def test_shifts_and_partitioners_work_as_on_any_data(folder, shift):
-    for partitioner in ("iid", "shards", "dirichlet"):
-        settings = DataSettings(dataset="our_data:arrays", shift=shift, partitioner=partitioner)
-        assert [load_client_data(settings, n, 4).group for n in range(4)] == [0, 0, 1, 1]
-
-
 def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder):
     data = load_client_data(DataSettings(shift="none", dataset="our_data:arrays"), 0, 2)
 

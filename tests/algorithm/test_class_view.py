@@ -1,14 +1,17 @@
 """Laws of the class-matched view of output layers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from cflower.algorithm.auto.class_view import class_matched
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import Evidence, Outcome
+from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.seeding import generator
+from tests.algorithm.planted import evidence_of
 
 CLASSES, WIDTH, SIZE = 6, 12, 20
 
@@ -31,17 +34,15 @@ def layers(seed: int, groups: NDArray[np.int_], server_round: int = 0) -> NDArra
 
 def split_of(groups: NDArray[np.int_], *, viewed: bool, rounds: int = 8) -> set[frozenset[int]]:
     """The sides of the first split, by client number."""
-    memory, names = {}, tuple(f"client-{i}" for i in range(len(groups)))
+    memory = {}
     for server_round in range(1, rounds + 1):
         now = layers(0, groups, server_round)
-        flat = now.reshape(len(groups), -1)
-        norms, weights = np.linalg.norm(flat, axis=1), np.full(len(groups), 1 / len(groups))
-        evidence = Evidence("0", server_round, names, names, tuple(flat), norms, weights, 1.0)
+        evidence = evidence_of(now.reshape(len(groups), -1), server_round)
         if viewed:
-            evidence = Evidence(**{**vars(evidence), "outputs": tuple(now)})
+            evidence = replace(evidence, outputs=tuple(now))
         decision, memory = AutoCriterion().decide(evidence, memory)
         if decision.outcome is Outcome.SPLIT:
-            return {frozenset(names.index(client) for client in s) for s in decision.sides}
+            return {frozenset(map(evidence.members.index, side)) for side in decision.sides}
     return set()
 
 

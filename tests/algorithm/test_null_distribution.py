@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion, significance
@@ -18,7 +16,7 @@ from cflower.algorithm.auto.null_distribution import (
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
-from tests.algorithm.planted import evidence_of, laws
+from tests.algorithm.planted import evidence_of
 
 
 def decided(
@@ -59,7 +57,7 @@ def test_permuting_the_clients_changes_nothing() -> None:
     assert decided(two_groups(), noise=0.0, order=[5, 2, 7, 0, 1, 4, 6, 3]) == FOURS
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_points_on_a_line_are_no_groups(seed: int) -> None:
     rng = generator(seed, "line")
     line = np.outer(rng.normal(size=10), rng.normal(size=30))
@@ -117,14 +115,6 @@ def test_a_member_without_recent_updates_does_not_delay_a_split() -> None:
     assert decided(updates, rounds=20, present=present) == FOURS
 
 
-@laws
-@given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
-def test_separation_has_no_scale(seed: int, scale: float) -> None:
-    points, labels = generator(seed, "scatters").normal(size=(8, 3)), np.repeat([0, 1], 4)
-    plain, scaled = (separation(f * f * points @ points.T, labels, np.zeros(8)) for f in (1, scale))
-    assert scaled == pytest.approx(plain)
-
-
 @pytest.mark.parametrize(("noise", "separated"), [(0.01, True), (1.0, False)])
 def test_lengths_of_updates_do_not_matter_by_angle(noise: float, separated: bool) -> None:
     rng, labels = generator(0, "angles"), np.repeat(np.arange(2, dtype=np.int32), 5)
@@ -141,25 +131,6 @@ def test_lengths_of_updates_do_not_matter_by_angle(noise: float, separated: bool
 def points_of(size: int, entries: int) -> np.ndarray:
     points = generator(0, "points").normal(size=(size, entries))
     return centred(points, np.zeros(size)).gram
-
-
-@pytest.mark.parametrize(("size", "draws"), [(20, 200), (100, 100), (260, 50)])
-def test_larger_samples_of_the_null_distribution_are_fewer(size: int, draws: int) -> None:
-    rng, same = generator(1, "null"), generator(1, "null")
-    critical_separations(points_of(size, size - 1), np.full(2, np.inf), 0, rng)
-    drawn = min(size, LARGEST_SAMPLE)
-    if drawn < size:
-        same.choice(size, drawn, replace=False)
-    same.normal(size=(draws, drawn, drawn - 1))
-    assert rng.normal() == same.normal()
-
-
-def test_no_more_samples_are_drawn_than_decide() -> None:
-    rng, same = generator(1, "null"), generator(1, "null")
-    critical_separations(points_of(10, 4), np.full(2, 0.1), 0, rng)
-    # Five of 200 may be more separated, not six.
-    same.normal(size=(6, 10, 9))
-    assert rng.normal() == same.normal()
 
 
 def test_leaving_out_the_least_sure_points_separates_the_others() -> None:

@@ -78,7 +78,7 @@ def test_order_and_scale_do_not_matter_and_exchanged_models_change_the_sign(draw
 
 
 def test_chance_alone_confirms_as_often_as_the_levels_state():
-    runs, significant, better = 4000, 0, 0
+    runs, significant, better = 2000, 0, 0
     for seed in range(runs):
         own, common = generator(seed, "chance").normal(0.8, 0.05, (2, 10))
         verdict = judge(many(own, common), [ACCURACY])

@@ -44,7 +44,7 @@ def first_split(federation, cfl):
     ],
     ids=["examples", "uniform", "complete linkage", "projected"],
 )
-@pytest.mark.parametrize("sizes", [(2, 2), (5, 1), (4, 2, 3), (2, 2, 2, 2), (6, 2, 3, 4, 2)])
+@pytest.mark.parametrize("sizes", [(1,), (6,), (1, 1), (5, 1), (4, 2, 3), (6, 2, 3, 4, 2)])
 def test_planted_groups_are_separated_exactly(sizes, cfl):
     federation = Federation.dealt(*sizes)
     examples = {c: 1.0 + i % 4 for i, c in enumerate(federation.clients)}
@@ -196,13 +196,6 @@ def test_a_late_reply_counts_if_its_client_still_trains_that_model(reply, at, pr
     assert bool(problem) == bool(CFL.too_late(state, reply))
 
 
-def test_a_late_update_counts_less_the_further_the_model_has_moved():
-    state = CFLState(ParameterTree.initial(vector(np.zeros(DIM)), ["a"]))
-    state = NEVER.heard(state, [late("0", origin=2.0)], 4).state
-    np.testing.assert_allclose(state.tree.root.model.trained, np.eye(DIM)[0] / 3)
-    assert state.known["a"].staleness == pytest.approx(2)
-
-
 # ------------------------------------------------------------------------- what a split is
 
 
@@ -287,16 +280,6 @@ def test_the_order_of_the_replies_does_not_matter():
         np.testing.assert_allclose(other.model.trained, cluster.model.trained, atol=1e-9)
 
 
-@settings(laws, max_examples=6)
-@given(st.permutations(range(9)))
-def test_permuting_the_clients_permutes_the_answer(order):
-    federation = Federation.dealt(4, 2, 3)
-    names = {c: f"client-{order[i]}" for i, c in enumerate(federation.clients)}
-    renamed = replace(federation, groups={names[c]: g for c, g in federation.groups.items()})
-    expected = {frozenset(names[c] for c in group) for group in federation.planted}
-    assert clusters_of(final(renamed, CFL, 40)) == expected
-
-
 def test_states_and_replies_are_not_changed():
     state = final(two, CFL, 5)
     known, clusters = dict(state.known), dict(state.tree.clusters)
@@ -311,15 +294,6 @@ def test_states_and_replies_are_not_changed():
 # ------------------------------------------------------------------------- degenerate cases
 
 
-@pytest.mark.parametrize("sizes", [(1,), (6,), (1, 1)])
-def test_one_client_one_group_and_two_single_clients_are_separated(sizes):
-    federation = Federation.dealt(*sizes)
-    state = final(federation, CFL, 30)
-    assert clusters_of(state) == federation.planted
-    model = state.tree.leaf_of("client-0").model.trained
-    np.testing.assert_allclose(model, federation.centers[0], atol=0.01)
-
-
 @pytest.mark.parametrize("eps2", [0.0, 1.0])
 def test_updates_of_zero_give_no_nan(eps2):
     federation = replace(Federation.dealt(4), step=0.0, noise=0.0)
@@ -328,21 +302,6 @@ def test_updates_of_zero_give_no_nan(eps2):
     assert decision.outcome is Outcome.CONTENT
     assert (decision.mean_norm, decision.max_norm) == (0.0, 0.0)
     np.testing.assert_array_equal(result.state.tree.root.model.trained, np.zeros(DIM))
-
-
-def test_carried_entries_are_averaged_but_not_compared():
-    plain, model = two.state(), vector(np.zeros(DIM), 10.0, 4.0)
-    state = replace(plain, tree=ParameterTree.initial(model, two.clients))
-    replies = two.replies(CFL, plain, 1)
-    carrying = [
-        trained_reply(CFL, reply.ask, vector(reply.update.trained, 1e6 * i - 10, 4.0))
-        for i, reply in enumerate(replies)
-    ]
-    expected, result = CFL.heard(plain, replies, 1), CFL.heard(state, carrying, 1)
-    np.testing.assert_allclose(result.state.tree.root.model.carried, [2.5e6, 8.0])
-    assert result.decisions == expected.decisions
-    norms = [[update.norm for update in r.state.known.values()] for r in (result, expected)]
-    assert norms[0] == norms[1]
 
 
 @pytest.mark.parametrize(

@@ -129,10 +129,3 @@ def test_an_undone_split_frees_the_clients_that_stood_below_it(three):
     assert [leaf.name for leaf in tree.leaves] == ["0.0", "0.1"]
     assert tree.unassigned == {"y": "0"}
     assert_partitions(tree, "abcdeyz")
-
-
-def test_trees_are_not_changed_in_place(three):
-    before = {name: cluster.members for name, cluster in three.clusters.items()}
-    three.admit("z", 6).descended({"z": "0.0"})
-    assert {name: cluster.members for name, cluster in three.clusters.items()} == before
-    assert three.unassigned == {}

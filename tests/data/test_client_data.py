@@ -23,12 +23,6 @@ def test_clients_share_out_the_digits():
     assert all(c.train.input_shape == (1, 8, 8) for c in clients)
 
 
-def test_groups_follow_the_partitions():
-    settings = DataSettings(shift="rotation", num_groups=3, group_sizes="1,2,3")
-    groups = [load_client_data(settings, place, 6).group for place in range(6)]
-    assert groups == [0, 1, 1, 2, 2, 2]
-
-
 def test_a_shift_changes_neither_the_deal_nor_the_hold_out():
     plain = load_client_data(DataSettings(shift="none"), 3, 4)
     turned = load_client_data(DataSettings(shift="rotation"), 3, 4)

@@ -65,16 +65,6 @@ def test_parquet_of_pngs_and_whole_number_labels(tmp_path):
         assert source.class_names[label] == str(digits[number])
 
 
-def test_csv_rows_of_numbers(tmp_path):
-    table = {"a": range(40), "b": np.arange(40) / 2, "by": ["x"] * 40, "class": ["no", "yes"] * 20}
-    pd.DataFrame(table).to_csv(tmp_path / "rows.csv", index=False)
-    data = load_client_data(DataSettings(shift="none", dataset=str(tmp_path)), 0, 2)
-    assert data.train.inputs.shape == (16, 2)
-    np.testing.assert_array_equal(data.train.inputs[:, 0], data.train.inputs[:, 1] * 2)
-    np.testing.assert_array_equal(data.train.inputs[:, 0] % 2, data.train.labels)
-    assert data.train.class_names == ("no", "yes")
-
-
 def test_pixel_arrays_with_channels_last(tmp_path):
     pixels = bytes_image(0, (6, 8, 8, 3))
     table = datasets.Dataset.from_dict({"x": pixels.tolist(), "y": [0, 1] * 3})

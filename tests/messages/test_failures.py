@@ -12,14 +12,7 @@ from cflower.messages.failures import (
     Problem,
 )
 from cflower.messages.replies import content_of
-from tests.strategy.quadratics import (
-    Quadratics,
-    Reports,
-    clusters_of,
-    initial_arrays,
-    strategy_of,
-    without,
-)
+from tests.strategy.quadratics import Quadratics, clusters_of, run, without
 
 GROUPS = (0, 1, 0, 1, 0, 1)
 BAD = Problem("is bad")
@@ -175,10 +168,8 @@ DEAD, FULL = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'...'>"), Error(
 def test_a_run_without_replies_ends_with_the_reason(message, failing, spoil, problem):
     spoils = {"train": {}, "evaluate": {}, message: dict.fromkeys(range(failing), spoil)}
     clients = Quadratics(GROUPS, spoil=spoils["train"], spoil_evaluate=spoils["evaluate"])
-    strategy = strategy_of(fraction_evaluate=0.0)
     with pytest.raises(FederationError, match=problem):
-        strategy.start(clients.grid(), initial_arrays(), num_rounds=10)
-    assert strategy.failures.excluded == {}
+        run(clients, 10, fraction_evaluate=0.0)
 
 
 def test_an_excluded_client_is_not_asked_and_delays_no_split():
@@ -186,10 +177,8 @@ def test_an_excluded_client_is_not_asked_and_delays_no_split():
         content["metrics"]["num-examples"] = float("nan")
         return Message(content, reply_to=message)
 
-    reports = Reports()
     clients = Quadratics((0, 1, 0, 1), spoil={0: nan})  # 3 of 4 are less than heard_share = 0.8
-    strategy = strategy_of(exclude_after=2, observers=[reports])
-    strategy.start(clients.grid(), initial_arrays(), num_rounds=12)
+    strategy, _, reports = run(clients, exclude_after=2)
     assert max(seen.server_round for seen in clients.seen if seen.client == 0) == 2
     assert "it is excluded from now on" in reports[1].problems["partition-0"]
     assert [report.failures.problems["partition-0"] for report in reports[:4]] == [1, 2, 2, 2]
@@ -204,13 +193,12 @@ def test_a_far_too_long_update_is_dropped_even_in_the_first_round():
         content["arrays"]["b"] = type(array)(array.numpy() + np.float32(100))
         return Message(content, reply_to=message)
 
-    states, reports = [], Reports()
-    for spoil in (far, lambda *_: None):
-        strategy = strategy_of(max_norm_ratio=5.0, exclude_after=0, observers=[reports])
-        clients = Quadratics((0,) * 6, spoil={2: spoil})
-        strategy.start(clients.grid(), initial_arrays(), num_rounds=4)
-        states.append(strategy.tree.root.model.trained)
-    for report in reports[:4]:
+    (spoiled, _, reports), (silent, _, _) = (
+        run(Quadratics((0,) * 6, spoil={2: spoil}), 4, max_norm_ratio=5.0, exclude_after=0)
+        for spoil in (far, lambda *_: None)
+    )
+    for report in reports:
         assert list(report.problems) == ["partition-2"]
         assert "max-norm-ratio 5" in report.problems["partition-2"]
-    np.testing.assert_allclose(*states, rtol=1e-6)
+    models = (strategy.tree.root.model.trained for strategy in (spoiled, silent))
+    np.testing.assert_allclose(*models, rtol=1e-6)

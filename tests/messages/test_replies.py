@@ -3,8 +3,6 @@ import math
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Role
@@ -16,7 +14,6 @@ from cflower.messages.replies import (
     read_metrics,
     read_training,
 )
-from tests.algorithm.planted import laws
 
 
 def arrays(value):
@@ -99,14 +96,6 @@ def test_the_reason_of_an_error_is_one_line_the_last_of_a_traceback():
     assert len(first_line("x" * 1000)) == 300
 
 
-@laws
-@given(st.lists(st.tuples(st.floats(-9, 9), st.integers(1, 9)), min_size=1, max_size=6))
-def test_the_mean_is_weighted_by_examples(pairs):
-    mean = weighted_mean(ClientMetrics({"loss": v}, n) for v, n in pairs)["loss"]
-    repeated = [v for v, n in pairs for _ in range(n)]
-    assert mean == pytest.approx(sum(repeated) / len(repeated), abs=1e-9)
-
-
 def test_a_metric_is_averaged_over_the_clients_that_report_it():
     measured = [ClientMetrics({"a": 1.0, "b": 2}, 1), ClientMetrics({"a": 3.0, "c": [1.0]}, 1)]
     assert weighted_mean(measured) == {"a": 2.0, "b": 2.0}
@@ -123,11 +112,3 @@ def test_a_reply_to_training_has_the_update_of_the_model_that_was_sent(role):
     np.testing.assert_array_equal(reply.update.trained, np.full(4, 3.0))
     np.testing.assert_array_equal(reply.kept, reply.update.trained)
     assert reply.norm == 6.0
-
-
-def test_arrays_that_are_not_finite_are_a_bad_reply():
-    content = metrics(num_examples=4)
-    content["arrays"] = arrays(math.nan)
-    ask, origin = Ask("a", "0", Role.OWN, 1), LAYOUT.weights(arrays(0.0))
-    with pytest.raises(BadReplyError, match="NaN or infinity in w"):
-        read_training(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")

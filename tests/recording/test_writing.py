@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
@@ -25,11 +24,6 @@ from tests.runs.folders import LAYOUT, made_up_run
 from tests.strategy.quadratics import CRITERION, Quadratics, initial_arrays
 
 GROUPS = (0, 0, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def _identity():
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
 @pytest.fixture
@@ -61,10 +55,10 @@ class FullIn(Quadratics):
         return super()._train(message, context)
 
 
-def run(folder, disk, rounds=(), num_rounds=6, error=errno.ENOSPC, **resume):
+def run(folder, disk, rounds=(), num_rounds=6, error=errno.ENOSPC, **settings):
     clients = FullIn(GROUPS)
     clients.disk, clients.rounds, clients.error = disk, rounds, error
-    recorder = Recorder(folder, **resume)
+    recorder = Recorder(folder, **settings)
     strategy = ClusteredFL(CRITERION, observers=[recorder], metric="loss", fraction_evaluate=0.0)
     strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
     return recorder
@@ -191,6 +185,23 @@ def test_a_damaged_folder_is_not_resumed(name, damage, tmp_path, disk):
     with pytest.raises(RunFolderError) as caught:
         run(tmp_path, disk, resume=str(before.path))
     assert name in str(caught.value) or "There is no run" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, tmp_path, disk):
+    whole, cut, said = run(tmp_path / "whole", disk), run(tmp_path / "cut", disk, num_rounds=4), []
+    newest = cut.path / "checkpoints" / "000004.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        newest.unlink()
+    else:
+        newest.write_bytes(content if damage == "flipped" else content[:-9])
+    resumed = run(tmp_path / "cut", disk, resume=cut.path.name, say=said.append)
+    (warning,) = [text for text in said if "using the one before it" in text]
+    assert newest.name in warning
+    assert "Going on after round 3." in said
+    assert content_of(resumed.path) == content_of(whole.path)
 
 
 def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):

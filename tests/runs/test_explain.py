@@ -2,7 +2,7 @@
 
 import pytest
 
-from cflower.errors import ConfigError, RunFolderError
+from cflower.errors import RunFolderError
 from cflower.runs.explain import explanation
 from cflower.runs.record import RunRecord
 from cflower.runs.whatif import margins, rule_of
@@ -38,12 +38,6 @@ def test_margins_are_the_smallest_changes(made_up):
     (first,) = margins(run, "0", used)
     assert (first.key, first.server_round, first.recorded) == ("eps1", 3, False)
     assert first.value == pytest.approx(2 / 3 + 1)
-
-
-@pytest.mark.parametrize("key", ["learning-rate", "epsilon"])
-def test_what_would_need_training_is_refused(made_up, key):
-    with pytest.raises(ConfigError, match=f"'{key}' needs a new run"):
-        explanation(RunRecord.read(made_up), {key: 1.0})
 
 
 def test_a_run_without_rounds(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from cflower.algorithm.bipartition import bipartition
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.watch import ReportServer
 from cflower.runs.whatif import first_splits, rule_of
 from tests.runs.chromium import IN_CHROMIUM, Visit
 from tests.runs.folders import edited, made_up_run
@@ -428,24 +426,3 @@ def test_a_run_without_anything_to_show(opened, tmp_path):
     visit = opened(run, width=400)
     assert "No similarity was computed" in visit.text("#similarity")
     assert "Not known to this run" in visit.text("#data")
-
-
-def test_watching_keeps_what_was_set(browser, tmp_path):
-    run = made_up_run(tmp_path / "run", finished=False)
-    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
-    (run / "rounds.jsonl").write_text("".join(lines[:10]))
-    with ReportServer(run) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        with Visit(browser, server.url) as visit:
-            visit.slide("#eps1", 1.5)
-            visit.page.locator("#client-table thead button").first.click()
-            (run / "rounds.jsonl").write_text("".join(lines))
-            visit.page.locator("#facts dd", has_text="20 of 20").wait_for(timeout=15_000)
-            assert float(visit.page.input_value("#eps1")) == pytest.approx(1.5, abs=0.01)
-            assert visit.page.locator("#client-table tbody th").first.inner_text() == "client-7"
-            assert {url.removeprefix(server.url) for url in visit.requests} <= {
-                "",
-                "content",
-                "data:,",
-            }
-        server.shutdown()

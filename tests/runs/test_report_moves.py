@@ -100,22 +100,32 @@ def test_baselines_have_their_lines_by_round(opened):
     assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
 
 
-def test_watching_goes_on_until_the_baselines_are_there(browser, tmp_path):
+def test_watching_keeps_what_was_set_and_goes_on_until_the_baselines_are_there(browser, tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.8, "isolated": 0.75})
-    whole = (run / "summary.json").read_text()
-    with edited(run / "summary.json") as summary:
-        summary["baselines"] = {}
+    summary, rounds = run / "summary.json", run / "rounds.jsonl"
+    last, lines = summary.read_text(), rounds.read_text().splitlines(keepends=True)
+    with edited(summary) as content:
+        content |= {"baselines": {}, "finished": False}
+    rounds.write_text("".join(lines[:10]))
     with ReportServer(run) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         with Visit(browser, server.url) as visit:
             assert visit.texts("#compared dd").count("measured next") == 2
+            visit.slide("#eps1", 1.5)
+            visit.page.locator("#client-table thead button").first.click()
             visit.page.fill("#search", "client-1")
-            (run / "summary.json").write_text(whole)
+            rounds.write_text("".join(lines))
+            visit.page.locator("#facts dd", has_text="20 of 20").wait_for(timeout=15_000)
+            assert float(visit.page.input_value("#eps1")) == pytest.approx(1.5, abs=0.01)
+            assert visit.page.locator("#client-table thead th").first.inner_text() == "client ↓"
+            summary.write_text(last)
             visit.page.locator("#compared .against").first.wait_for(timeout=15_000)
             assert "measured next" not in visit.texts("#compared dd")
             assert visit.page.locator("#scores .baseline").count() == 2
             assert visit.page.evaluate("document.activeElement.id") == "search"
             assert "Measured: conventional FL" in visit.text("#status")
+            asked = {url.removeprefix(server.url) for url in visit.requests}
+            assert asked <= {"", "content", "data:,"}
         server.shutdown()
 
 

@@ -1,8 +1,5 @@
 """Splits on trial in report, explain and tables: of a real run of each kind."""
 
-import json
-from typing import Any
-
 import pytest
 from flwr.app import Message, MetricRecord
 
@@ -10,17 +7,16 @@ from cflower import Recorder
 from cflower.runs.explain import explanation
 from cflower.runs.record import RunRecord, lasting
 from cflower.runs.report.content import page_content
+from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, cluster_tree
-from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
-from tests.strategy.test_trials import Halves
+from tests.strategy.quadratics import Halves, Quadratics
+from tests.strategy.test_trials import on_trial
 
 
 def recorded(path, clients, rounds):
     """A run that is split in the middle in round 3, on trial for three rounds."""
     recorder = Recorder(path)
-    settings = {"metric": "loss", "trial_rounds": 3, "fraction_evaluate": 0.0}
-    strategy = strategy_of(criterion=Halves(), observers=[recorder], **settings)
-    strategy.start(clients.grid(), initial_arrays(), num_rounds=rounds)
+    on_trial(clients, rounds, criterion=Halves(), observers=[recorder])
     return RunRecord.read(recorder.path)
 
 
@@ -65,5 +61,5 @@ def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
     assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
     assert page["run"]["commonModel"] == f"common model ({min(rounds, 6)} of {rounds} rounds)"
-    tree: dict[str, Any] = json.loads((run.path / "tree.json").read_text())
+    tree = read_json(run.path, "tree.json")
     assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, tree))

@@ -10,20 +10,15 @@ import pytest
 from federations.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 
 from cflower.deployment.processes import started
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "battery.py"
+from cflower.runs.run_files import read_lines
+from tests.command import PROJECT, script
 
 
 def battery(out: Path, *more: str) -> str:
     """The output of the script."""
     settings = "dataset-size=200 local-epochs=1 round-share=0.8"
     args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
-    args += ["--set", settings, "--workers", "1", "--out", str(out), *more]
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *args], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return script("battery.py", *args, "--set", settings, "--workers", "1", "--out", out, *more)
 
 
 @pytest.mark.slow
@@ -46,7 +41,7 @@ def test_it_measures_and_resumes(tmp_path):
 def test_one_client_of_ten_is_late(tmp_path):
     battery(tmp_path, "--families", "rotation-2", "--late", "1", "--keep")
     (rounds,) = tmp_path.glob("runs/*/*/rounds.jsonl")
-    first, second = (json.loads(line) for line in rounds.read_text().splitlines())
+    first, second = read_lines(rounds)
     assert (first["late"], first["outstanding"]) == ({}, {"partition-9": 1})
     assert (second["late"], second["outstanding"]) == ({"partition-9": 1}, {})
 
@@ -63,7 +58,7 @@ pool.submit(time.sleep, 600)
 time.sleep(600)
 """
     script = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=SCRIPT.parent, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", source], cwd=PROJECT / "scripts", stdout=subprocess.PIPE, text=True
     )
     with script:
         assert script.stdout is not None

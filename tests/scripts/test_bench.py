@@ -1,22 +1,12 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from tests.command import script
 
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
     names = "similarity,bipartition,aggregation,decisions,growth"
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / "bench.py", "--quick", "--only", names],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = script("bench.py", "--quick", "--only", names)
     for figure in (
         "norms + cosines",
         "bipartition, m = 100",
@@ -26,4 +16,4 @@ def test_the_benchmark_still_runs():
         "decision of",
         "slope over clients",
     ):
-        assert figure in done.stdout
+        assert figure in printed

@@ -2,12 +2,9 @@
 
 import csv
 import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +18,8 @@ from peers.report import summary_lines
 
 from cflower.data.examples import Examples
 from cflower.seeding import generator
+from tests.command import script
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "peers.py"
 SMALL = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
 
 
@@ -44,7 +41,8 @@ def fedavg(here: Federation) -> Outcome:
 # ------------------------------------------------------------------ the harness
 
 
-@pytest.mark.parametrize("family", ["rotation-2", "half-per-round", "uneven-rotation"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["half-per-round", "uneven-rotation"])
 def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family):
     mine, cost = in_process(fedavg, config(family))
     theirs, sent = through_the_apps(Job("digits", family, "federated", 22, config(family)))
@@ -98,6 +96,7 @@ def test_ifca_sends_every_model_to_everyone():
     assert four.up == one.up
 
 
+@pytest.mark.slow
 def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best():
     here = federation()
     fits = [ifca.total_loss(here, ifca.begin(here, 2, start)) for start in range(3)]
@@ -169,6 +168,7 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
 
 
+@pytest.mark.slow
 def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull():
     here = Federation(config("label-permutation-4", momentum=0.0))
     common = fedavg(here).models["partition-3"]
@@ -214,6 +214,7 @@ def test_feddrift_weighs_merged_models_by_what_went_into_them():
     assert together == {"a": Counter({"x": 3, "y": 1})}
 
 
+@pytest.mark.slow
 def test_feddrift_starts_with_a_model_for_every_client_and_merges_them():
     here = federation("rotation-2", 8)
     one = set((feddrift.run(here, delta=1.0).groups or {}).values())
@@ -290,6 +291,7 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["cflower"]["less cflower's"] == "-"
 
 
+@pytest.mark.slow
 def test_a_method_without_groups_is_neither_exact_nor_inexact():
     job = SimpleNamespace(data="digits", family="rotation-2", seed=22, settings={}, config=config())
     alone = compete(SimpleNamespace(**vars(job), criterion="ditto"))  # type: ignore[arg-type]
@@ -303,13 +305,10 @@ def test_a_method_without_groups_is_neither_exact_nor_inexact():
 @pytest.mark.slow
 def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
-    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", str(tmp_path)]
-    command = [sys.executable, SCRIPT, *args]
-    first = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", tmp_path]
     count = 2 * len(NAMES) - 1  # no IFCA with k = 0
-    assert f"{count} runs, 0 there, {count} to do." in first
-    again = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert f"{count} runs, {count} there, 0 to do." in again
+    assert f"{count} runs, 0 there, {count} to do." in script("peers.py", *args)
+    assert f"{count} runs, {count} there, 0 to do." in script("peers.py", *args)
     with (tmp_path / "peers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count

@@ -109,6 +109,7 @@ def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part():
     assert len(levels.lenet5((1, 32, 32), 10)(torch.zeros(2, 1, 32, 32))[0]) == 10
 
 
+@pytest.mark.slow
 def test_the_levels_are_compared_with_what_flux_published(mnist, tmp_path, capsys):
     with pytest.raises(typer.Exit) as ended:
         flux_levels.main(
@@ -140,6 +141,7 @@ def test_rotated_mnist_trains_as_ifca_does_and_refuses_too_few_images():
         rotated_mnist.keys_of_every(data, 1201, 200, 30, seed=0, share=0.1)
 
 
+@pytest.mark.slow
 def test_every_image_of_mnist_is_in_each_rotation(mnist, tmp_path):
     with pytest.raises(typer.Exit) as ended:
         rotated_mnist.main(

@@ -2,22 +2,18 @@
 
 import csv
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from selection import COLUMNS, Served, beyond_chance, line_of, main, served
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from tests.command import script
 
 
 @pytest.mark.slow
 def test_it_judges_the_models_that_the_battery_kept(tmp_path, capsys):
     options = ["--criterion", "norms-0.4-1.6,federated", "--families", "rotation-2", "--seeds", "0"]
     options += ["--rounds", "2", "--set", "dataset-size=300 local-epochs=1 eps1=9.0 eps2=0.01"]
-    command = [sys.executable, SCRIPTS / "battery.py", *options, "--keep", "--out", tmp_path]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    script("battery.py", *options, "--keep", "--out", tmp_path)
     kept = tmp_path / "runs"
     split, flat = (
         next((kept / f"digits--rotation-2--{rule}--0").iterdir())

@@ -1,10 +1,8 @@
 """The real simulation engine with a client that takes its worker process down."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.command import in_new_process
 
 PROGRAM = """
 import os
@@ -35,15 +33,9 @@ run_simulation(app, clients.app(), num_supernodes=10, backend_config=resources)
 
 @pytest.mark.slow
 def test_the_run_stops_because_a_worker_died():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=Path(__file__).parents[2],
-    )
-    assert "COMPLETED" not in done.stdout
-    (stopped,) = [line for line in done.stdout.splitlines() if line.startswith("STOPPED")]
+    printed = in_new_process(PROGRAM)
+    assert "COMPLETED" not in printed
+    (stopped,) = [line for line in printed.splitlines() if line.startswith("STOPPED")]
     assert stopped.startswith("STOPPED FederationError The run stops in round ")
     assert "because a worker of the simulation engine died" in stopped
     assert "ActorDiedError" in stopped

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Result
 
 from cflower import ClusteredFL
 from cflower.algorithm.criteria import Decision, Evidence, NormCriterion, Outcome, verdict
@@ -156,6 +157,23 @@ class Halves:
 
 def strategy_of(**settings: object) -> ClusteredFL:
     return ClusteredFL(settings.pop("criterion", CRITERION), **settings)
+
+
+def run(
+    clients: Quadratics,
+    num_rounds: int = 12,
+    *,
+    arrays: ArrayRecord | None = None,
+    observers: Iterable[Observer] = (),
+    start: dict[str, Any] | None = None,
+    **settings: object,
+) -> tuple[ClusteredFL, Result, Reports]:
+    """A strategy after a run, its result, and the reports of its rounds."""
+    reports = Reports()
+    strategy = strategy_of(observers=[reports, *observers], **settings)
+    arrays = arrays or initial_arrays()
+    result = strategy.start(clients.grid(), arrays, num_rounds, **(start or {}))
+    return strategy, result, reports
 
 
 def clusters_of(strategy: ClusteredFL) -> set[frozenset[str]]:

@@ -1,6 +1,5 @@
 """Clients with changing data in whole runs: members that move, and leaves that are joined."""
 
-import json
 import logging
 from collections import Counter
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import pytest
 from cflower import Recorder
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.runs.format import TRIAL_STATUS
-from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, initial_arrays, strategy_of
+from cflower.runs.run_files import read_json, read_lines
+from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
 
 GROUPS, CHANGE, PERIOD = (0, 1) * 5, 20, 20
 """The groups at first, the round of the change, and the rounds until two groups have converged."""
@@ -40,21 +40,18 @@ class Converging(Quadratics):
         return (1 - part) * CENTERS[self.groups[client]] + part * CENTERS[3]
 
 
-def run(clients, folder: Path, num_rounds, resume="", **settings):
+AUTO = {"criterion": AutoCriterion(), "metric": "loss", "fraction_evaluate": 0.0}
+
+
+def recorded(clients, folder: Path, num_rounds, resume="", **settings):
     """The strategy and the recorder of a run."""
     recorder = Recorder(folder, resume=resume)
-    settings = {"criterion": AutoCriterion(), "metric": "loss", "fraction_evaluate": 0.0} | settings
-    strategy = strategy_of(observers=[recorder], **settings)
-    strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
+    strategy, _, _ = run(clients, num_rounds, observers=[recorder], **AUTO, **settings)
     return strategy, recorder
 
 
 def lines_of(recorder):
-    return [json.loads(line) for line in (recorder.path / "rounds.jsonl").open()]
-
-
-def tree_of(recorder):
-    return json.loads((recorder.path / "tree.json").read_text())
+    return read_lines(recorder.path / "rounds.jsonl")
 
 
 # ---------------------------------------------------------------------- members that move
@@ -63,15 +60,15 @@ def tree_of(recorder):
 def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     clients = Changing(GROUPS)
-    strategy, recorder = run(clients, tmp_path, CHANGE + 5, inner_interval=0)
+    strategy, recorder = recorded(clients, tmp_path, CHANGE + 5, inner_interval=0)
     assert clusters_of(strategy) == clients.planted
     (move,) = strategy.state.moves
     assert (move.client, move.server_round) == ("partition-0", CHANGE + 1)
     assert f"Client partition-0 moves from {move.origin} to {move.target}" in caplog.text
     moved = [line for line in lines_of(recorder) if line["moves"]]
     assert [(line["round"], line["cluster"]) for line in moved] == [(CHANGE + 1, move.origin)]
-    expected = [move._asdict()]
-    assert moved[0]["moves"] == tree_of(recorder)["moves"] == recorder.summary["moves"] == expected
+    tree = read_json(recorder.path, "tree.json")
+    assert moved[0]["moves"] == tree["moves"] == recorder.summary["moves"] == [move._asdict()]
     # Only the suspected client trains the root's model after the trial, and only once.
     above = [(s.client, s.server_round) for s in clients.seen if s.cluster == "0"]
     split = strategy.tree.root.split_round
@@ -82,7 +79,7 @@ def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_pat
 @pytest.mark.parametrize("later", [OTHER, NEW])
 def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later):
     clients = Changing(GROUPS, later=later)
-    _, recorder = run(clients, tmp_path, CHANGE + 3)
+    _, recorder = recorded(clients, tmp_path, CHANGE + 3)
     trained = {
         (seen.server_round, seen.cluster, clients.name(seen.client))
         for seen in clients.seen
@@ -100,24 +97,19 @@ def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later)
 # ------------------------------------------------------------------- leaves that are joined
 
 
-def joins(recorder):
-    """The lines of ``rounds.jsonl`` about leaves that no longer differ."""
-    return [line for line in lines_of(recorder) if "no longer differ" in line["reason"]]
-
-
 def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
-    strategy, recorder = run(Converging(GROUPS), tmp_path, 45)
+    strategy, recorder = recorded(Converging(GROUPS), tmp_path, 45)
     root = strategy.tree.root
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
-    joined = joins(recorder)[-1]
+    joined = [line for line in lines_of(recorder) if "no longer differ" in line["reason"]][-1]
     assert joined["round"] >= CHANGE + PERIOD
     assert joined["round"] % strategy.inner_interval == 0
     assert (joined["cluster"], joined["decision"]) == ("0", "split taken back")
     assert joined["reason"] in caplog.text
     (split,) = recorder.summary["splits"]
     assert (split["trial"], split["verdict"]) == ("undone", joined["reason"])
-    (cluster,) = tree_of(recorder)["clusters"].values()
+    (cluster,) = read_json(recorder.path, "tree.json")["clusters"].values()
     (join,) = cluster["undone"]
     assert (join["reason"], join["began"]) == (joined["reason"], joined["round"])
     assert sorted(name for part in join["parts"] for name in part) == sorted(root.members)
@@ -125,27 +117,28 @@ def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp
     assert root.next_child not in {"0.0", "0.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"moving": False}, {"trial_rounds": 0}])
-def test_no_leaves_are_joined_if_they_differ_or_joins_are_switched_off(tmp_path, settings):
+def test_no_leaves_are_joined_if_they_differ_or_joins_are_switched_off(settings):
     clients = Converging(GROUPS) if settings else Quadratics(GROUPS)
-    strategy, recorder = run(clients, tmp_path, 50, **settings)
-    assert joins(recorder) == []
+    strategy, _, _ = run(clients, 41, **(AUTO | settings))
     assert not strategy.tree.root.is_leaf
 
 
 # ---------------------------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize(("kind", "rounds", "change"), [(Changing, 25, 21), (Converging, 45, 40)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rounds", "change"), [(Changing, 23, 21), (Converging, 42, 40)])
 def test_a_run_resumed_in_the_middle_of_a_move_or_a_join_is_identical(
     tmp_path, kind, rounds, change
 ):
-    strategy, whole = run(kind(GROUPS), tmp_path, rounds)
+    strategy, whole = recorded(kind(GROUPS), tmp_path, rounds)
     changes = [move.server_round for move in strategy.state.moves]
     assert [*changes, *(join.due for join in strategy.tree.root.undone)][0] == change
     for stop in (change - 1, change):
-        _, first = run(kind(GROUPS), tmp_path, stop)
-        again, resumed = run(kind(GROUPS), tmp_path, rounds, resume=first.path.name)
+        _, first = recorded(kind(GROUPS), tmp_path, stop)
+        again, resumed = recorded(kind(GROUPS), tmp_path, rounds, resume=first.path.name)
         assert again.state.moves == strategy.state.moves
         assert again.state.norms == strategy.state.norms
         for path in ("tree.json", *(f"models/{n}.safetensors" for n in strategy.tree.clusters)):

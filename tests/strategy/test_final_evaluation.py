@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.criteria import NeverSplit
 from cflower.strategy.final_evaluation import ENTROPIES, MOST_OTHERS, OTHER, other_leaves
-from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, initial_arrays, strategy_of
+from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
 from tests.strategy.test_sampling import tree_of
 
 GROUPS = (0, 1, 2, 3) * 2
@@ -29,19 +29,18 @@ def path_reply(message, context):
     return Message(RecordDict(records), reply_to=message)
 
 
-def run(reply=path_reply, able=range(8), entropies=False, **settings):
+def evaluated(reply=path_reply, able=range(8), entropies=False, **settings):
     """The strategy after a run, with its clients; the ``able`` ones evaluate several models."""
     clients = Quadratics(
         GROUPS, evaluate_path=reply, evaluates_path=able, reports_entropies=entropies
     )
     SENT.clear()
-    strategy = strategy_of(fraction_evaluate=0.0, **settings)
-    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=20)
+    strategy, result, _ = run(clients, 14, fraction_evaluate=0.0, **settings)
     return clients, strategy, result
 
 
 def test_each_client_gets_the_models_on_its_path_and_no_other():
-    clients, strategy, _ = run()
+    clients, strategy, _ = evaluated()
     tree = strategy.tree
     assert max(len(tree.path_of(name)) for name in tree.clients) > 2
     for name in tree.clients:
@@ -60,15 +59,15 @@ def test_each_client_gets_the_models_on_its_path_and_no_other():
 
 @pytest.mark.parametrize("selection", ["best", "ensemble", "leaf"])
 def test_the_mean_metrics_are_those_of_the_selected_models(selection):
-    _, strategy, result = run(selection=selection)
+    _, strategy, result = evaluated(selection=selection)
     metrics = strategy.final_report.metrics
     assert metrics["loss"] == metrics[f"{selection}_loss"]
-    assert result.evaluate_metrics_clientapp[20]["loss"] == metrics["loss"]
+    assert result.evaluate_metrics_clientapp[14]["loss"] == metrics["loss"]
     assert (metrics["best_loss"], metrics["ensemble_loss"]) == tuple(LOSSES.values())
 
 
 def test_clients_that_cannot_evaluate_several_models_get_plain_messages():
-    clients, strategy, _ = run(able=(0, 1), selection="best")
+    clients, strategy, _ = evaluated(able=(0, 1), selection="best")
     plain = {seen.client for seen in clients.seen if seen.kind == "evaluate"}
     assert plain == set(range(2, 8))
     for name, result in strategy.final_report.clients.items():
@@ -80,7 +79,7 @@ def test_clients_that_cannot_evaluate_several_models_get_plain_messages():
 
 
 def test_without_a_split_every_column_is_of_the_same_model():
-    clients, strategy, _ = run(criterion=NeverSplit())
+    clients, strategy, _ = evaluated(criterion=NeverSplit())
     assert SENT == {}
     assert sum(seen.kind == "evaluate" for seen in clients.seen) == len(GROUPS)
     for result in strategy.final_report.clients.values():
@@ -89,7 +88,7 @@ def test_without_a_split_every_column_is_of_the_same_model():
 
 
 def test_isolated_clients_share_nothing():
-    _, strategy, _ = run(criterion=NeverSplit(), isolated=True)
+    _, strategy, _ = evaluated(criterion=NeverSplit(), isolated=True)
     assert clusters_of(strategy) == {frozenset({f"partition-{i}"}) for i in range(8)}
     for i, group in enumerate(GROUPS):
         leaf = strategy.tree.leaf_of(f"partition-{i}")
@@ -120,7 +119,7 @@ def test_a_reply_that_cannot_be_used_is_set_aside_with_its_reason(change, proble
             change(reply.content)
         return reply
 
-    _, strategy, _ = run(spoiled)
+    _, strategy, _ = evaluated(spoiled)
     report = strategy.final_report
     assert report.problems == {"partition-0": problem}
     assert set(report.clients) == set(strategy.tree.clients) - {"partition-0"}
@@ -139,7 +138,8 @@ def with_entropies(entropies):
 
 
 def test_clients_that_report_entropies_get_models_of_other_leaves_too():
-    _, strategy, _ = run(with_entropies(lambda sent: dict.fromkeys(sent, 0.5)), entropies=True)
+    reply = with_entropies(lambda sent: dict.fromkeys(sent, 0.5))
+    _, strategy, _ = evaluated(reply, entropies=True)
     tree = strategy.tree
     leaves = {leaf.name for leaf in tree.leaves}
     assert len(leaves) == 4 == MOST_OTHERS + 1
@@ -158,7 +158,7 @@ def test_clients_that_report_entropies_get_models_of_other_leaves_too():
     "wrong", [{"0.7": 0.5}, {"0": 0.5}, {"0.0": -0.1}, {"0.0": float("nan")}, {"0.0": [0.5]}]
 )
 def test_invalid_entropies_are_ignored(wrong):
-    _, strategy, _ = run(with_entropies(lambda sent: wrong), entropies=True)
+    _, strategy, _ = evaluated(with_entropies(lambda sent: wrong), entropies=True)
     assert [dict(r.entropies) for r in strategy.final_report.clients.values()] == [{}] * 8
 
 

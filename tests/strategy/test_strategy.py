@@ -1,6 +1,5 @@
 """`ClusteredFL` on whole runs in one process, with ClientApps in NumPy."""
 
-import time
 from logging import INFO
 
 import numpy as np
@@ -10,30 +9,19 @@ from flwr.serverapp.strategy import FedAvg
 
 from cflower import ClusteredFL
 from cflower.errors import ConfigError, FederationError
-from cflower.simulation.inline_grid import FIRST_NODE_ID
 from tests.strategy.chaos import BAD, ChaosGrid, Clock, Machines, Plan, picture
 from tests.strategy.quadratics import (
     CENTERS,
     Quadratics,
-    Reports,
     clusters_of,
     initial_arrays,
+    run,
     strategy_of,
     vector_of,
     without,
 )
 
 GROUPS = (0, 1, 0, 1, 0, 1)
-
-
-def run(clients, num_rounds=12, arrays=None, start=None, **settings):
-    """A strategy after a run, with its result and reports."""
-    reports = Reports()
-    strategy = strategy_of(observers=[reports], **settings)
-    result = strategy.start(
-        clients.grid(), arrays or initial_arrays(), num_rounds=num_rounds, **(start or {})
-    )
-    return strategy, result, reports
 
 
 # --------------------------------------------------------------- the model of each client
@@ -92,14 +80,6 @@ def test_an_unknown_client_is_an_error_with_some_known_ones():
         strategy.cluster_of("partition-9")
 
 
-def test_clients_without_a_roll_call_and_metrics_are_named_by_their_node_ids():
-    clients = Quadratics(GROUPS, roll_call=False, metrics=lambda client: {})
-    strategy, result, _ = run(clients)
-    assert strategy.tree.clients == tuple(str(FIRST_NODE_ID + i) for i in range(6))
-    assert clusters_of(strategy) == clients.planted
-    assert set(result.train_metrics_clientapp) == set(range(1, 13))
-
-
 # ------------------------------------------------------------------------- bad replies
 
 
@@ -148,14 +128,6 @@ def test_a_client_that_fails_in_evaluation_is_still_trained():
     assert set(strategy.final_report.clients) == {clients.name(i) for i in (0, 2, 3, 4, 5)}
     assert "boom" in strategy.final_report.problems["partition-1"]
     assert set(result.evaluate_metrics_clientapp) == set(range(1, 13))
-
-
-@pytest.mark.parametrize(
-    ("rounds", "error"), [((1,), r"round 1\. partition-0: .*boom"), ((3, 4, 5), "round 5.*boom")]
-)
-def test_a_run_stops_if_all_clients_fail_at_once_or_in_three_rounds(rounds, error):
-    with pytest.raises(FederationError, match=error):
-        run(Quadratics(GROUPS, spoil=dict.fromkeys(range(6), fails_in(*rounds))))
 
 
 def test_a_run_survives_two_rounds_in_which_all_clients_fail():
@@ -332,9 +304,3 @@ def test_takes_the_place_of_fedavg_and_is_it_until_a_split():
         assert list(ours) == list(theirs)
         for server_round, metrics in theirs.items():
             assert dict(ours[server_round]) == pytest.approx(dict(metrics), rel=1e-4)
-
-
-def test_a_run_in_one_process_takes_less_than_five_seconds():
-    began = time.monotonic()
-    run(Quadratics(GROUPS), num_rounds=10, fraction_evaluate=0.0)
-    assert time.monotonic() - began < 5

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from pathlib import Path
+from functools import partial
 
 import pytest
 from flwr.clientapp import ClientApp
@@ -14,53 +14,31 @@ from tests.strategy.quadratics import (
     CRITERION,
     Halves,
     Quadratics,
-    Reports,
     clusters_of,
     initial_arrays,
+    run,
     strategy_of,
 )
 
 GROUPS, ALIKE = (0, 1, 0, 1, 0, 1), (0,) * 6
-
-
-def run(clients, num_rounds=12, observers=(), **settings):
-    """The strategy after a run with trials, and its reports."""
-    reports = Reports()
-    settings = {"trial_rounds": 3, "metric": "loss", "fraction_evaluate": 0.0} | settings
-    strategy = strategy_of(observers=[reports, *observers], **settings)
-    strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
-    return strategy, reports
+on_trial = partial(run, trial_rounds=3, metric="loss", fraction_evaluate=0.0)
+"""A run with trials."""
 
 
 @pytest.mark.parametrize("settings", [{"fraction_evaluate": 1.0}, {"fraction_train": 0.5}])
 def test_a_split_that_serves_the_clients_is_confirmed(settings):
     clients = Quadratics(GROUPS)
-    strategy, reports = run(clients, num_rounds=20, seed=1, **settings)
+    strategy, _, reports = on_trial(clients, num_rounds=20, seed=1, **settings)
     assert clusters_of(strategy) == clients.planted
     end = reports[strategy.tree.root.split_round + 2].decisions[-1]
     assert (end.cluster, end.outcome) == ("0", Outcome.CONFIRMED)
     assert end.figures["loss_better"] == end.figures["loss_num_clients"] == 6
 
 
-def test_in_a_trial_each_client_trains_both_models_and_evaluates_both_at_its_end():
-    clients = Quadratics(GROUPS)
-    strategy, _ = run(clients)
-    split, sent = strategy.tree.root.split_round, {}
-    for seen in clients.seen:
-        sent.setdefault((seen.server_round, seen.kind), []).append((seen.client, seen.cluster))
-    own = [(i, strategy.cluster_of(clients.name(i))) for i in range(6)]
-    both = sorted([*own, *((i, "0") for i in range(6))])
-    for server_round in range(split + 1, split + 4):
-        assert sorted(sent[server_round, "train"]) == both
-    assert sorted(sent[split + 4, "train"]) == own
-    assert sorted(sent[split + 3, "evaluate"]) == both
-    assert {r for r, kind in sent if kind == "evaluate"} == {split + 3, 12}
-
-
 def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     caplog.set_level(logging.INFO, "flwr")
     recorder = Recorder(tmp_path)
-    strategy, _ = run(Quadratics(ALIKE), 9, criterion=Halves(), observers=[recorder])
+    strategy, _, _ = on_trial(Quadratics(ALIKE), 9, criterion=Halves(), observers=[recorder])
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
     lines = [json.loads(x) for x in (recorder.path / "rounds.jsonl").read_text().splitlines()]
     ends = [line for line in lines if line["round"] == 6]
@@ -78,13 +56,6 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     assert not list((recorder.path / "edges").iterdir())
 
 
-def test_a_trial_is_open_if_the_run_ends_before_it(tmp_path):
-    recorder = Recorder(tmp_path)
-    strategy, _ = run(Quadratics(ALIKE), 5, criterion=Halves(), observers=[recorder])
-    assert strategy.tree.root.on_trial
-    assert recorder.summary["splits"][0]["trial"] == "open"
-
-
 def test_criteria_choose_whether_their_splits_are_on_trial():
     for criterion, expected in ((CRITERION, (0, 0)), (None, (4, 10)), (Halves(), (0, 0))):
         strategy = strategy_of(criterion=criterion)
@@ -98,7 +69,7 @@ def test_an_app_without_evaluation_is_trained_without_trials(caplog):
     app.train()(clients._train)
     clients.app = lambda: app
     caplog.set_level(logging.INFO, "flwr")
-    strategy, _ = run(clients)
+    strategy, _, _ = on_trial(clients)
     assert "no evaluate function: splits are final" in caplog.text
     assert strategy.tree.root.trial is None
     assert clusters_of(strategy) == clients.planted
@@ -111,7 +82,7 @@ def raises(message, content, server_round):
 
 def test_a_split_that_no_client_evaluates_stands():
     clients = Quadratics(ALIKE, spoil_evaluate=dict.fromkeys(range(6), raises))
-    strategy, reports = run(clients, num_rounds=8, criterion=Halves())
+    strategy, _, reports = on_trial(clients, num_rounds=8, criterion=Halves())
     assert len(strategy.tree.leaves) == 2
     assert "no client evaluated both models" in strategy.tree.root.trial.reason
     assert reports[5].problems["partition-0"].startswith("is an error")
@@ -124,28 +95,10 @@ def test_a_client_with_a_bad_reply_for_the_common_model_counts_with_its_own():
             raise ValueError("boom")
         return type(message)(content, reply_to=message)
 
-    strategy, reports = run(Quadratics(ALIKE, spoil={2: spoil}), 6, criterion=Halves())
+    strategy, _, reports = on_trial(Quadratics(ALIKE, spoil={2: spoil}), 6, criterion=Halves())
     assert "partition-2" in reports[4].trained_on
     assert set(reports[4].general["0"]) == {f"partition-{i}" for i in (0, 1, 3, 4, 5)}
     assert strategy.tree.root.undone
-
-
-@pytest.mark.parametrize("groups", [ALIKE, (0, 0, 0, 1, 1, 1)], ids=["undone", "confirmed"])
-def test_a_run_resumed_in_the_middle_of_a_trial_is_identical(groups, tmp_path):
-    settings = {"criterion": Halves(), "inner_interval": 4}
-    whole, parts = Recorder(tmp_path / "whole"), Recorder(tmp_path / "parts")
-    strategy, _ = run(Quadratics(groups), 14, observers=[whole], **settings)
-    for last in (4, 5, 6, 10, 14):
-        run(Quadratics(groups), last, observers=[parts], **settings)
-        parts = Recorder(tmp_path / "parts", resume=parts.path.name)
-    assert bool(strategy.tree.root.undone) is (groups == ALIKE)
-    one, other = whole.path, next((tmp_path / "parts").iterdir())
-    files = [path.relative_to(one) for path in one.glob("*/0.*safetensors")]
-    assert Path("models/0.safetensors") in files
-    for path in [*files, "tree.json"]:
-        assert (one / path).read_bytes() == (other / path).read_bytes(), path
-    splits = [json.loads((path / "summary.json").read_text())["splits"] for path in (one, other)]
-    assert splits[0] == splits[1]
 
 
 def test_under_a_wrapper_splits_are_final_and_each_client_trains_one_model():

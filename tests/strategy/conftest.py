@@ -1,1 +1,0 @@
-from tests.messages.conftest import _identity  # noqa: F401
