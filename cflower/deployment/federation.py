@@ -30,6 +30,11 @@ ACTIVE = "SuperNode ID:"
 SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs=6"
 """These split four clients early; the default criterion needs at least three of a kind."""
 
+WAY = """
+SuperNodes go through nginx (port {proxy}), which refuses everybody else. You, as an operator, go to
+the SuperLink (port {superlink}), which is reached from this machine only.
+"""
+
 
 class Federation:
     """The federation in a folder: its settings in ``federation.json``, and its processes.
@@ -210,4 +215,5 @@ class Federation:
             f"{BIN / 'flwr'} stop RUN_ID {NAME}",
             f"{BIN / 'cflower'} show",
         )
-        return "\n  ".join(("\nNext:", *commands))
+        way = "" if self.settings["insecure"] else WAY.format(**self.settings["ports"])
+        return way + "\n  ".join(("\nNext:", *commands))
