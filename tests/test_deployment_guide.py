@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +55,14 @@ def test_the_units_start_what_the_guide_starts(unit, program):
     (in_guide,) = [block for block in blocks("bash") if block.startswith(program)]
     assert words(command.replace("%i", "site-a")) == words(in_guide)
     assert "Restart=always" in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_the_units_are_closed():
+    units = sorted((PROJECT / "docs" / "systemd").iterdir())
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20"]
+    done = subprocess.run([*command, *units], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # 2.0 of 10, 10 being open
 
 
 def test_the_guide_has_the_proxy_that_a_federation_starts():
