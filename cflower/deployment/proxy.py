@@ -40,7 +40,7 @@ error_log stderr;
 pid nginx.pid;
 events {}
 http {
-    access_log ../logs/requests.log;
+    access_log requests.log;
     client_body_temp_path temporary;
     proxy_temp_path temporary;
     fastcgi_temp_path temporary;
