@@ -9,6 +9,7 @@ import pytest
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
 from cflower.deployment.processes import Process, descendants, started
+from tests.command import error_of
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -39,6 +40,13 @@ def test_the_certificate_is_signed_by_the_authority(tmp_path):
     make_key(tmp_path / "keys" / "site-1")
     assert (tmp_path / "keys" / "site-1").stat().st_mode & 0o077 == 0
     assert "ecdsa" in (tmp_path / "keys" / "site-1.pub").read_text()
+
+
+def test_without_nginx_nothing_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("cflower.deployment.proxy.shutil.which", lambda name, path: None)
+    sentence = error_of("federation", "up", "--dir", tmp_path / "federation")
+    assert "nginx is not installed: install it" in sentence
+    assert not (tmp_path / "federation").exists()
 
 
 def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
