@@ -1,4 +1,4 @@
-.PHONY: help check fast lint format docs golden page picture
+.PHONY: help check fast lint format docs constraints golden page picture
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -24,6 +24,12 @@ format:  ## style put right where it can be
 
 docs:  ## the API reference, into build/api
 	python scripts/api.py build/api
+
+constraints:  ## the newest versions that pyproject.toml permits into constraints.txt; then `make check`
+	python3 -m venv build/venv && build/venv/bin/pip install --quiet -e ".[dev]"
+	sed -n '/^#/p' constraints.txt > build/constraints.txt
+	build/venv/bin/pip freeze --exclude cflower >> build/constraints.txt
+	mv build/constraints.txt constraints.txt
 
 golden:  ## write tests/golden anew; then read its git diff
 	python -m tests.golden.run

@@ -8,11 +8,11 @@ import subprocess
 
 import pytest
 
-from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, until
+from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, needs_nginx, until
 
 ROUNDS = 8
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_nginx]
 
 
 class Site:
@@ -125,7 +125,7 @@ def test_nodes_with_their_own_data_are_clustered_leave_return_and_join(site):
     assert models == {"0", *summary["clusters"]}
     assert summary["metrics"]["accuracy"] > summary["metrics"]["fl_accuracy"]
 
-    pids = [site.pid(name) for name in ("superlink", *(f"site-{n}" for n in range(1, 6)))]
+    pids = [site.pid(name) for name in ("superlink", "proxy", *(f"site-{n}" for n in range(1, 6)))]
     assert all(map(alive, pids))
     site.federation("down")
     assert not any(map(alive, pids))
@@ -141,7 +141,7 @@ def start_intruder(site, name):
         command = ["openssl", "req", "-x509", *new, "-subj", "/CN=other", "-keyout", "other.key"]
         subprocess.run([*command, "-out", authority], cwd=site.folder, check=True)
     settings = json.loads((site.folder / "federation.json").read_text())
-    command = [BIN / "flower-supernode", "--superlink", f"127.0.0.1:{settings['port']}"]
+    command = [BIN / "flower-supernode", "--superlink", f"127.0.0.1:{settings['ports']['proxy']}"]
     command += ["--root-certificates", authority, "--auth-supernode-private-key", key]
     command += ["--host", "127.0.0.1", "--port", str(free_port())]
     command += ["--node-config", f'client-id="{name}"']

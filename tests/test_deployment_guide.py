@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 from functools import partial
@@ -10,7 +11,8 @@ from functools import partial
 import pytest
 
 from cflower.deployment.materials import make_data
-from tests.command import ENVIRONMENT, PROJECT, free_port, port_is_open, until
+from cflower.deployment.proxy import proxy_command, site
+from tests.command import ENVIRONMENT, PROJECT, free_port, needs_nginx, port_is_open, until
 
 GUIDE = PROJECT / "docs" / "deployment.md"
 SITES = ("site-a", "site-b")
@@ -40,6 +42,18 @@ def test_the_units_start_what_the_guide_starts(unit, program):
     assert "Restart=always" in text
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_the_units_are_closed():
+    units = sorted((PROJECT / "docs" / "systemd").iterdir())
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20"]
+    done = subprocess.run([*command, *units], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # 2.0 of 10, 10 being open
+
+
+def test_the_guide_has_the_proxy_that_a_federation_starts():
+    assert blocks("nginx") == [site("9443", "127.0.0.1:8000", "/etc/cflower")]
+
+
 class Machine:
     """All machines of the guide in one folder, with names and ports of its own."""
 
@@ -50,10 +64,13 @@ class Machine:
             (folder / name).mkdir(parents=True)
         self.environment = ENVIRONMENT | {"HOME": str(folder / "home")}
         self.environment.pop("FLWR_HOME", None)
+        superlink = free_port()
         self.names = {
-            "--host 0.0.0.0": "--host 127.0.0.1",
             "superlink.example.com": "localhost",
+            "listen 9443": "listen 127.0.0.1:9443",
             "9443": str(free_port()),
+            "--port 8000": f"--port {superlink}",
+            "127.0.0.1:8000": f"127.0.0.1:{superlink}",
             "/etc/cflower": str(folder / "etc"),
             "/var/lib/cflower": str(folder / "var"),
             "~/": f"{folder}/home/",
@@ -73,9 +90,12 @@ class Machine:
         return done.stdout
 
     def start(self, command):
+        self.start_words(words(command))
+
+    def start_words(self, command):
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
-                words(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
         self.processes.append(process)
 
@@ -104,6 +124,7 @@ def machine(tmp_path):
 
 
 @pytest.mark.slow
+@needs_nginx
 def test_every_command_of_the_guide_works_in_its_order(machine):
     for number, name in enumerate(SITES, start=1):
         make_data(machine.folder / "var" / name, number)
@@ -113,8 +134,8 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
     done, run_id, printed = [], "", ""
     for block in blocks("bash"):
         command = machine.here(block, RUN_ID=run_id)
-        if "cflower federation" in block:
-            continue  # test_deployment.py runs it
+        if block.startswith(("cflower federation", "ssh ")):
+            continue  # test_deployment.py runs the first; all machines are this one
         if "site-a" in block:  # once for every client
             for name in SITES:
                 theirs = {"site-a": name, "9444": str(free_port())}
@@ -123,7 +144,15 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
                 act(machine.here(command, **theirs, **data))
         elif block.startswith("flower-superlink"):
             machine.start(command)
-            until(lambda: port_is_open(int(machine.names["9443"])), 60, machine.log)
+            until(
+                partial(port_is_open, int(machine.names["--port 8000"].split()[1])), 60, machine.log
+            )
+        elif block.startswith("nginx"):
+            (proxy,) = blocks("nginx")
+            machine.start_words(proxy_command(machine.folder / "nginx", machine.here(proxy)))
+            until(partial(port_is_open, int(machine.names["9443"])), 60, machine.log)
+        elif block.startswith("curl"):
+            assert "403 Forbidden" in machine.run(command)
         elif block.startswith("flwr supernode ls"):
             until(partial(all_online, machine, command), 90, machine.log)
         elif "resume=" in block:
@@ -137,7 +166,7 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
             listed = json.loads(machine.run("flwr ls federation --format json"))
             run_id = listed["runs"][0]["run-id"]
         done.append(block.split("\n")[0])
-    assert len(done) == len(blocks("bash")) - 1
+    assert len(done) == len(blocks("bash")) - 2
     assert "Going on after round" in printed
     (folder,) = machine.runs.glob("2*")
     summary = json.loads((folder / "summary.json").read_text())

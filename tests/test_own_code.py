@@ -12,7 +12,7 @@ from cflower.learning.models import arrays_of, build_model
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import train
 from cflower.runs.run_files import read_json
-from tests.command import cflower, output_of, simulated
+from tests.command import cflower, error_of, output_of, simulated
 
 MODELS = """
 from math import prod
@@ -116,7 +116,12 @@ def test_a_run_with_both_from_the_current_folder(folder):
     summary = read_json(run, "summary.json")
     assert set(summary["groups"].values()) == {"0", "1"}
     assert summary["adjusted_rand_index"] is not None
-    output_of("export", run.name, "--cluster", "0", "--runs", folder / "runs")
+    sys.modules.pop("our_models")  # the folder may be somebody else's: code runs when asked for
+    words = ("--cluster", "0", "--runs", folder / "runs")
+    error = error_of("export", run.name, *words)
+    assert "made by Python code of its owner, our_models:net: give --own-code" in error
+    assert "our_models" not in sys.modules
+    output_of("export", run.name, *words, "--own-code")
 
 
 @pytest.mark.parametrize("made", ["arrays", "columns", "frame", "dataset", "parts"])

@@ -8,6 +8,7 @@ import typer
 import cflower
 from cflower.cli import federation, models, runs, simulate
 from cflower.errors import CFlowerError
+from cflower.runs.run_files import printable
 
 app = typer.Typer(
     help="Clustered federated learning: simulate a run here, look at runs, take models from them.",
@@ -48,5 +49,6 @@ def main() -> None:
     try:
         app()
     except CFlowerError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        text = "\n".join(printable(str(error).splitlines()))  # it may quote a file of somebody else
+        print(f"Error: {text}", file=sys.stderr)
         raise SystemExit(1) from None

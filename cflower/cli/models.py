@@ -12,6 +12,7 @@ from rich.table import Table
 from cflower.cli.runs import DEFAULT_RUNS, AsJson, Run, RunsDir
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
+from cflower.messages.claims import line
 from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, for a run with privacy.")
+]
+OwnCode = Annotated[
+    bool,
+    typer.Option("--own-code", help="Run the Python code that the run names as its model."),
 ]
 
 
@@ -38,6 +43,7 @@ def assign(
         str, typer.Option(help='With --app, the newcomer\'s node config: "key=value ...".')
     ] = "",
     seed_file: SeedFile = "",
+    own_code: OwnCode = False,
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +64,9 @@ def assign(
                 )
             from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
 
-            recognition = assign_unlabelled(folder, data, status.update, seed_file=seed_file)
+            recognition = assign_unlabelled(
+                folder, data, status.update, seed_file=seed_file, own_code=own_code
+            )
             record, table = recognition_record(recognition), recognition_table(recognition)
             sentence = recognition_sentence(recognition)
         else:
@@ -71,6 +79,7 @@ def assign(
                 app=app or None,
                 node_config=read_overrides([node_config], "--node-config"),
                 seed_file=seed_file,
+                own_code=own_code,
             )
             record, table = assignment_record(assignment), path_table(assignment)
             sentence = assignment_sentence(assignment)
@@ -79,7 +88,7 @@ def assign(
     Console(highlight=False).print(table)
     print(sentence)
     if not record["stranger"]:
-        print(f"As a file: cflower export {folder.name} --cluster {record['cluster']}")
+        print(f"As a file: cflower export {line(folder.name)} --cluster {record['cluster']}")
 
 
 def assignment_record(assignment: "Assignment") -> dict[str, Any]:
@@ -193,6 +202,7 @@ def export(
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,
     seed_file: SeedFile = "",
+    own_code: OwnCode = False,
     module: Annotated[
         str, typer.Option(help="For another app's run: its module, package.module:factory.")
     ] = "",
@@ -217,11 +227,12 @@ def export(
             file_format=file_format,
             output=output or "",
             seed_file=seed_file,
+            own_code=own_code,
             module=module,
             input_shape=read_shape(input_shape),
         )
-    print(f"Model: {path}")
-    print(f"Card: {path}.md")
+    print(f"Model: {line(path)}")
+    print(f"Card: {line(path)}.md")
 
 
 def read_shape(text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from cflower.config import DATA_KEYS, RunConfig, read_overrides
 from cflower.errors import ConfigError, RunFolderError
+from cflower.messages.claims import line
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.compare import (
@@ -65,13 +66,13 @@ def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
     row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "accuracy"))
     if not (folder / "summary.json").is_file():
-        return row | {"run": folder.name, "state": "not begun"}
+        return row | {"run": line(folder.name), "state": "not begun"}
     try:
         summary = read_json(folder, "summary.json")
     except RunFolderError:
-        return row | {"run": folder.name, "state": "damaged"}
+        return row | {"run": line(folder.name), "state": "damaged"}
     return {
-        "run": folder.name,
+        "run": line(folder.name),
         "state": "finished" if summary["finished"] else "not finished",
         "rounds": summary["rounds"],
         "clients": len(summary["clients"]),
@@ -92,7 +93,7 @@ def show(
     if as_json:
         return print(json.dumps({**summary, "tree": tree["clusters"]}, indent=1))
     Console().print(run_view(summary, tree, every=every))
-    print(f"Run folder: {folder}")
+    print(f"Run folder: {line(folder)}")
 
 
 def report(
@@ -107,7 +108,7 @@ def report(
     folder = find_run(runs.expanduser(), run)
     with writing(folder, "RUN"):
         path = write_report(folder)
-    print(f"Report: {path}")
+    print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):
             for written in write_figures(RunRecord.read(folder), figures.expanduser()):

@@ -28,14 +28,16 @@ def load_with_datasets(path: str, name: str) -> Table:
 def load_hub(name: str) -> Table:
     """The training examples of a public data set of the Hub, or of the local cache.
 
+    ``NAME@REVISION`` names one revision: a commit, which nobody can change later, or a tag.
     Raises a DataError if there is none of this name, or the Hub cannot be reached.
     """
     instead = "use 'digits', or a local folder by its path."
+    repository, _, revision = name.partition("@")
     # Offline, it loads what an earlier run left in the cache.
     place = nullcontext() if _hub_reachable() else _offline()
     try:
         with _quiet(), place:
-            parts = datasets.load_dataset(name)
+            parts = datasets.load_dataset(repository, revision=revision or None)
     except datasets.exceptions.DatasetNotFoundError:
         raise DataError(
             f"dataset = {name!r} is neither a local folder (from {os.getcwd()}) nor a public "

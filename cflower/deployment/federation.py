@@ -1,8 +1,9 @@
 """A SuperLink and its SuperNodes on this machine, for trying out: everything on loopback.
 
-With TLS by a certificate authority of its own and authenticated SuperNodes, unless insecure. Each
-SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or handwritten digits,
-upside down for every second SuperNode.
+As docs/deployment.md sets it up, unless insecure: TLS by a certificate authority of its own,
+SuperNodes with keys, and a proxy that lets them through to the SuperLink and nobody to its Control
+API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
+handwritten digits, upside down for every second SuperNode.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
 from cflower.deployment.processes import BIN, Process, accepts, free_port, run
+from cflower.deployment.proxy import nginx, proxy_command, site
 from cflower.errors import FederationError
 
 PROJECT = Path(__file__).parents[2]
@@ -28,6 +30,11 @@ ACTIVE = "SuperNode ID:"
 SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs=6"
 """These split four clients early; the default criterion needs at least three of a kind."""
 
+WAY = """
+SuperNodes go through nginx (port {proxy}), which refuses everybody else. You, as an operator, go to
+the SuperLink (port {superlink}), which is reached from this machine only.
+"""
+
 
 class Federation:
     """The federation in a folder: its settings in ``federation.json``, and its processes.
@@ -41,10 +48,9 @@ class Federation:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().absolute()
         self._file = self.folder / "federation.json"
-        self.settings: dict[str, Any] = {"port": 0, "insecure": False, "nodes": {}}
+        self.settings: dict[str, Any] = {"ports": {}, "insecure": False, "nodes": {}}
         if self._file.exists():
-            self.settings = json.loads(self._file.read_text())
-        self.superlink = Process(self.folder, "superlink")
+            self.settings |= json.loads(self._file.read_text())
 
     @property
     def nodes(self) -> dict[str, Process]:
@@ -52,9 +58,14 @@ class Federation:
         return {name: Process(self.folder, name) for name in self.settings["nodes"]}
 
     @property
-    def address(self) -> str:
-        """Address of the SuperLink."""
-        return f"127.0.0.1:{self.settings['port']}"
+    def servers(self) -> dict[str, Process]:
+        """The SuperLink, and the proxy in front of it: SuperNodes connect to the last."""
+        names = ["superlink"] if self.settings["insecure"] else ["superlink", "proxy"]
+        return {name: Process(self.folder, name) for name in names}
+
+    def address(self, server: str) -> str:
+        """Address of the SuperLink or the proxy."""
+        return f"127.0.0.1:{self.settings['ports'][server]}"
 
     def flwr(self, *words: object, check: bool = True) -> str:
         """Run Flower's command line; its output."""
@@ -70,23 +81,28 @@ class Federation:
         data : list of Path
             Folders of the SuperNodes, in their order; the others get digits.
         insecure : bool
-            Without TLS and keys.
+            Without TLS, keys and proxy.
 
         Raises
         ------
         FederationError
-            If a process does not start; its log is kept.
+            If nginx is missing, or a process does not start; its log is kept.
         """
-        running = any(process.pid for process in (self.superlink, *self.nodes.values()))
-        if not running:
-            self.settings |= {"port": free_port(), "insecure": insecure}
-        elif insecure != self.settings["insecure"]:
+        if not insecure:
+            nginx()
+        if not any(process.pid for process in (*self.servers.values(), *self.nodes.values())):
+            ports = {"superlink": free_port(), "proxy": free_port()}
+            self.settings |= {"ports": ports, "insecure": insecure}
+        elif insecure != self.settings["insecure"] or not self.settings["ports"]:
             raise FederationError("This federation runs with the other security: `down` first.")
         self.folder.mkdir(parents=True, exist_ok=True)
         for number, folder in enumerate([*data, *[None] * (nodes - len(data))], start=1):
             self._add_node(number, folder)
         self._file.write_text(json.dumps(self.settings, indent=2) + "\n")
         self._start_superlink()
+        if not insecure:
+            self._start_proxy()
+        self._wait_for_servers()
         if not insecure:
             self._register_nodes()
         deadline = time.monotonic() + PATIENCE
@@ -131,16 +147,24 @@ class Federation:
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n'
-            f'[superlink.{NAME}]\naddress = "{self.address}"\n{entry}\n'
+            f'[superlink.{NAME}]\naddress = "{self.address("superlink")}"\n{entry}\n'
         )
-        where = ["--host", "127.0.0.1", "--port", self.settings["port"]]
+        where = ["--host", "127.0.0.1", "--port", self.settings["ports"]["superlink"]]
         database = ["--database", self.folder / "superlink.db"]
-        self.superlink.start([BIN / "flower-superlink", *where, *database, *security])
+        self.servers["superlink"].start([BIN / "flower-superlink", *where, *database, *security])
+
+    def _start_proxy(self) -> None:
+        certificates = str(self.folder / "certificates")
+        block = site(self.address("proxy"), self.address("superlink"), certificates)
+        self.servers["proxy"].start(proxy_command(self.folder / "nginx", block))
+
+    def _wait_for_servers(self) -> None:
         deadline = time.monotonic() + 60
-        while not accepts(self.settings["port"]):
-            if self.superlink.pid is None or time.monotonic() > deadline:
-                raise FederationError(f"The SuperLink did not start: see {self.superlink.log}")
-            time.sleep(0.2)
+        for name, process in self.servers.items():
+            while not accepts(self.settings["ports"][name]):
+                if process.pid is None or time.monotonic() > deadline:
+                    raise FederationError(f"The {name} did not start: see {process.log}")
+                time.sleep(0.2)
 
     def _start_nodes(self) -> None:
         for name, node in self.nodes.items():
@@ -153,7 +177,8 @@ class Federation:
             where = ["--host", "127.0.0.1", "--port", free_port()]
             data = self.settings["nodes"][name]["data"]
             config = ["--node-config", f'client-id="{name}" data-path="{data}"']
-            supernode = [BIN / "flower-supernode", "--superlink", self.address]
+            entrance = self.address(list(self.servers)[-1])
+            supernode = [BIN / "flower-supernode", "--superlink", entrance]
             node.start([*supernode, *security, *where, *config])
 
     def _all_online(self) -> bool:
@@ -167,15 +192,16 @@ class Federation:
 
     def down(self) -> None:
         """End exactly the processes that `up` started."""
-        for process in (*self.nodes.values(), self.superlink):
+        for process in (*self.nodes.values(), *reversed(self.servers.values())):
             print(f"{process.name}: {'ended' if process.end() else 'was not running'}")
 
     def print_status(self) -> None:
         """Print which processes are running."""
-        for process in (self.superlink, *self.nodes.values()):
+        what = {name: self.address(name) for name in self.servers if self.settings["ports"]}
+        what |= {name: node["data"] for name, node in self.settings["nodes"].items()}
+        for process in (*self.servers.values(), *self.nodes.values()):
             state = f"process {process.pid}" if process.pid else "not running"
-            data = self.settings["nodes"].get(process.name, {}).get("data", self.address)
-            print(f"{process.name:12} {state:16} {data}")
+            print(f"{process.name:12} {state:16} {what.get(process.name, '')}".rstrip())
 
     def next_steps(self) -> str:
         """The commands to run next."""
@@ -189,4 +215,5 @@ class Federation:
             f"{BIN / 'flwr'} stop RUN_ID {NAME}",
             f"{BIN / 'cflower'} show",
         )
-        return "\n  ".join(("\nNext:", *commands))
+        way = "" if self.settings["insecure"] else WAY.format(**self.settings["ports"])
+        return way + "\n  ".join(("\nNext:", *commands))

@@ -30,6 +30,7 @@ def export(
     file_format: str = "",
     output: Path | str = "",
     seed_file: str = "",
+    own_code: bool = False,
     module: str = "",
     input_shape: tuple[int, ...] = (),
 ) -> Path:
@@ -51,6 +52,8 @@ def export(
         file's with ``.md`` added.
     seed_file : str
         The clients' secret, if the run's weights were permuted: the file holds the true model.
+    own_code : bool
+        Permits running the Python function that the run's config may name as its model.
     module : str
         For a run of any other app, as "torchscript" or "onnx": ``package.module:factory``, which
         returns the PyTorch module of the run's arrays when called without arguments.
@@ -77,7 +80,7 @@ def export(
             f"The run {folder.name} has no models yet: its first round is not finished."
         )
     own = not module and "model" in record.config and (folder / "examples.json").is_file()
-    saved = SavedRun.read(folder, seed_file) if own else StoredRun.read(folder)
+    saved = SavedRun.read(folder, seed_file, own_code) if own else StoredRun.read(folder)
     name = cluster_of(record, client, cluster)
     path = Path(output or f"{folder.name}-{name}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")

@@ -77,6 +77,7 @@ def assign(
     app: ClientApp | str | None = None,
     node_config: Mapping[str, Any] | None = None,
     seed_file: str = "",
+    own_code: bool = False,
 ) -> Assignment:
     """Algorithm 4 (Sattler, Müller, Samek, arXiv 1910.01991) for a client that did not take part.
 
@@ -98,6 +99,8 @@ def assign(
         With ``app``: what its node config would be, such as ``{"partition-id": 10}``.
     seed_file : str
         The clients' secret, if the weights of a run of cflower's own app were permuted.
+    own_code : bool
+        Permits running the Python function that the run's config may name as its model.
 
     Returns
     -------
@@ -119,7 +122,7 @@ def assign(
             "A newcomer has either data (for a run of cflower's own app) or an app (for a run of "
             f"any other): got {'neither' if app is None else 'both'}."
         )
-    saved = SavedRun.read(path, seed_file)
+    saved = SavedRun.read(path, seed_file, own_code)
     check_assignable(path, saved.own.method)
     progress("Reading the data")
     examples = newcomers_data(saved, data, saved.own.part(DataSettings).roles)

@@ -13,6 +13,7 @@ from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
+from cflower.own_code import names_own_code
 from cflower.privacy.permutation import commitment, permuted, read_seed, turn_back
 from cflower.runs.stored_run import StoredRun, read_data_spec
 
@@ -28,14 +29,21 @@ class SavedRun(StoredRun):
     """The clients' secret, if the stored models are permuted with it."""
 
     @classmethod
-    def read(cls, path: Path, seed_file: str = "") -> "SavedRun":
+    def read(cls, path: Path, seed_file: str = "", own_code: bool = False) -> "SavedRun":
         """Read a run folder; ``seed_file`` is only for a run with ``privacy = "permutation"``.
 
-        Raises `RunFolderError` if it is damaged, `ConfigError` if the seed is not the run's.
+        ``own_code`` permits running the Python function that the run's config may name as its
+        model. Raises `RunFolderError` if the folder is damaged, `ConfigError` if the seed is not
+        the run's, or if there is code and no permission.
         """
         stored = StoredRun.read(path)
         secret = secret_of(path.name, stored.permutation, seed_file)
         own = RunConfig.read(stored.config)
+        if names_own_code(own.model) and not own_code:
+            raise ConfigError(
+                f"The model of the run {path.name} is made by Python code of its owner, "
+                f"{own.model}: give --own-code to run this code here, if you trust the folder."
+            )
         run = cls(**vars(stored), own=own, kind=read_data_spec(path), secret=secret)
         expected = Layout.of(record_of(arrays_of(run._empty_model())))
         if [entry.key for entry in expected.entries] != [e.key for e in stored.layout.entries]:

@@ -79,12 +79,13 @@ def assign_unlabelled(
     progress: Progress = lambda text: None,
     *,
     seed_file: str = "",
+    own_code: bool = False,
 ) -> Recognition:
     """Assign a client that did not take part and has no labels, where its inputs suffice.
 
     Parameters
     ----------
-    run, data, progress, seed_file
+    run, data, progress, seed_file, own_code
         As for `assign`, but labels in ``data`` are ignored.
 
     Returns
@@ -98,7 +99,7 @@ def assign_unlabelled(
         As for `assign`; also for runs without entropies, and for text, which contains its labels.
     """
     path = Path(run).expanduser()
-    saved = SavedRun.read(path, seed_file)
+    saved = SavedRun.read(path, seed_file, own_code)
     check_assignable(path, saved.own.method)
     roles = saved.own.part(DataSettings).roles
     if roles.tokens:

@@ -10,6 +10,7 @@ from typing import Any
 from cflower.errors import RunFolderError
 from cflower.messages.claims import COMMITMENT
 from cflower.ordering import without
+from cflower.runs.run_files import printable
 from cflower.strategy.observers import RunStart
 
 MAY_CHANGE = (
@@ -61,7 +62,7 @@ def check_same_run(
     changed = [
         f"{key} was {before[part].get(key)!r} and is {value!r}"
         for part in ("config", "settings")
-        for key, value in without(now[part], may_change).items()
+        for key, value in printable(without(now[part], may_change)).items()
         if before[part].get(key) != value
     ]
     if changed:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
 from cflower.errors import RunFolderError
+from cflower.messages.claims import listed
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES, Baseline, against
@@ -27,7 +28,7 @@ from cflower.runs.format import (
     TRIAL_STATUS,
     UNDONE,
 )
-from cflower.runs.run_files import read_json, read_lines
+from cflower.runs.run_files import printable, read_json, read_lines
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
@@ -73,7 +74,7 @@ class RunRecord:
         """Read a run folder, or raise a `RunFolderError` if a file is damaged."""
         begun = read_json(path, CONFIG)
         tree = optional(path, TREE, {"clusters": {}})["clusters"]
-        return cls(
+        record = cls(
             path,
             begun["config"],
             begun["settings"],
@@ -84,6 +85,16 @@ class RunRecord:
             read_lines(path / ROUNDS),
             optional(path, CLIENTS, {"class_names": [], "clients": {}}),
         )
+        record._check_names(ROUNDS, chain.from_iterable(map(itemgetter("clients"), record.lines)))
+        record._check_names(SUMMARY, map(itemgetter("client"), record.summary["moves"]))
+        return record
+
+    def _check_names(self, file: str, names: Iterable[str]) -> None:
+        if unknown := set(names).difference(self.client_names):
+            raise RunFolderError(
+                f"{self.path / file} is damaged: it has figures of {listed(unknown, 3)}, but no "
+                "such client was in a cluster."
+            )
 
     @property
     def name(self) -> str:
@@ -184,9 +195,11 @@ class RunRecord:
             return None
         try:
             with np.load(path, allow_pickle=False) as content:
-                return RecordedMatrix(tuple(content["clients"].tolist()), content["similarity"])
+                clients, values = printable(content["clients"].tolist()), content["similarity"]
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise RunFolderError(f"{path} is damaged: {error}.") from None
+        self._check_names(str(path.relative_to(self.path)), clients)
+        return RecordedMatrix(tuple(clients), values)
 
     def _matrix_path(self, line: Line) -> Path:
         return self.path / "similarity" / f"{line['round']}-{line['cluster']}.npz"

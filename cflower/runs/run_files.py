@@ -1,11 +1,13 @@
 """Finding the run folders and reading their JSON files."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cflower.errors import RunFolderError, first_line
+from cflower.messages.claims import line
 from cflower.runs.format import CONFIG, SCHEMAS, TREE, Line, misfit, tree_misfit
 
 
@@ -71,12 +73,30 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, schema: Any, what: str) -> Any:
-    """The value of a JSON text with the fields of a schema, or a `RunFolderError`."""
+    """The value of a JSON text with the fields of a schema, or a `RunFolderError`.
+
+    Its texts are made printable: a folder may be of somebody else, and a terminal obeys them.
+    """
     try:
         content = json.loads(text)
+        if "\\" in text or not text.replace("\n", "").isprintable():
+            content = printable(content)
         problem = misfit(content, schema)
     except (ValueError, RecursionError) as error:
         problem = first_line(error)
     if problem:
         raise RunFolderError(f"{what} is damaged: {problem}.")
     return content
+
+
+def printable(content: Any) -> Any:
+    r"""A JSON value with every text in one printable line.
+
+    >>> printable({"a\x1b[2J": ["\x07b", 1.5]})
+    {'a [2J': [' b', 1.5]}
+    """
+    if isinstance(content, str):
+        return line(content, sys.maxsize)
+    if isinstance(content, dict):
+        return {printable(key): printable(value) for key, value in content.items()}
+    return [printable(item) for item in content] if isinstance(content, list) else content

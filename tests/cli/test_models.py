@@ -210,7 +210,7 @@ def test_without_reported_entropies_labels_are_needed(copy, unseen, tmp_path):
 def test_text_has_its_labels_in_itself(run, tmp_path, monkeypatch):
     saved = SavedRun.read(run)
     text = replace(saved, own=RunConfig.read({"dataset": "text:letters", "model": "lstm"}))
-    monkeypatch.setattr(SavedRun, "read", lambda path, seed_file: text)
+    monkeypatch.setattr(SavedRun, "read", lambda path, seed_file, own_code: text)
     with pytest.raises(ConfigError, match="give the newcomer's text without --unlabelled"):
         package.assign_unlabelled(run, tmp_path)
 

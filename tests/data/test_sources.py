@@ -131,6 +131,20 @@ def test_an_unreachable_hub_is_refused_at_once(monkeypatch):
     assert not datasets.config.HF_HUB_OFFLINE
 
 
+@pytest.mark.parametrize(("name", "revision"), [("owner/set@4ab3", "4ab3"), ("owner/set", None)])
+def test_the_hub_is_asked_for_the_revision(monkeypatch, name, revision):
+    asked = []
+
+    def load_dataset(path, revision):
+        asked.append((path, revision))
+        return datasets.Dataset.from_dict({"a": [1, 2], "label": [0, 1]})
+
+    monkeypatch.setattr("cflower.data.hub._hub_reachable", lambda: True)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(load_source(name)) == 2
+    assert asked == [("owner/set", revision)]
+
+
 @pytest.mark.slow
 def test_emnist_layout_is_turned_upright(tmp_path):
     raw = tmp_path / "EMNIST" / "raw"

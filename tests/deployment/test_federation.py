@@ -3,6 +3,14 @@ import sys
 import time
 
 from cflower.deployment.processes import Process, descendants, started
+from tests.command import error_of
+
+
+def test_without_nginx_nothing_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("cflower.deployment.proxy.shutil.which", lambda name, path: None)
+    sentence = error_of("federation", "up", "--dir", tmp_path / "federation")
+    assert "nginx is not installed: install it" in sentence
+    assert not (tmp_path / "federation").exists()
 
 
 def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
