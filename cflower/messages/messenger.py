@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.robust_mean import MOST, limited
 from cflower.algorithm.state import Ask
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed
@@ -16,9 +17,7 @@ from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import (
-    MAX_EXAMPLES_RATIO,
     ClientMetrics,
-    limited_examples,
     mean_over_clients,
     plausible,
 )
@@ -264,6 +263,6 @@ class ClientMessenger:
     def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log the clients with numbers of examples that are limited in a mean of metrics."""
         claimed = [one.num_examples for one in measured.values()]
-        limits = zip(measured, claimed, limited_examples(claimed), strict=True)
+        limits = zip(measured, claimed, limited(claimed), strict=True)
         if heavy := [name for name, examples, limit in limits if limit < REPORTED * examples]:
-            log(WARNING, HEAVY, listed(in_order(heavy)), MAX_EXAMPLES_RATIO)
+            log(WARNING, HEAVY, listed(in_order(heavy)), MOST)

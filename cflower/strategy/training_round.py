@@ -13,7 +13,7 @@ from cflower.errors import FederationError
 from cflower.messages.claims import listed
 from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord, Fault, Problem
 from cflower.messages.messenger import ClientMessenger, Sent
-from cflower.messages.metrics import ClientMetrics, limited_examples
+from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import read_training
 from cflower.ordering import without
 from cflower.strategy.reports import RoundReport
@@ -104,7 +104,6 @@ class TrainingRound:
 
 
 def read_evaluations(messenger: ClientMessenger, messages: Iterable[Message]) -> list[Reply]:
-    """The clients' evaluations of proposals: metrics that are plausible, examples limited."""
-    measured = messenger.metrics(messages)
-    examples = limited_examples(one.num_examples for one in measured.values()).tolist()
-    return list(map(Reply, measured, examples, (one.scalars for one in measured.values())))
+    """The clients' evaluations of proposals: metrics that are plausible."""
+    measured = messenger.metrics(messages).items()
+    return [Reply(ask, metrics.num_examples, metrics.scalars) for ask, metrics in measured]
