@@ -50,7 +50,7 @@ class RunConfig(TrainingSettings, DataSettings):
     fraction_evaluate: float = number(0.0, least=0, most=1)
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
-    round_timeout: float = number(3600.0, above=0)
+    round_timeout: float = number(600.0, above=0)
     round_share: float = number(1.0, above=0, most=1)
     round_seconds: float = number(0.0, least=0)
 

@@ -157,7 +157,7 @@ class CFL:
         server_round : int
             Counted from 1.
         excluded : container of str
-            Members that never reply again: no decision waits for them.
+            Members that do not reply: no decision waits for them.
         """
         if state.judging is None:
             return self.run_round(state, replies, server_round, excluded)
@@ -347,8 +347,7 @@ class CFL:
             parent = replace(self._learned(parent, mean), trial=trial, memory=memory)
             reason = f"{decision.reason}; on trial until round {trial.due}"
             decision = replace(decision, reason=reason)
-        waiting = dict.fromkeys((c for c in others if c in evidence.members), leaf.name)
-        unassigned = {**waiting, **state.tree.unassigned}
+        unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
         tree = state.tree.update(parent, *children, unassigned=unassigned)
         return replace(state, tree=tree), replace(decision, children=names)
 

@@ -1,7 +1,7 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import NamedTuple, TypeVar
 
@@ -72,12 +72,15 @@ class ClientMessenger:
     outstanding : dict of str to Sent
         By message id: asks without a reply when their round was closed. The reply may still come;
         past its time to live the grid itself answers with an error.
+    silent : sequence of str
+        Clients that no exchange waits for.
     """
 
     def __init__(self, roll_call: RollCall, keys: Keys) -> None:
         self._roll_call, self.keys = roll_call, keys
         self._sent: list[tuple[Message, Sent]] = []
         self.outstanding: dict[str, Sent] = {}
+        self.silent: Sequence[str] = ()
         self.problems: dict[str, Problem] = {}
         self._lowered_for: Counter[str] = Counter()
         self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
@@ -132,7 +135,10 @@ class ClientMessenger:
         """
         before = self.outstanding if late else {}
         earlier = {message_id: sent.node for message_id, sent in before.items()}
-        exchange = Exchange(grid, messages, timeout, quorum, earlier)
+        all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
+        unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
+        expire = self._roll_call.remote
+        exchange = Exchange(grid, messages, timeout, quorum, earlier, unawaited, expire=expire)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -140,9 +146,12 @@ class ClientMessenger:
         for sent in unanswered.values():
             problem = "did not come before the round was closed"
             self.set_aside(sent.ask.client, problem, Fault.ABSENT)
+        for node in exchange.lost:
+            problem = "cannot come: its node is no longer connected"
+            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
         for node in exchange.silent:
             problem = f"did not come within {timeout:g} s"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
+            self.set_aside(self._roll_call.name_of(node), problem, Fault.SILENT)
         for node in exchange.strays:
             problem = "came twice, or answers a message of another round"
             self.set_aside(self._roll_call.name_of(node), problem)

@@ -19,7 +19,7 @@ from flwr.supercore import log
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in, line, listed
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
-from cflower.messages.failures import CLIENT_FAILED, Fault, fault_of
+from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.replies import first_line
 from cflower.ordering import in_order
 
@@ -28,6 +28,8 @@ SILENT = (
     "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
     "simulation; a longer node-timeout helps where the app has one"
 )
+UNREACHABLE = (Fault.ABSENT, Fault.SILENT)
+"""The SuperLink answers for the node."""
 FAILED = (
     "The client(s) of node(s) %s failed in the roll call and have no lasting name, only their node "
     "ids: %s. A mod of the whole ClientApp may be the reason: mods for training belong to "
@@ -68,6 +70,8 @@ class RollCall:
     asks : bool or None
         Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
         see `cflower.name_clients`.
+    remote : bool
+        Whether the nodes are processes of their own, and no simulation's.
     """
 
     timeout: float = 60.0
@@ -76,13 +80,13 @@ class RollCall:
     refused: dict[int, Refusal] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     asks: bool | None = True
+    remote: bool = True
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
     _until: dict[int, float] = field(default_factory=dict)
     """By node id, the end of the time to answer, as `time.monotonic`."""
     _open: dict[str, int] = field(default_factory=dict)
     """Node by id of the message that it has not answered."""
-    _remote: bool = False
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -100,7 +104,7 @@ class RollCall:
     @property
     def simulated(self) -> bool:
         """Whether this is a simulation, with nodes that are there from first to last."""
-        return bool(self.announced) and not self._remote
+        return bool(self.announced) and not self.remote
 
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
@@ -139,7 +143,7 @@ class RollCall:
         # Loads databases for a second; a client never gets here, and starts anew for every message.
         from flwr.superlink.grid import HttpGrid
 
-        self._remote = isinstance(grid, HttpGrid)
+        self.remote = isinstance(grid, HttpGrid)
         if self.asks is None:
             self.asks = has_function(grid, ROLL_CALL, if_unknown=False)
         live, before = set(grid.get_node_ids()), self.refused
@@ -193,15 +197,16 @@ class RollCall:
         for _ in tuple(self._open):
             for reply in (replies := list(grid.pull_messages(set(self._open)))):
                 node = self._open.pop(reply.metadata.reply_to_message_id, None)
-                if node is None or fault_of(reply) is Fault.ABSENT:
-                    continue  # the SuperLink answers for a node that cannot be reached
+                code = reply.error.code if reply.has_error() else CLIENT_FAILED
+                if node is None or FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
+                    continue
                 del self._until[node]
                 answers[node] = {}
                 if not reply.has_error():
                     answers[node], invalid = facts_in(reply.content, FACTS)
                     if invalid:
                         answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
-                elif reply.error.code != CLIENT_FAILED:
+                elif code != CLIENT_FAILED:
                     failed[first_line(reply.error.reason)].append(str(node))
             if not replies:
                 break

@@ -239,7 +239,7 @@ class ClusteredFL(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float = 600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
@@ -251,7 +251,8 @@ class ClusteredFL(Strategy):
         grid, initial_arrays, num_rounds, train_config, evaluate_config
             As in every Flower strategy; the configs are not changed.
         timeout : float
-            Seconds after which an exchange goes on without the clients that did not answer.
+            Seconds after which an exchange goes on without the clients that did not answer; in a
+            simulation, where clients wait for cores, since the last reply.
         evaluate_fn : callable, optional
             Called with the round and each cluster's model in turn. Its results are averaged over
             the clusters, weighted by their number of members.
@@ -313,6 +314,7 @@ class ClusteredFL(Strategy):
         """
         self.state, self._finished_rounds = state, server_round
         self.failures = failures or FailureRecord()
+        self._messenger.silent = self.failures.silent
         self._outstanding = tuple(outstanding)
 
     def _begin(self, run: Run) -> None:
@@ -378,7 +380,7 @@ class ClusteredFL(Strategy):
         )
         passed = this.noted(bounds.bounded(this.read(replies)))
         after, self._decisions, self._judges = cfl.heard(
-            self.state, passed, server_round, self.failures.excluded
+            self.state, passed, server_round, {*self.failures.excluded, *self.failures.silent}
         )
         for client, problem in bounds.refused.items():
             self._messenger.set_aside(client, problem)
@@ -388,6 +390,7 @@ class ClusteredFL(Strategy):
         self.failures = this.failures_after(
             self.failures, self.exclude_after, len(self._present), self.roll_call.simulated
         )
+        self._messenger.silent = self.failures.silent
         log_decisions(self._decisions)
         log_places(after, moves)
         metrics = self._messenger.mean(report.measured, self.train_metrics_aggr_fn)
