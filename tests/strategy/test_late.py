@@ -62,7 +62,7 @@ def test_a_silent_client_is_waited_for_in_three_rounds_and_is_back_with_its_next
     assert [me in r.trained_on for r in reports] == [False] * 6 + [True] * 6
     assert strategy.failures.silent == ()
     logged = [r.getMessage() for r in caplog.records]
-    assert f"Client(s) {me} did not answer 3 times in a row" in " ".join(logged)
+    assert f"Client(s) {me} did not answer in 3 rounds in a row" in " ".join(logged)
     assert f"Client(s) {me} answer again." in logged
 
 
