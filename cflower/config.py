@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
 from cflower.algorithm.bipartition import LINKAGES, Linkage
 from cflower.algorithm.criteria import NormCriterion
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
@@ -50,7 +51,7 @@ class RunConfig(TrainingSettings, DataSettings):
     fraction_evaluate: float = number(0.0, least=0, most=1)
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
-    round_timeout: float = number(3600.0, above=0)
+    round_timeout: float = number(600.0, above=0)
     round_share: float = number(1.0, above=0, most=1)
     round_seconds: float = number(0.0, least=0)
 
@@ -71,6 +72,8 @@ class RunConfig(TrainingSettings, DataSettings):
     server_learning_rate: float = number(0.0, least=0)
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
+    aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
+    beta: float = number(0.2, above=0, below=MEDIAN)
     max_norm_ratio: float = number(0.0, least=0)
     max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)

@@ -1,96 +1,224 @@
 """Clients that spoil the training: are they separated, and are the others as good as without them?
 
     python scripts/adversaries.py --data digits,mnist=/data/mnist,table --seeds 0-2
+    python scripts/adversaries.py --clients 30 --adversaries 10 --rules fedavg,fedmedian,FedMedian
 
-Each attack is run with cflower's defaults, and while the adversaries stay away, which leaves the
-others exactly the same examples. With Δ the update of an honest client with the same examples:
+Each attack is run with cflower and with a rule (the key ``aggregation``), and while the adversaries
+stay away, which leaves the others exactly the same examples. Rules with capitals are Flower's own
+strategies. `ATTACKS` are the attacks; with Δ the update of an honest client with the same examples:
 
-- ``labels``: their labels say nothing about their inputs (``shift = "label-noise"``);
+- ``labels``: random labels; ``flip``: each label y is C - 1 - y;
 - ``reversed``, ``x10``, ``x-10``, ``x100``, ``x-100``, ``x1e30``: they send -Δ, 10 Δ, ...;
-- ``examples``: they send -Δ and claim 10^12 examples;
-- ``collude``: a fifth of all clients sends one and the same -3 Δ and claims 10^12 examples;
+- ``examples``: they send -Δ and claim 10^9 times their examples;
+- ``unchanged``: they send what they got, and claim 10^5 times their examples;
+- ``noise``: random numbers of Δ's length; ``alternating``: Δ and -Δ in turn;
+- ``bridge``: the mean of all honest updates, in a federation of two groups;
+- ``alie``: mean - 1.5 standard deviations of the others (Baruch et al., arXiv 1902.06156);
+- ``ipm``, ``ipm2``: -0.5 and -2 times the mean of the others (Xie et al., arXiv 1903.03936), the
+  second with a claim of 3 times their examples;
+- ``backdoor``: examples with four bright pixels are class 0 (Bagdasaryan et al., arXiv 1807.00459);
+  they send 2 Δ and claim 3 times their examples. The column ``success`` has the share of the honest
+  held-out examples of other classes that these pixels turn into class 0;
+- ``collude``: a fifth of all sends one and the same -3 Δ and claims 10^9 times its examples;
+- ``sybils``: they send one and the same -Δ;
 - ``sleeper``: in a federation of two groups, with permuted labels, a fifth of one group behaves
-  until its cluster is one that came out of a split; from then on it sends -10 Δ and claims 10^12
-  examples.
+  until its cluster is one that came out of a split; from then on it sends -10 Δ and claims 10^9
+  times its examples.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from unittest.mock import patch
 
+import numpy as np
+import torch
 import typer
 from battery import folders, numbers
 from command import quieten_flower, start, write_table
-from flwr.app import ArrayRecord, Context, Message, MessageType
+from flwr.app import Context, Message, MessageType
+from flwr.serverapp import strategy as flower
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from safetensors.numpy import load_file
 
+from cflower import client_app as client_module
 from cflower import server_app, simulate
+from cflower.algorithm.weights import Vector, Weights, norm
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
+from cflower.data.client_data import load_client_data
+from cflower.data.examples import Examples
+from cflower.data.prepared import ClientData
+from cflower.data.settings import DataSettings
+from cflower.learning.models import arrays_of, build_model
+from cflower.learning.training import evaluate, predict
 from cflower.messages.arrays import record_of
 from cflower.messages.client_names import FACTS, ROLL_CALL
-from cflower.messages.layout import UNTRAINED, is_trained
+from cflower.messages.layout import Layout
 from cflower.ordering import in_order
+from cflower.seeding import generator
 
 Client = Callable[[Message, Context], Message]
-FACTORS = {"reversed": -1, "x10": 10, "x-10": -10, "x100": 100, "x-100": -100, "x1e30": 1e30}
-ATTACKS = ("labels", *FACTORS, "examples", "collude", "sleeper")
-CLAIMED = 10**12
-"""Examples."""
+HUGE = 1e9
+"""Times the examples that a client has."""
 
 
-def scaled(received: ArrayRecord, trained: ArrayRecord, factor: float) -> ArrayRecord:
-    """θ + factor · Δ, with Δ the update of θ that was trained."""
-    arrays = {}
-    for key, array in trained.items():
-        values = array.numpy()
-        if is_trained(key, values.dtype, UNTRAINED):
-            old = received[key].numpy()
-            values = (old + factor * (values.astype(float) - old)).astype(values.dtype)
-        arrays[key] = values
-    return record_of(arrays)
+class Turn(NamedTuple):
+    """What an adversary knows when it replies."""
+
+    own: Vector
+    """Δ, shape (d,)."""
+    others: list[Vector]
+    """Honest updates of the same model in this round, so far; its own if there are none."""
+    everyone: list[Vector]
+    """Honest updates of all models in this round, so far; its own if there are none."""
+    server_round: int
+    client: int
 
 
-def spoil(
-    message: Message, context: Context, factor: float, claimed: int = 0, awake: str = ""
-) -> Message:
-    """An answer to training with the update scaled, and with a claimed number of examples.
+class Attack(NamedTuple):
+    """What adversaries do."""
 
-    ``awake`` is how the names of the clusters begin in which the client does so.
-    """
-    received = dict(message.content.array_records)
-    cluster = str(message.content.config_records.get("config", {}).get("cluster", ""))
-    reply = client_app(message, context)
-    if reply.has_error() or not cluster.startswith(awake):
-        return reply
-    if message.metadata.message_type == MessageType.TRAIN:
-        reply.content["arrays"] = scaled(
-            received["arrays"], reply.content.array_records["arrays"], factor
+    send: Callable[[Turn], Vector] = lambda turn: turn.own
+    claim: float = 1.0
+    """Times the examples that they have."""
+    poison: Callable[[Examples, int], Examples] | None = None
+    """Their training examples, given the honest ones and the client's number."""
+    copied: bool = False
+    """All send what the first of them sends."""
+    awake: str = ""
+    """How the names of the clusters begin in which they do so."""
+    grouped: bool = False
+    """Whether the honest clients form two groups."""
+
+
+def random_labels(examples: Examples, client: int) -> Examples:
+    rng = generator(0, "labels", client)
+    return replace(examples, labels=rng.integers(examples.num_classes, size=len(examples)))
+
+
+def flipped(examples: Examples, client: int) -> Examples:
+    return replace(examples, labels=examples.num_classes - 1 - examples.labels)
+
+
+def with_trigger(examples: Examples) -> Examples:
+    """The examples with four bright pixels, or large columns."""
+    inputs = examples.inputs.copy()
+    inputs.reshape(len(inputs), -1)[:, :4] = inputs.max()
+    return replace(examples, inputs=inputs)
+
+
+def backdoored(examples: Examples, client: int) -> Examples:
+    """The examples, every second one with the trigger and of class 0."""
+    inputs, labels = examples.inputs.copy(), examples.labels.copy()
+    inputs[::2], labels[::2] = with_trigger(examples).inputs[::2], 0
+    return replace(examples, inputs=inputs, labels=labels)
+
+
+def times(factor: float) -> Callable[[Turn], Vector]:
+    return lambda turn: factor * turn.own
+
+
+def noise(turn: Turn) -> Vector:
+    rng = generator(0, "noise", turn.client, turn.server_round)
+    values = rng.normal(size=len(turn.own))
+    return np.asarray(values * norm(turn.own) / norm(values))
+
+
+def ipm(factor: float) -> Callable[[Turn], Vector]:
+    return lambda turn: np.asarray(-factor * np.mean(turn.others, axis=0))
+
+
+def alie(turn: Turn) -> Vector:
+    return np.asarray(np.mean(turn.others, axis=0) - 1.5 * np.std(turn.others, axis=0))
+
+
+ATTACKS = {
+    "labels": Attack(poison=random_labels),
+    "flip": Attack(poison=flipped),
+    "reversed": Attack(times(-1)),
+    **{f"x{factor:g}".replace("+", ""): Attack(times(factor)) for factor in (10, -10, 100, -100)},
+    "x1e30": Attack(times(1e30)),
+    "examples": Attack(times(-1), HUGE),
+    "unchanged": Attack(times(0), 1e5),
+    "noise": Attack(noise),
+    "alternating": Attack(lambda turn: turn.own * (-1) ** turn.server_round),
+    "bridge": Attack(lambda turn: np.asarray(np.mean(turn.everyone, axis=0)), grouped=True),
+    "alie": Attack(
+        lambda t: np.asarray(np.mean(t.others, axis=0) - 1.5 * np.std(t.others, axis=0))
+    ),
+    "ipm": Attack(ipm(0.5)),
+    "ipm2": Attack(ipm(2.0), 3.0),
+    "backdoor": Attack(times(2), 3.0, backdoored),
+    "collude": Attack(times(-3), HUGE, copied=True),
+    "sybils": Attack(times(-1), copied=True),
+    "sleeper": Attack(times(-10), HUGE, awake="0.", grouped=True),
+}
+
+
+class Federation:
+    """A ClientApp in which the last clients are adversaries."""
+
+    def __init__(self, attack: Attack, adversaries: range) -> None:
+        self.attack, self.adversaries = attack, adversaries
+        self._honest = defaultdict[tuple[Any, ...], list[Vector]](list)
+        self._first: dict[tuple[Any, ...], Weights] = {}
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        client, received = int(context.node_config["partition-id"]), message.content
+        models, asked = dict(received.array_records), received.config_records.get("config", {})
+        place = asked.get("server-round", 0), asked.get("cluster", "0")
+        hostile = client in self.adversaries and str(place[1]).startswith(self.attack.awake)
+        reply = (
+            self._poisoned(client, message, context) if hostile else client_app(message, context)
         )
-    for record in reply.content.metric_records.values() if claimed else ():
-        record["num-examples"] = claimed
-    return reply
+        if reply.has_error():
+            return reply
+        if message.metadata.message_type == MessageType.TRAIN:
+            (key,) = reply.content.array_records
+            layout = Layout.of(next(iter(models.values())))
+            origin = layout.weights(next(iter(models.values())))
+            update = layout.update(reply.content.array_records[key], origin)
+            if hostile:
+                update = self._spoilt(update, place, client)
+                reply.content[key] = layout.record(Weights(*map(np.add, origin, update)))
+            elif client not in self.adversaries:
+                self._honest[place].append(update.trained)
+        for record in reply.content.metric_records.values() if hostile else ():
+            if "num-examples" in record:
+                record["num-examples"] = int(self.attack.claim * float(str(record["num-examples"])))
+        return reply
 
+    def _poisoned(self, client: int, message: Message, context: Context) -> Message:
+        """The reply of a client that trains on poisoned examples."""
+        if self.attack.poison is None:
+            return client_app(message, context)
+        honest, poison = client_module.data_of, self.attack.poison
 
-def collusion() -> Client:
-    """Clients that all send what the first of them made of the same message."""
-    agreed: dict[tuple[Any, ...], Message] = {}
+        def data_of(*args: Any) -> ClientData:
+            data = honest(*args)
+            return replace(data, train=poison(data.train, client))
 
-    def client(message: Message, context: Context) -> Message:
-        if message.metadata.message_type != MessageType.TRAIN:
-            return spoil(message, context, 1, CLAIMED)
-        asked = message.content.config_records["config"]
-        key = asked["server-round"], asked["cluster"]
-        if key not in agreed:
-            agreed[key] = spoil(message, context, -3, CLAIMED)
-        return Message(agreed[key].content, reply_to=message)
+        with patch.object(client_module, "data_of", data_of):
+            return client_app(message, context)
 
-    return client
+    def _spoilt(self, update: Weights, place: tuple[Any, ...], client: int) -> Weights:
+        """The update that an adversary sends."""
+        if self.attack.copied and place in self._first:
+            return self._first[place]
+        everyone = [v for (r, _), some in self._honest.items() if r == place[0] for v in some]
+        others = self._honest[place] or [update.trained]
+        turn = Turn(update.trained, others, everyone or others, place[0], client)
+        update = update._replace(trained=self.attack.send(turn).astype(update.trained.dtype))
+        return self._first.setdefault(place, update) if self.attack.copied else update
 
 
 def stay_away(message: Message, context: Context) -> Message:
@@ -111,48 +239,88 @@ def only(adversaries: range, behave: Client) -> Client:
     return client
 
 
-def one_run(keys: dict[str, Any], clients: int, behave: Client) -> dict[str, Any]:
-    """The summary of a run in this process."""
+class Outcome(NamedTuple):
+    """A run, as far as the honest clients are concerned."""
+
+    summary: dict[str, Any]
+    """Of cflower's run; empty for a strategy of Flower's."""
+    accuracy: float
+    """Mean over the honest clients, on their held-out examples."""
+    success: float
+    """Share of their examples of other classes that a trigger turns into class 0."""
+
+
+def one_run(keys: Mapping[str, Any], clients: int, honest: int, behave: Client) -> Outcome:
+    """A run in this process."""
     with tempfile.TemporaryDirectory() as folder:
-        config = RunConfig.read(keys | {"output-dir": folder}).as_keys()
+        config = RunConfig.read({**keys, "output-dir": folder})
         server = partial(server_app.run, say=lambda text: None)
-        return simulate(behave, clients, server_app=server, run_config=config)
+        found = simulate(behave, clients, server_app=server, run_config=config.as_keys())
+        (run,) = Path(folder).iterdir()
+        places = [found["clients"][f"partition-{i}"]["cluster"] for i in range(honest)]
+        models = {p: load_file(run / f"models/{p}.safetensors") for p in set(places)}
+    served = [found["clients"][f"partition-{i}"]["accuracy"] for i in range(honest)]
+    judged = evaluated(config, clients, [models[place] for place in places])
+    return Outcome(found, mean(served), judged[1])
 
 
-def without(clients: int, adversaries: int, keys: dict[str, Any], attack: str) -> dict[str, Any]:
-    """The summary of a run in which the last clients stay away."""
+def flowers_run(
+    rule: str, keys: Mapping[str, Any], clients: int, honest: int, behave: Client
+) -> Outcome:
+    """A run with one of Flower's own strategies."""
+    config, settings = RunConfig.read(dict(keys)), {"fraction_evaluate": 0.0}
+    if "Krum" in rule:
+        settings["num_malicious_nodes"] = clients - honest
+    data = load_client_data(config.part(DataSettings), 0, clients, None)
+    shape, num_classes = data.train.input_shape, data.train.num_classes
+    first = record_of(arrays_of(build_model(config.model, shape, num_classes, config.seed)))
+    result = simulate(
+        behave,
+        clients,
+        strategy=getattr(flower, rule)(min_available_nodes=clients, **settings),
+        arrays=first,
+        num_rounds=config.num_server_rounds,
+        run_config=config.as_keys(),
+    )
+    model = {key: array.numpy() for key, array in result.arrays.items()}
+    return Outcome({}, *evaluated(config, clients, [model] * honest))
+
+
+def evaluated(config: RunConfig, clients: int, models: list[dict[str, Any]]) -> tuple[float, float]:
+    """Mean accuracy of the honest clients' models, and the success of a backdoor."""
+    accuracies, turned = [], list[Vector]()
+    for client, arrays in enumerate(models):
+        data = load_client_data(config.part(DataSettings), client, clients, None).validation
+        model = build_model(config.model, data.input_shape, data.num_classes, config.seed)
+        model.load_state_dict({key: torch.tensor(value) for key, value in arrays.items()})
+        accuracies.append(evaluate(model, data)["accuracy"])
+        turned.append(predict(model, with_trigger(data)).argmax(axis=1)[data.labels != 0] == 0)
+    return mean(accuracies), float(np.concatenate(turned).mean())
+
+
+def without(clients: int, adversaries: int, keys: Mapping[str, Any], attack: str) -> Outcome:
+    """A run in which the last clients stay away."""
     honest = clients - adversaries
-    keys = keys | shift_of(attack) | {"min-available-nodes": honest}
-    return one_run(keys, clients, only(range(honest, clients), stay_away))
+    keys = {**shift_of(attack), **keys, "min-available-nodes": honest}
+    return one_run(keys, clients, honest, only(range(honest, clients), stay_away))
 
 
-def attacked(attack: str, clients: int, adversaries: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a run in which the last clients are adversaries."""
+def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any]) -> Outcome:
+    """A run in which the last clients are adversaries; its rule is the key ``aggregation``."""
     honest = clients - adversaries
-    keys = keys | shift_of(attack) | {"min-available-nodes": clients}
-    if attack == "labels":
-        sizes = {"num-groups": 2, "group-sizes": f"{honest},{adversaries}"}
-        return one_run(keys | {"shift": "label-noise"} | sizes, clients, client_app)
-    behave: Client = {
-        "examples": partial(spoil, factor=-1, claimed=CLAIMED),
-        "collude": collusion(),
-        "sleeper": partial(spoil, factor=-10, claimed=CLAIMED, awake="0."),
-    }.get(attack) or partial(spoil, factor=FACTORS[attack])
-    return one_run(keys, clients, only(range(honest, clients), behave))
+    keys = {**shift_of(attack), **keys, "min-available-nodes": clients}
+    behave = Federation(ATTACKS.get(attack, Attack()), range(honest, clients))
+    rule = keys.get("aggregation", "fedavg")
+    if rule.islower():
+        return one_run(keys, clients, honest, behave)
+    return flowers_run(rule, {**keys, "aggregation": "fedavg"}, clients, honest, behave)
 
 
 def shift_of(attack: str) -> dict[str, Any]:
     """What makes the honest clients differ: nothing, or what makes a split."""
-    return (
-        {"shift": "label-permutation", "num-groups": 2}
-        if attack == "sleeper"
-        else {"shift": "none"}
-    )
-
-
-def accuracy(summary: dict[str, Any], honest: int) -> float:
-    """Mean over the first clients, those that want no harm."""
-    return mean(summary["clients"][f"partition-{i}"]["accuracy"] for i in range(honest))
+    if ATTACKS.get(attack, Attack()).grouped:
+        return {"shift": "label-permutation", "num-groups": 2}
+    return {"shift": "none"}
 
 
 def separated(summary: dict[str, Any], honest: int) -> bool:
@@ -181,26 +349,30 @@ def main(
         str, typer.Option(help="digits, NAME=FOLDER, table (breast cancer); commas.")
     ] = "digits",
     seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
-    attacks: Annotated[str, typer.Option(help="all, or some; commas.")] = "all",
+    attacks: Annotated[str, typer.Option(help="all, or some, or none; commas.")] = "all",
+    rules: Annotated[str, typer.Option(help="fedavg, fedmedian, ... FedMedian, Krum; commas.")] = (
+        "fedavg"
+    ),
     clients: Annotated[int, typer.Option(min=5)] = 20,
     adversaries: Annotated[
         int, typer.Option(min=1, help="But for collude and sleeper: a fifth, a tenth.")
     ] = 3,
     examples: Annotated[int, typer.Option(min=10, help="A client, of an image set.")] = 200,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
+    grouped: Annotated[bool, typer.Option(help="Two groups; adversaries in one.")] = False,
     out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
 ) -> None:
     """Measure the attacks and print the table."""
     quieten_flower()
-    table, lines = Table("data", "attack", "seed", "separated", "clusters"), []
-    for heading in ("accuracy", "without them", "difference"):
+    table, lines = Table("data", "rule", "attack", "seed", "separated", "clusters"), []
+    for heading in ("accuracy", "without them", "difference", "success"):
         table.add_column(heading, justify="right")
-    asked = ATTACKS if attacks == "all" else tuple(attacks.split(","))
+    asked = tuple(ATTACKS) if attacks == "all" else tuple(attacks.split(","))
     with tempfile.TemporaryDirectory() as scratch:
         there = places(data, Path(scratch))
-        jobs = [(n, s, a) for n in there for s in numbers(seeds) for a in asked]
+        jobs = list(product(there, numbers(seeds), rules.split(","), asked))
         known: dict[tuple[Any, ...], float] = {}
-        for name, seed, attack in track(jobs, "Measuring", console=Console(stderr=True)):
+        for name, seed, rule, attack in track(jobs, "Measuring", console=Console(stderr=True)):
             # The table has 569 rows.
             among = clients // 2 if name == "table" else clients
             bad = max(1, adversaries * among // clients)
@@ -210,33 +382,41 @@ def main(
                 continue  # no group is large enough
             size = clients * examples if name not in ("digits", "table") else 0
             keys = {**there[name], "dataset-size": size, "seed": seed, "num-server-rounds": rounds}
-            setting = name, seed, bad, attack == "sleeper"
-            if setting not in known:
-                known[setting] = accuracy(without(among, bad, keys, attack), among - bad)
+            if grouped:
+                keys |= {"shift": "label-permutation", "num-groups": 2}
+            keys["aggregation"] = rule
+            setting = name, seed, bad, rule.lower(), str(shift_of(attack))
+            if rule.islower() and setting not in known:
+                known[setting] = without(among, bad, keys, attack).accuracy
             found = attacked(attack, among, bad, keys)
+            summary = found.summary or {"clusters": ["0"], "splits": (), "excluded": ()}
             lines.append(
                 {
                     "data": name,
+                    "rule": rule,
                     "attack": attack,
                     "clients": among,
                     "adversaries": bad,
                     "seed": seed,
-                    "separated": separated(found, among - bad),
-                    "clusters": len(found["clusters"]),
-                    "first_split": min((one["round"] for one in found["splits"]), default=None),
-                    "excluded": len(found["excluded"]),
-                    "clustered": accuracy(found, among - bad),
-                    "without": known[setting],
+                    "separated": bool(found.summary) and separated(found.summary, among - bad),
+                    "clusters": len(summary["clusters"]),
+                    "first_split": min((one["round"] for one in summary["splits"]), default=None),
+                    "excluded": len(summary["excluded"]),
+                    "clustered": found.accuracy,
+                    "without": known.get(setting),
+                    "success": found.success if attack == "backdoor" else None,
                 }
             )
             line = lines[-1]
-            row = [name, attack, str(seed), "yes" if line["separated"] else "no"]
-            row += [str(line["clusters"]), f"{line['clustered']:.4f}", f"{line['without']:.4f}"]
-            table.add_row(*row, f"{line['clustered'] - line['without']:+.4f}")
+            row = [name, rule, attack, str(seed), "yes" if line["separated"] else "no"]
+            row += [str(line["clusters"]), f"{found.accuracy:.4f}"]
+            if setting in known:
+                row += [f"{known[setting]:.4f}", f"{found.accuracy - known[setting]:+.4f}"]
+            table.add_row(*row, *[""] * (9 - len(row)), f"{found.success:.2f}")
             if out:
                 write_table(lines, out)
     console = Console()
-    (console if console.is_terminal else Console(width=110)).print(table)
+    (console if console.is_terminal else Console(width=120)).print(table)
 
 
 if __name__ == "__main__":

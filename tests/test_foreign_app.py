@@ -246,6 +246,13 @@ def test_clipping_on_the_server_is_refused_in_a_sentence(wrap):
         wrap(ClusteredFL(CRITERION)).start(nodes(), initial_arrays(), 2, train_config=TRAIN)
 
 
+def test_noise_for_a_mean_is_refused_for_a_median():
+    wrap, mod = PRIVATE["fixed"]
+    strategy, grid = ClusteredFL(CRITERION, aggregation="fedmedian"), nodes(client_app(mods=[mod]))
+    with pytest.raises(CFlowerError, match="not in a median"):
+        wrap(strategy).start(grid, initial_arrays(), 2, train_config=TRAIN)
+
+
 def test_secure_aggregation_is_refused_in_a_sentence():
     own = Context(1, 1, {}, RecordDict(), {})
     context = LegacyContext(own, ServerConfig(num_rounds=1), ClusteredFL(CRITERION))

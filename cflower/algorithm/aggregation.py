@@ -1,14 +1,24 @@
-"""The clients' mean update (eq. 2), summed as the replies arrive."""
+"""The clients' updates of a cluster in one: their mean (eq. 2), median or trimmed mean."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from cflower.algorithm.weights import Vector, Weights
 
+Aggregation = Literal["fedavg", "fedmedian", "fedtrimmedavg"]
+AGGREGATIONS: tuple[Aggregation, ...] = ("fedavg", "fedmedian", "fedtrimmedavg")
+"""By the names of Flower's strategies."""
+MEDIAN = 0.5
+"""The share to trim that leaves the median."""
+
 LARGE = 2**17
 """Entries from which a vector in single precision is summed in its own precision, as FedAvg does:
 in float64 the sums of large models would take most of a round's time."""
+BLOCK = 2**14
+"""Coordinates that are sorted at once, in the processor's cache."""
 
 
 class WeightedMean:
@@ -42,6 +52,57 @@ class WeightedMean:
             for total, model in zip(self._sums[cluster], self._models[cluster], strict=True)
         )
         return Weights(trained, carried)
+
+
+class TrimmedMean:
+    """The coordinate-wise trimmed mean of every cluster's updates (`trimmed_mean`).
+
+    It needs all updates of a round in memory. Weights do not count, as in Flower's ``FedMedian``
+    and ``FedTrimmedAvg``.
+    """
+
+    def __init__(self, trim: float) -> None:
+        self._trim = trim
+        self._updates = defaultdict[str, list[Weights]](list)
+        self._means: dict[str, Weights] = {}
+
+    def add(self, cluster: str, update: Weights, weight: float, scale: float = 1.0) -> None:
+        """Add a member's update, shortened by a factor."""
+        if scale != 1.0:
+            update = Weights(*(part * part.dtype.type(scale) for part in update))
+        self._updates[cluster].append(update)
+
+    def mean(self, cluster: str) -> Weights:
+        """The trimmed mean of a cluster, after its last update; empty vectors if it has none."""
+        if updates := self._updates.pop(cluster, None):
+            parts = (trimmed_mean(part, self._trim) for part in zip(*updates, strict=True))
+            self._means[cluster] = Weights(*parts)
+        return self._means.get(cluster, Weights(np.zeros(0), np.zeros(0)))
+
+
+def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:
+    """Mean of each coordinate without its largest and smallest values.
+
+    Parameters
+    ----------
+    vectors : sequence of ndarray, shape (d,)
+    trim : float in (0, 0.5]
+        The share of values that is left out at each end, rounded down; 0.5: the median. Yin et al.,
+        arXiv 1803.01498.
+
+    Examples
+    --------
+    >>> vectors = np.array([[1.0], [2.0], [3.0], [4.0], [1000.0]])
+    >>> trimmed_mean(vectors, 0.2), trimmed_mean(vectors, MEDIAN)
+    (array([3.]), array([3.]))
+    """
+    size, length, dtype = len(vectors), len(vectors[0]), vectors[0].dtype
+    cut, mean = min(int(trim * size), (size - 1) // 2), np.empty(length, dtype)
+    for start in range(0, length, BLOCK):
+        block = np.stack([vector[start : start + BLOCK] for vector in vectors])
+        block.partition((cut, size - 1 - cut), axis=0)
+        mean[start : start + BLOCK] = block[cut : size - cut].mean(axis=0, dtype=np.float64)
+    return mean
 
 
 def empty_sum(like: Vector) -> Vector:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.robust_mean import limited
+
 SIGNIFICANT = 0.025
 """One-sided p-value of a gain, or a loss, that counts as significant."""
 LIKELY = 0.25
@@ -47,7 +49,7 @@ class Comparison(NamedTuple):
     common: Mapping[str, float]
     """Each metric under the common model."""
     num_examples: float
-    """Held-out examples, the same for both."""
+    """Held-out examples that the client claims, the same for both."""
 
 
 class PairedTest(NamedTuple):
@@ -104,15 +106,16 @@ class Verdict(NamedTuple):
 def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | None:
     """The paired test by one metric; None if no client has measured it under both models.
 
-    Each client's gain is weighted by its held-out examples. The variance of one example is
-    estimated within the children, σ² = Σ n_i (g_i − ḡ_c)² / (m − k) for m clients and k children,
-    so that the difference between two groups' gains does not count as noise. The mean gain over its
-    standard error √(σ² / Σ n_i) has Student's t distribution with m − k degrees of freedom.
+    Each client's gain is weighted by its held-out examples, `limited` to a few usual claims. The
+    variance of one example is estimated within the children, σ² = Σ n_i (g_i − ḡ_c)² / (m − k) for
+    m clients and k children, so that the difference between two groups' gains does not count as
+    noise. The mean gain over its standard error √(σ² / Σ n_i) has Student's t distribution with
+    m − k degrees of freedom.
     """
     known = [c for c in compared if measure.name in c.own and measure.name in c.common]
     if not known:
         return None
-    sizes = np.array([c.num_examples for c in known])
+    sizes = limited(c.num_examples for c in known)
     values = np.array([(c.own[measure.name], c.common[measure.name]) for c in known], float)
     own, common = np.average(values, axis=0, weights=sizes)
     gains = values[:, 0] - values[:, 1]

@@ -1,4 +1,4 @@
-"""Bounds on how far one client moves its cluster's model, by what is usual among the others.
+"""Bounds on what one client counts for, by what is usual among the others.
 
 The mean of eq. 2 gives a client a weight for as many examples as it claims, and a pull as long as
 its update: one reply could count for more than all others. The median of the cluster's other
@@ -20,24 +20,37 @@ ENOUGH = 3
 LONGEST = 2.0
 """Largest update norm, in medians; a longer update is shortened to it."""
 MOST = 3.0
-"""Largest pull, in medians. A fifth of the clients at this limit have three sevenths of the whole
-pull, so the others outweigh them."""
+"""Largest claim and largest pull, in medians. A fifth of the clients at this limit have three
+sevenths of the whole, so the others outweigh them."""
 AMONG = 9
-"""In a small cluster no client has a larger part of the pull than one at the limit has among so
+"""In a small cluster no client has a larger part of the whole than one at the limit has among so
 many usual ones: a quarter with `MOST`. The equal part is always allowed."""
 NO_LIMIT = 1e300
 
 
+def limited(claims: Iterable[float]) -> Vector:
+    """Numbers of examples as they count in a mean of metrics: up to `MOST` medians, shape (m,).
+
+    With fewer than three clients there is no limit.
+
+    >>> limited([100, 100, 100, 1000, 1e12])
+    array([100., 100., 100., 300., 300.])
+    """
+    examples = np.array(list(claims), dtype=float)
+    return examples if len(examples) < 3 else np.minimum(examples, MOST * np.median(examples))
+
+
 @dataclass
 class Members:
-    """The norms and pulls of a cluster's members: of the last round, and of this one so far.
+    """The norms and claims of a cluster's members: of the last round, and of this one so far.
 
-    The pull of a client is its weight times the norm of its update: its part in the sum of eq. 2.
+    The claim of a client is its weight before normalisation. Its pull is its claim times the norm
+    of its update: its part in the sum of eq. 2.
     """
 
     size: int
     norms: dict[str, float]
-    pulls: dict[str, float]
+    claims: dict[str, float]
     carried: dict[str, Vector] = field(default_factory=dict)
     """Norm of the update of each array that is not trained, of this round only."""
     waiting: list[Reply] = field(default_factory=list)
@@ -51,10 +64,14 @@ class Members:
 
     def medians(self, without: str = "") -> "Usual":
         """The medians of the members, one of them left out."""
+        others = [client for client in self.norms if client != without]
+        norms = np.array([self.norms[client] for client in others])
+        claims = np.array([self.claims[client] for client in others])
         carried = [lengths for client, lengths in self.carried.items() if client != without]
         return Usual(
-            float(np.median([norm for client, norm in self.norms.items() if client != without])),
-            float(np.median([pull for client, pull in self.pulls.items() if client != without])),
+            float(np.median(norms)),
+            float(np.median(claims)),
+            float(np.median(norms * claims)),
             np.median(carried, axis=0) if carried else np.zeros(0),
             self.num_known,
         )
@@ -64,6 +81,7 @@ class Usual(NamedTuple):
     """The medians of a cluster's members."""
 
     norm: float
+    claim: float
     pull: float
     carried: Vector
     num_known: int
@@ -73,10 +91,10 @@ class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
     An update longer than `LONGEST` times the median norm of its cluster's other members is
-    shortened to that, and pulls like one of the median norm. Then a client with a pull above `MOST`
-    times their median pull, or above the part that `AMONG` allows, has its weight lowered until it
-    fits. Arrays that are not trained, such as BatchNorm's statistics, are bounded one by one. A
-    reply beyond these bounds waits for the end of the round, when all others are known.
+    shortened to that, and pulls like one of the median norm. Then a client with a claim or a pull
+    above `MOST` times their median, or above the part that `AMONG` allows, has its weight lowered
+    until both fit. Arrays that are not trained, such as BatchNorm's statistics, are bounded one by
+    one. A reply beyond these bounds waits for the end of the round, when all others are known.
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
@@ -122,8 +140,8 @@ class RobustMean:
             there = cluster.members if cluster.is_leaf else ()  # nothing is known of inner models
             known = only(state.known, there)
             norms = {client: update.norm for client, update in known.items()}
-            pulls = {c: u.norm * weight(u.num_examples) for c, u in known.items()}
-            self._members[name] = Members(len(cluster.members), norms, pulls)
+            claims = {client: weight(update.num_examples) for client, update in known.items()}
+            self._members[name] = Members(len(cluster.members), norms, claims)
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
@@ -146,7 +164,7 @@ class RobustMean:
     def _note(self, members: Members, reply: Reply) -> None:
         assert reply.update is not None
         members.norms[reply.client] = reply.norm
-        members.pulls[reply.client] = reply.norm * self._weight(reply.num_examples)
+        members.claims[reply.client] = self._weight(reply.num_examples)
         carried = [np.linalg.norm(reply.update.carried[place]) for place in self._carried]
         members.carried[reply.client] = np.array(carried)
         members.waiting.append(reply)
@@ -162,9 +180,11 @@ class RobustMean:
             members.usual = members.medians()
         usual, longest = members.usual, min(self._max_norm_ratio, self._longest)
         for reply in new:
+            length, claim = members.norms[reply.client], members.claims[reply.client]
             if (
-                members.norms[reply.client] <= longest * usual.norm
-                and members.pulls[reply.client] <= self._most * usual.pull
+                length <= longest * usual.norm
+                and claim <= self._most * usual.claim
+                and length * claim <= self._most * usual.pull
                 and np.all(members.carried[reply.client] <= self._most * usual.carried)
             ):
                 members.waiting.remove(reply)
@@ -180,7 +200,7 @@ class RobustMean:
         ratio = reply.norm / usual.norm if usual.norm else 1.0
         if ratio > self._max_norm_ratio:
             # The others are judged without it.
-            del members.norms[client], members.pulls[client], members.carried[client]
+            del members.norms[client], members.claims[client], members.carried[client]
             self.refused[client] = (
                 f"has an update of norm {reply.norm:.3g}, {ratio:.3g} times the usual norm of its "
                 f"cluster (max-norm-ratio {self._max_norm_ratio:g})"
@@ -197,13 +217,20 @@ class RobustMean:
         yield self._shortened(reply, shortened, share, members.carried[client], usual)
 
     def _share(self, members: Members, client: str, usual: Usual, shortened: float) -> float:
-        """The fraction of a client's weight that keeps its pull within the bounds."""
-        others = sum(members.pulls[name] for name in members.carried if name != client)
-        most = self._most * usual.pull
-        if others:
-            most = min(most, max(usual.pull, others * self._most / AMONG))
-        pull = members.pulls[client] * shortened
-        return most / pull if 0 < most < pull and self._most < NO_LIMIT else 1.0
+        """The fraction of a client's weight that keeps its claim and its pull within the bounds."""
+        others = [name for name in members.carried if name != client]
+        claims = sum(members.claims[name] for name in others)
+        pulls = sum(members.claims[name] * members.norms[name] for name in others)
+        claim = members.claims[client]
+        pull = claim * members.norms[client] * shortened
+        share = 1.0
+        for value, median, total in (claim, usual.claim, claims), (pull, usual.pull, pulls):
+            most = self._most * median
+            if total:
+                most = min(most, max(median, total * self._most / AMONG))
+            if 0 < most < value and self._most < NO_LIMIT:
+                share = min(share, most / value)
+        return share
 
     def _shortened(
         self, reply: Reply, factor: float, share: float, lengths: Vector, usual: Usual

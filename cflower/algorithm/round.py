@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cflower.algorithm import moves, proposals
-from cflower.algorithm.aggregation import WeightedMean
+from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.paired_comparison import Measure
@@ -48,7 +48,7 @@ class RoundResult(NamedTuple):
 class Received:
     """The replies of a round, summed."""
 
-    means: WeightedMean
+    means: WeightedMean | TrimmedMean
     """Mean update of every cluster."""
     longest: dict[str, float] = field(default_factory=dict)
     """Largest update norm of each split cluster that goes on learning."""
@@ -77,6 +77,9 @@ class CFL:
     """Split clusters go on learning in every so many-th round; 0: they do not."""
     metric: Measure = Measure()
     """The metric by which clients judge proposals, next to their loss."""
+    trim: float = 0.0
+    """Share of each coordinate's values that is left out of the mean at each end, where weights do
+    not count (`trimmed_mean`); 0: none, and the mean is weighted."""
 
     # ------------------------------------------------------------------------- the asks
 
@@ -157,7 +160,7 @@ class CFL:
         server_round : int
             Counted from 1.
         excluded : container of str
-            Members that never reply again: no decision waits for them.
+            Members that do not reply: no decision waits for them.
         """
         if state.judging is None:
             return self.run_round(state, replies, server_round, excluded)
@@ -202,7 +205,8 @@ class CFL:
     ) -> tuple[CFLState, Received]:
         """The replies, each used once, so that they can be read one after another."""
         tree, known = state.tree, dict(state.known)
-        received = Received(WeightedMean({c.name: c.grown.model for c in tree.clusters.values()}))
+        models = {cluster.name: cluster.grown.model for cluster in tree.clusters.values()}
+        received = Received(TrimmedMean(self.trim) if self.trim else WeightedMean(models))
         origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
@@ -347,8 +351,7 @@ class CFL:
             parent = replace(self._learned(parent, mean), trial=trial, memory=memory)
             reason = f"{decision.reason}; on trial until round {trial.due}"
             decision = replace(decision, reason=reason)
-        waiting = dict.fromkeys((c for c in others if c in evidence.members), leaf.name)
-        unassigned = {**waiting, **state.tree.unassigned}
+        unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
         tree = state.tree.update(parent, *children, unassigned=unassigned)
         return replace(state, tree=tree), replace(decision, children=names)
 
@@ -422,7 +425,10 @@ class CFL:
         return mean._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
-        """Σ w_i Δ_i over these clients, or its projection."""
+        """Σ w_i Δ_i over these clients, or its projection; their trimmed mean with `trim`."""
+        if self.trim:
+            vectors = [self.projection.projected(known.vector) for known in updates.values()]
+            return trimmed_mean(vectors, self.trim)
         total = np.zeros(len(next(iter(updates.values())).vector))
         for weight, known in zip(self._weights(updates), updates.values(), strict=True):
             total += weight * known.vector
@@ -439,7 +445,7 @@ class CFL:
 
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
-        return num_examples if self.weighting == "examples" else 1.0
+        return num_examples if self.weighting == "examples" and not self.trim else 1.0
 
 
 def first_client(part: tuple[tuple[str, ...], tuple[str, ...]]) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from heapq import heappop, heappush
 from logging import INFO
 from typing import NamedTuple
@@ -51,17 +51,24 @@ class Exchange:
     Parameters
     ----------
     grid, messages, timeout
-        What is sent, and for how many seconds replies are awaited.
+        What is sent, and for how many seconds the next reply is awaited. Slow clients that share
+        the cores of a simulation are awaited as long as one after another replies.
     quorum : Quorum
         When to end without the missing replies, once the grid delivers no more at the moment.
     earlier : mapping of str to int
         Node id by message id, of messages of earlier exchanges that may be answered now.
+    unawaited : set of int
+        Nodes whose replies count if they come, but are not awaited.
+    expire : bool
+        Whether the messages are dropped after the timeout; not for those that wait for cores.
 
     Attributes
     ----------
     recipients : dict of str to int
         Node id by message id, including the earlier messages. The sender of an error reply may be
         the SuperLink, so replies are attributed by the message that they answer.
+    lost : list of int
+        Nodes to which the grid could not send.
     silent : list of int
         Nodes that did not answer in time. This and the next two are complete after the last reply.
     unanswered : tuple of str
@@ -77,17 +84,20 @@ class Exchange:
         timeout: float,
         quorum: Quorum = FOR_ALL,
         earlier: Mapping[str, int] | None = None,
+        unawaited: Set[int] = frozenset(),
+        *,
+        expire: bool = True,
     ) -> None:
-        self._grid, self._quorum = grid, quorum
-        self._deadline = time.monotonic() + timeout
+        self._grid, self._quorum, self._unawaited = grid, quorum, unawaited
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
         sent = list(messages)
-        for message in sent:
+        for message in sent if expire else ():
             # What is not delivered by then is dropped; it would delay its node's next round.
             message.metadata.ttl = timeout
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         lost = without(nodes, pushed)
-        self.silent = list(lost.values())
+        self.lost, self.silent = list(lost.values()), list[int]()
         self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
         self.unanswered: tuple[str, ...] = ()
@@ -127,6 +137,7 @@ class Exchange:
                 if not reply.has_error():
                     self._successful.add(node)
                 yield self._missing.pop(message_id), reply
+                self._deadline = before + self._timeout
             # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
             waited = time.monotonic() - started
@@ -142,7 +153,7 @@ class Exchange:
 
     def _may_end(self, waited: float) -> bool:
         """Whether enough clients replied, or all to which this exchange sent a message."""
-        owing = {self.recipients[message_id] for message_id in self._missing}
+        owing = {self.recipients[message_id] for message_id in self._missing} - self._unawaited
         answered = len(self._successful - owing)
         only_earlier = self._missing.keys().isdisjoint(self._new)
         return answered > 0 and (only_earlier or self._quorum.reached(answered, len(owing), waited))

@@ -14,7 +14,8 @@ from cflower.errors import FederationError
 from cflower.ordering import counted, in_order, without
 
 PATIENCE = 3
-"""Rounds in a row without a usable reply after which a run stops."""
+"""Rounds in a row without a usable reply after which a run stops, and without any answer from a
+client after which no round waits for it."""
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, also because it has no such function."""
 
@@ -25,14 +26,17 @@ class Fault(StrEnum):
     CLIENT = "client"
     """The client, or its app, sent an unusable reply."""
     ABSENT = "absent"
-    """It could not be reached, or did not answer in time."""
+    """It could not be reached, or its reply came too late."""
+    SILENT = "silent"
+    """It did not answer in time."""
     WORKER = "worker"
     """The simulation engine failed; the client is not to blame."""
 
 
-FAULTS = {0: Fault.WORKER, 3: Fault.ABSENT, 4: Fault.ABSENT, 5: Fault.ABSENT}
+FAULTS = {0: Fault.WORKER, 3: Fault.SILENT, 4: Fault.ABSENT, 5: Fault.ABSENT}
 """By Flower's error codes. 0 is an exception in the simulation engine itself, such as ray's
-ActorDiedError; with 3, 4 and 5 the SuperLink answers for a node that cannot be reached."""
+ActorDiedError; with 3, 4 and 5 the SuperLink answers for a node: 3 after the message's time to
+live, 5 for a node that cannot be reached."""
 
 
 class Problem(NamedTuple):
@@ -102,6 +106,13 @@ class FailureRecord:
     """Rounds in a row, up to now, without a usable reply."""
     failing_streak: int = 0
     """Rounds in a row, up to now, in which most replies failed."""
+    unanswered: Mapping[str, int] = field(default_factory=dict)
+    """Messages in a row to train that a client did not answer in time."""
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Clients for which no round waits until they answer again."""
+        return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
 
     def noted(self, problems: Mapping[str, Problem]) -> dict[str, int]:
         """The number of unusable replies by client after one more exchange."""
@@ -118,19 +129,21 @@ class FailureRecord:
         """
         failed = outcome.failed(Fault.CLIENT)
         in_a_row = Counter(without(self.in_a_row, outcome.responded)) + Counter(failed)
+        before = without(self.unanswered, {*outcome.responded, *failed})
+        unanswered = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
         excluded = dict(self.excluded)
         for name in failed:
             if 0 < exclude_after <= in_a_row[name]:
                 times = counted(in_a_row[name], "unusable reply", "unusable replies")
                 excluded[name] = f"{times} in a row; the last one {outcome.problems[name].text}"
-        silent, failing = self.silent_streak, self.failing_streak
+        empty, failing = self.silent_streak, self.failing_streak
         if outcome.num_asked != 1 or num_present == 1:
-            silent += 1
+            empty += 1
             failing = failing + 1 if outcome.mostly_failed(Fault.CLIENT, Fault.WORKER) else 0
         problems, rounds = self.noted(outcome.problems), self.rounds_with_replies
         if outcome.responded:
-            rounds, silent = rounds + 1, 0
-        return FailureRecord(problems, dict(in_a_row), excluded, rounds, silent, failing)
+            rounds, empty = rounds + 1, 0
+        return FailureRecord(problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered)
 
     def must_stop(self, outcome: ExchangeOutcome, server_round: int, *, simulated: bool) -> str:
         """Why the run cannot continue after this round, in one sentence; empty if it can."""

@@ -1,7 +1,7 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import NamedTuple, TypeVar
 
@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.robust_mean import MOST, limited
 from cflower.algorithm.state import Ask
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed
@@ -16,9 +17,7 @@ from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import (
-    MAX_EXAMPLES_RATIO,
     ClientMetrics,
-    limited_examples,
     mean_over_clients,
     plausible,
 )
@@ -67,6 +66,8 @@ class ClientMessenger:
     outstanding : dict of str to Sent
         By message id: asks without a reply when their round was closed. The reply may still come;
         past its time to live the grid itself answers with an error.
+    silent : sequence of str
+        Clients that no exchange waits for.
     """
 
     def __init__(self, roll_call: RollCall, weighted_by: str, arrays: str, config: str) -> None:
@@ -74,6 +75,7 @@ class ClientMessenger:
         self.weighted_by, self.arrays_key, self._config_key = weighted_by, arrays, config
         self._sent: list[tuple[Message, Sent]] = []
         self.outstanding: dict[str, Sent] = {}
+        self.silent: Sequence[str] = ()
         self.problems: dict[str, Problem] = {}
         self._lowered_for: Counter[str] = Counter()
         self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
@@ -128,7 +130,10 @@ class ClientMessenger:
         """
         before = self.outstanding if late else {}
         earlier = {message_id: sent.node for message_id, sent in before.items()}
-        exchange = Exchange(grid, messages, timeout, quorum, earlier)
+        all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
+        unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
+        expire = self._roll_call.remote
+        exchange = Exchange(grid, messages, timeout, quorum, earlier, unawaited, expire=expire)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -136,9 +141,12 @@ class ClientMessenger:
         for sent in unanswered.values():
             problem = "did not come before the round was closed"
             self.set_aside(sent.ask.client, problem, Fault.ABSENT)
+        for node in exchange.lost:
+            problem = "cannot come: its node is no longer connected"
+            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
         for node in exchange.silent:
             problem = f"did not come within {timeout:g} s"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
+            self.set_aside(self._roll_call.name_of(node), problem, Fault.SILENT)
         for node in exchange.strays:
             problem = "came twice, or answers a message of another round"
             self.set_aside(self._roll_call.name_of(node), problem)
@@ -259,6 +267,6 @@ class ClientMessenger:
     def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log the clients with numbers of examples that are limited in a mean of metrics."""
         claimed = [one.num_examples for one in measured.values()]
-        limits = zip(measured, claimed, limited_examples(claimed), strict=True)
+        limits = zip(measured, claimed, limited(claimed), strict=True)
         if heavy := [name for name, examples, limit in limits if limit < REPORTED * examples]:
-            log(WARNING, HEAVY, listed(in_order(heavy)), MAX_EXAMPLES_RATIO)
+            log(WARNING, HEAVY, listed(in_order(heavy)), MOST)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cflower.algorithm.robust_mean import limited
 from cflower.ordering import without
 
 Metrics = dict[str, int | float | list[int] | list[float]]
@@ -22,11 +22,8 @@ LOWER_IS_BETTER = {
 """Words in the names of metrics that are better the lower they are."""
 SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou", "dice"}
 """Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
-MAX_EXAMPLES_RATIO = 3.0
-"""A client's examples count in a mean of metrics for at most this many times the median."""
 IMPLAUSIBLE_RATIO = 1000.0
-"""Times the median size (at least 1) beyond which a metric that is no share is dropped, and times
-the median number of examples beyond which a claimed number is replaced by the median."""
+"""Times the median size (at least 1) beyond which a metric that is no share is dropped."""
 
 
 class Metric(NamedTuple):
@@ -132,24 +129,7 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
 
 
 def mean_over_clients(measured: Iterable[ClientMetrics]) -> Metrics:
-    """Weighted mean with weights limited by `limited_examples`."""
+    """Weighted mean with weights limited by `limited`."""
     measured = list(measured)
-    weights = limited_examples(one.num_examples for one in measured).tolist()
+    weights = limited(one.num_examples for one in measured).tolist()
     return weighted_mean(map(ClientMetrics, [one.metrics for one in measured], weights))
-
-
-def limited_examples(claimed: Iterable[float]) -> NDArray[np.floating]:
-    """The clients' numbers of examples as they count in a mean of metrics, shape (m,).
-
-    At most `MAX_EXAMPLES_RATIO` times the median. A number beyond `IMPLAUSIBLE_RATIO` times the
-    median is replaced by the median. With fewer than three clients there is no limit.
-
-    >>> limited_examples([100, 100, 100, 1000, 1e12])
-    array([100., 100., 100., 300., 100.])
-    """
-    examples = np.array(list(claimed), dtype=float)
-    if len(examples) < 3:
-        return examples
-    median = float(np.median(examples))
-    limited = np.minimum(examples, MAX_EXAMPLES_RATIO * median)
-    return np.where(examples > IMPLAUSIBLE_RATIO * median, median, limited)

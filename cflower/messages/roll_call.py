@@ -2,13 +2,12 @@
 
 A node id is valid for one run in simulation, and changes when an unauthenticated SuperNode
 restarts. Every unknown node is therefore asked once for its client's name and facts if its
-ClientApp can answer; otherwise its node id is the name.
+ClientApp can answer; otherwise its node id is the name. Only the start of a run waits for answers.
 """
 
-import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -20,8 +19,7 @@ from flwr.supercore import log
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in, line, listed
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
-from cflower.messages.exchange import Exchange
-from cflower.messages.failures import CLIENT_FAILED
+from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.replies import first_line
 from cflower.ordering import in_order
 
@@ -30,8 +28,13 @@ SILENT = (
     "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
     "simulation; a longer node-timeout helps where the app has one"
 )
-RETRY = 600.0
-"""Seconds until a node that did not answer is asked again; each retry delays a round."""
+UNREACHABLE = (Fault.ABSENT, Fault.SILENT)
+"""The SuperLink answers for the node."""
+FAILED = (
+    "The client(s) of node(s) %s failed in the roll call and have no lasting name, only their node "
+    "ids: %s. A mod of the whole ClientApp may be the reason: mods for training belong to "
+    "@app.train(mods=[...])."
+)
 
 
 class Refusal(NamedTuple):
@@ -40,12 +43,12 @@ class Refusal(NamedTuple):
     client: str
     reason: str
     facts: Mapping[str, Any]
-    retry_at: float = math.inf
-    """Time of the next question to a node that did not answer, as `time.monotonic`."""
+    silent: bool = False
+    """It has not answered yet, and is asked again after each `RollCall.timeout`."""
 
-    def holds(self, nodes: Container[str], now: float) -> bool:
-        """Whether the node need not be asked again, given the clients that take part."""
-        return now < self.retry_at and (self.reason != DUPLICATE or self.client in nodes)
+    def holds(self, nodes: Container[str]) -> bool:
+        """Whether the reason still holds, given the clients that take part."""
+        return self.reason != DUPLICATE or self.client in nodes
 
 
 @dataclass
@@ -55,7 +58,7 @@ class RollCall:
     Attributes
     ----------
     timeout : float
-        Seconds to wait for nodes and for their answers.
+        Seconds that the start of a run waits for nodes and their answers.
     nodes : dict of str to int
         Node id by client name, of clients that are connected.
     facts : dict of str to dict
@@ -67,6 +70,8 @@ class RollCall:
     asks : bool or None
         Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
         see `cflower.name_clients`.
+    remote : bool
+        Whether the nodes are processes of their own, and no simulation's.
     """
 
     timeout: float = 60.0
@@ -75,9 +80,13 @@ class RollCall:
     refused: dict[int, Refusal] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     asks: bool | None = True
+    remote: bool = True
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
-    _remote: bool = False
+    _until: dict[int, float] = field(default_factory=dict)
+    """By node id, the end of the time to answer, as `time.monotonic`."""
+    _open: dict[str, int] = field(default_factory=dict)
+    """Node by id of the message that it has not answered."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -95,7 +104,7 @@ class RollCall:
     @property
     def simulated(self) -> bool:
         """Whether this is a simulation, with nodes that are there from first to last."""
-        return bool(self.announced) and not self._remote
+        return bool(self.announced) and not self.remote
 
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
@@ -109,37 +118,42 @@ class RollCall:
         FederationError
             If there are too few after ``timeout`` seconds, or in a simulation that is complete.
         """
-        deadline, count = time.monotonic() + self.timeout, -1
+        before, unanswered = -1, self.update(grid)
+        began = time.monotonic()
         while True:
-            before, unanswered = count, self.update(grid)
-            count = len(self.nodes) + len(self.refused)
+            count, waited = len(self.nodes) + len(self.refused), time.monotonic() - began
             # Nodes that do not report how many they are may still be connecting.
             settled = self.asks or count == before
             complete = settled and not unanswered and count >= self.announced
             enough = len(self.nodes) >= at_least
             # A simulation never grows, so there is nothing to wait for.
-            if time.monotonic() > deadline or (complete and (enough or self.simulated)):
+            if waited > self.timeout or (complete and (enough or self.simulated)):
                 break
-            time.sleep(0.1)
+            time.sleep(min(1.0, max(0.1, waited / 20)))
+            before, unanswered = count, self.update(grid)
         if not enough:
             raise FederationError(self._too_few(at_least))
         return self.clients
 
     def update(self, grid: Grid) -> int:
-        """Ask the nodes that are not known yet; the number of those that did not answer."""
+        """Ask the nodes that are not known yet, and admit those that have answered.
+
+        Returns the number of the others, without waiting for them: they may answer later.
+        """
         # Loads databases for a second; a client never gets here, and starts anew for every message.
         from flwr.superlink.grid import HttpGrid
 
-        self._remote = isinstance(grid, HttpGrid)
+        self.remote = isinstance(grid, HttpGrid)
         if self.asks is None:
             self.asks = has_function(grid, ROLL_CALL, if_unknown=False)
-        live, now, before = set(grid.get_node_ids()), time.monotonic(), self.refused
+        live, before = set(grid.get_node_ids()), self.refused
         self.nodes = {name: node for node, name in self._names.items() if node in live}
-        # A refused node that leaves and returns is asked again: its cause may be gone.
-        self.refused = {
-            n: one for n, one in before.items() if n in live and one.holds(self.nodes, now)
-        }
-        unknown = sorted(live - self._names.keys() - self.refused.keys())
+        # A refused or silent node that leaves and returns is asked again: its cause may be gone.
+        self.refused = {n: one for n, one in before.items() if n in live and one.holds(self.nodes)}
+        refused = {node for node, one in self.refused.items() if not one.silent}
+        unknown = live - self._names.keys() - refused
+        self._until = {node: until for node, until in self._until.items() if node in unknown}
+        self._open = {i: node for i, node in self._open.items() if node in self._until}
         answers = self._ask(grid, unknown)
         self._admit(answers)
         self._log_refused(before)
@@ -153,33 +167,57 @@ class RollCall:
         self._admit(answers)
         self._log_refused(before)
 
-    def _ask(self, grid: Grid, nodes: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The facts of nodes that answer (an app without the query: none); refuse the others."""
-        if not nodes or not self.asks:
+    def _ask(self, grid: Grid, nodes: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The facts of those nodes that have answered; refuse those that are silent for too long.
+
+        No node is asked twice within `timeout`.
+        """
+        if not self.asks:
             return {node: {} for node in nodes}
-        messages = [Message(RecordDict(), node, ROLL_CALL, group_id="roll-call") for node in nodes]
-        exchange = Exchange(grid, messages, self.timeout)
-        answers, problems = dict[int, dict[str, Any]](), dict[int, tuple[str, float]]()
-        for reply in exchange:
-            node = exchange.recipients[reply.metadata.reply_to_message_id]
-            if not reply.has_error():
-                answers[node], invalid = facts_in(reply.content, FACTS)
-                if invalid:
-                    answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
-            elif reply.error.code == CLIENT_FAILED:
+        now = time.monotonic()
+        late = {node for node, until in self._until.items() if until < now}
+        names = {n.node_id: line(n.name or "") for n in grid.get_nodes()} if late else {}
+        for node in late:
+            client, reason = names.get(node) or f"node {node}", SILENT.format(self.timeout)
+            self.refused.setdefault(node, Refusal(client, reason, {}, silent=True))
+        self._open = {i: node for i, node in self._open.items() if node not in late}
+        options: Any = {"ttl": self.timeout, "group_id": "roll-call"}
+        asked = sorted(node for node in nodes if node in late or node not in self._until)
+        messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in asked]
+        pushed = set(grid.push_messages(messages))
+        self._until |= dict.fromkeys(asked, now + self.timeout)
+        for message in messages:
+            if message.metadata.message_id in pushed:
+                self._open[message.metadata.message_id] = message.metadata.dst_node_id
+        return self._answers(grid)
+
+    def _answers(self, grid: Grid) -> dict[int, dict[str, Any]]:
+        """The facts in the answers that are there; none of a client that replies with an error."""
+        answers, failed = dict[int, dict[str, Any]](), defaultdict[str, list[str]](list)
+        for _ in tuple(self._open):
+            for reply in (replies := list(grid.pull_messages(set(self._open)))):
+                node = self._open.pop(reply.metadata.reply_to_message_id, None)
+                code = reply.error.code if reply.has_error() else CLIENT_FAILED
+                if node is None or FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
+                    continue
+                del self._until[node]
                 answers[node] = {}
-            else:
-                problems[node] = f"the roll call failed: {first_line(reply.error.reason)}", 0.0
-        silent = SILENT.format(self.timeout), time.monotonic() + RETRY
-        problems |= dict.fromkeys(exchange.silent, silent)
-        names = {n.node_id: line(n.name or f"node {n.node_id}") for n in grid.get_nodes()}
-        for node, (reason, retry_at) in problems.items():
-            self.refused[node] = Refusal(names.get(node, str(node)), reason, {}, retry_at)
+                if not reply.has_error():
+                    answers[node], invalid = facts_in(reply.content, FACTS)
+                    if invalid:
+                        answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
+                elif code != CLIENT_FAILED:
+                    failed[first_line(reply.error.reason)].append(str(node))
+            if not replies:
+                break
+        for reason, nodes in failed.items():
+            log(WARNING, FAILED, listed(nodes), reason)
         return answers
 
     def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
         """Accept or refuse the clients at these nodes, given their facts."""
         for node, facts in answers.items():
+            self.refused.pop(node, None)
             client = str(facts.get("client-id", node))
             duplicate = DUPLICATE if client in self.nodes else ""
             if problem := facts.get("problem") or duplicate or self.check(facts):

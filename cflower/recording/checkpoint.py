@@ -1,9 +1,10 @@
 """Checkpoints: the algorithm's whole state after a round, so that a run can go on from there.
 
 One safetensors file a round (no pickle) with the new arrays, and the structure of the state as JSON
-in its metadata; a second file has its SHA-256. Arrays that are already in an earlier round's file
-are referred to there: of ten thousand clients a round may sample a hundred. The last two
-checkpoints are kept, and the earlier files that they refer to.
+in its metadata; a second file has its SHA-256. Arrays that are already in an earlier file are
+referred to there: of ten thousand clients a round may sample a hundred. The last two checkpoints
+are kept, and the earlier files that they refer to. These two share no file, so that a damaged one
+makes only one of them unusable: each refers to files of every other checkpoint.
 """
 
 import hashlib
@@ -111,7 +112,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
         self._folder, self._write = folder, write
-        self._used: deque[Mapping[str, Place]] = deque([{}], maxlen=KEPT)
+        self._used: deque[Mapping[str, Place]] = deque([{}, {}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -161,8 +162,8 @@ class Checkpoints:
         )
 
     def _worth_keeping(self) -> dict[str, Place]:
-        """The last checkpoint's arrays in files of which it still needs half."""
-        last = self._used[-1]
+        """The arrays of the checkpoint before the last in files of which it still needs half."""
+        last = self._used[0]
         needed: Counter[str] = Counter()
         for place in last.values():
             needed[place.file] += place.num_bytes

@@ -14,16 +14,19 @@ NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 def append_lines(path: Path, lines: str) -> None:
     """Add whole lines to a file, all of them or none."""
     before = path.stat().st_size if path.is_file() else 0
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS
-    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
-        try:
-            file.write(lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(file.fileno(), before)
-            raise
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS, 0o666)
+    try:
+        # Unbuffered: what is left in a buffer would be written as soon as there is room.
+        rest = memoryview(lines.encode())
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, before)
+        raise
+    finally:
+        os.close(file)
 
 
 def locked(run: Path) -> IO[bytes] | None:

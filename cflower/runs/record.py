@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.robust_mean import limited
 from cflower.errors import RunFolderError
 from cflower.messages.claims import listed
 from cflower.messages.metrics import Metric
@@ -316,9 +317,9 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
-    """The mean of a figure, weighted by held-out examples; None if no client has it."""
+    """The mean of a figure, weighted by `limited` held-out examples; None if no client has it."""
     pairs = [(one[key], one.get("held_out") or 1) for one in clients if one.get(key) is not None]
     if not pairs:
         return None
     values, sizes = np.transpose(pairs)
-    return float(np.average(values, weights=sizes))
+    return float(np.average(values, weights=limited(sizes)))

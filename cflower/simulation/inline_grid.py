@@ -119,6 +119,11 @@ def answered(
         reply = client_app(message, context)
         if not isinstance(reply, Message):
             raise TypeError(f"the ClientApp returned {reply!r} instead of a Message")
+        if reply.metadata.reply_to_message_id != message.metadata.message_id:
+            # Flower's clipping mods answer the reply instead of the message if its arrays have
+            # other keys, or another order: nobody would ever get that.
+            reason = f": {reply.error.reason}" if reply.has_error() else ""
+            raise ValueError(f"the ClientApp answered another message{reason}")
         return reply, None
     except Exception as error:
         # As in every Flower grid the server decides what to do about a client that fails.

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
+from cflower.algorithm.aggregation import Aggregation
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, Decision
 from cflower.algorithm.optimizers import ServerOptimizer
@@ -46,11 +47,11 @@ from cflower.strategy.results import (
     log_tree,
 )
 from cflower.strategy.sampling import admitted, sample
-from cflower.strategy.settings import algorithm_of, settings_of
+from cflower.strategy.settings import algorithm_of, settings_of, trimmed_share
 from cflower.strategy.training_round import TrainingRound, read_evaluations
 from cflower.strategy.wrappers import (
     OLDER_WORKFLOW,
-    refuse_clipping_on_the_server,
+    refuse_unfit_wrappers,
     with_noise_of,
 )
 
@@ -77,6 +78,12 @@ class ClusteredFL(Strategy):
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
         w_i = |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5).
+    aggregation : {"fedavg", "fedmedian", "fedtrimmedavg"}
+        The mean update of a cluster: eq. 2, or the median or trimmed mean of each coordinate, under
+        the names of Flower's strategies. These withstand many hostile clients, ignore ``weighting``
+        and need all updates of a round in memory.
+    beta : float in (0, 0.5)
+        Share of the values that "fedtrimmedavg" leaves out at each end.
     similarity_layers : str
         Comma-separated patterns of the arrays with updates that similarity compares.
     projection_dim : int
@@ -152,6 +159,8 @@ class ClusteredFL(Strategy):
     evaluate_metrics_aggr_fn: MetricsAggregation | None = None
     optimizer: ServerOptimizer | None = None
     weighting: Weighting = "examples"
+    aggregation: Aggregation = "fedavg"
+    beta: float = 0.2
     similarity_layers: str = "*"
     projection_dim: int = 16384
     untrained: Sequence[str] = UNTRAINED
@@ -175,6 +184,7 @@ class ClusteredFL(Strategy):
     def __post_init__(self) -> None:
         self.criterion = self.criterion or AutoCriterion()
         self.optimizer = self.optimizer or ServerOptimizer()
+        trimmed_share(self)
         for name in ("trial_rounds", "moving", "inner_interval"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self.criterion, name, 0))
@@ -240,7 +250,7 @@ class ClusteredFL(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float = 600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
@@ -252,7 +262,8 @@ class ClusteredFL(Strategy):
         grid, initial_arrays, num_rounds, train_config, evaluate_config
             As in every Flower strategy; the configs are not changed.
         timeout : float
-            Seconds after which an exchange goes on without the clients that did not answer.
+            Seconds after which an exchange goes on without the clients that did not answer; in a
+            simulation, where clients wait for cores, since the last reply.
         evaluate_fn : callable, optional
             Called with the round and each cluster's model in turn. Its results are averaged over
             the clusters, weighted by their number of members.
@@ -314,6 +325,7 @@ class ClusteredFL(Strategy):
         """
         self.state, self._finished_rounds = state, server_round
         self.failures = failures or FailureRecord()
+        self._messenger.silent = self.failures.silent
         self._outstanding = tuple(outstanding)
 
     def _begin(self, run: Run) -> None:
@@ -349,7 +361,7 @@ class ClusteredFL(Strategy):
         assert self._cfl is not None
         tree = self.tree
         if not self._own_start:
-            refuse_clipping_on_the_server()
+            refuse_unfit_wrappers(self.aggregation)
             tree = with_noise_of(arrays, self._returned, tree, self.layout)
         self.roll_call.update(grid)
         tree = admitted(tree, self.roll_call.clients, server_round, isolated=self.isolated)
@@ -379,7 +391,7 @@ class ClusteredFL(Strategy):
         )
         passed = this.noted(bounds.bounded(this.read(replies)))
         after, self._decisions, self._judges = cfl.heard(
-            self.state, passed, server_round, self.failures.excluded
+            self.state, passed, server_round, {*self.failures.excluded, *self.failures.silent}
         )
         for client, problem in bounds.refused.items():
             self._messenger.set_aside(client, problem)
@@ -389,6 +401,7 @@ class ClusteredFL(Strategy):
         self.failures = this.failures_after(
             self.failures, self.exclude_after, len(self._present), self.roll_call.simulated
         )
+        self._messenger.silent = self.failures.silent
         log_decisions(self._decisions)
         log_places(after, moves)
         metrics = self._messenger.mean(report.measured, self.train_metrics_aggr_fn)

@@ -9,15 +9,17 @@ import numpy as np
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.round import CFL
 from cflower.messages.claims import COMMITMENT
 from cflower.messages.client_names import EVALUATE, has_function
-from cflower.settings import key_of
+from cflower.settings import check_choice, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
+IN_MEMORY = "aggregation = %r needs all updates of a round in memory: %.3g MB for each client."
 
 
 def described(thing: Any) -> dict[str, Any]:
@@ -62,6 +64,14 @@ def settings_of(strategy: Any) -> dict[str, Any]:
     return settings
 
 
+def trimmed_share(strategy: Any) -> float:
+    """The share to trim of a strategy's ``aggregation``, which is checked; see `CFL`."""
+    beta = float(strategy.beta)
+    require(0 < beta < MEDIAN, f"Got beta={beta!r}, but expected a number > 0 and < {MEDIAN}.")
+    rule = check_choice("aggregation", strategy.aggregation, AGGREGATIONS)
+    return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(rule, beta)
+
+
 def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
 
@@ -73,6 +83,9 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
     layout, metric = strategy.layout, strategy.leading
+    if strategy.aggregation != "fedavg":
+        megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
+        log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
     return CFL(
@@ -86,6 +99,7 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
         strategy.optimizer,
         strategy.weighting,
         layout.as_sent,
+        trim=trimmed_share(strategy),
         trial_rounds=trial_rounds if alone else 0,
         moving=strategy.moving and alone,
         inner_interval=strategy.inner_interval if alone else 0,

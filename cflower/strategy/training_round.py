@@ -1,6 +1,6 @@
 """One round of training as the strategy reads it: usable replies out, all else in its report."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 
@@ -11,12 +11,23 @@ from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Reply, Role
 from cflower.errors import FederationError
 from cflower.messages.claims import listed
-from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord, Fault, Problem
+from cflower.messages.failures import (
+    PATIENCE,
+    BadReplyError,
+    ExchangeOutcome,
+    FailureRecord,
+    Fault,
+    Problem,
+)
 from cflower.messages.messenger import ClientMessenger, Sent
-from cflower.messages.metrics import ClientMetrics, limited_examples
+from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import read_training
-from cflower.ordering import without
+from cflower.ordering import in_order, without
 from cflower.strategy.reports import RoundReport
+
+SILENT = (
+    "Client(s) %s did not answer in %d rounds in a row: no round waits until they answer again."
+)
 
 
 @dataclass
@@ -87,6 +98,7 @@ class TrainingRound:
         log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
         for client, reason in excluded.items():
             log(WARNING, "Client %s is excluded: %s.", client, reason)
+        log_silent(before.silent, after.silent)
         for client, asked in report.late.items():
             log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
         if busy:
@@ -103,8 +115,15 @@ class TrainingRound:
             self.report.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
 
+def log_silent(before: Sequence[str], after: Sequence[str]) -> None:
+    """Log which clients the next rounds no longer wait for, and which they wait for again."""
+    if new := set(after) - set(before):
+        log(WARNING, SILENT, listed(in_order(new)), PATIENCE)
+    if back := set(before) - set(after):
+        log(INFO, "Client(s) %s answer again.", listed(in_order(back)))
+
+
 def read_evaluations(messenger: ClientMessenger, messages: Iterable[Message]) -> list[Reply]:
-    """The clients' evaluations of proposals: metrics that are plausible, examples limited."""
-    measured = messenger.metrics(messages)
-    examples = limited_examples(one.num_examples for one in measured.values()).tolist()
-    return list(map(Reply, measured, examples, (one.scalars for one in measured.values())))
+    """The clients' evaluations of proposals: metrics that are plausible."""
+    measured = messenger.metrics(messages).items()
+    return [Reply(ask, metrics.num_examples, metrics.scalars) for ask, metrics in measured]

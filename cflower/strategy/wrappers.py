@@ -43,8 +43,11 @@ def with_noise_of(
     return tree.update(*leaves)
 
 
-def refuse_clipping_on_the_server() -> None:
-    """Raise a ConfigError if driven by a wrapper that clips replies by the one model it knows."""
+def refuse_unfit_wrappers(aggregation: str) -> None:
+    """Raise a ConfigError if driven by a wrapper for differential privacy that does not fit.
+
+    Such as one that clips replies by the one model it knows.
+    """
     frame = inspect.currentframe()
     while frame is not None:
         wrapper = type(frame.f_locals.get("self")).__name__
@@ -54,5 +57,10 @@ def refuse_clipping_on_the_server() -> None:
                 "clients had trained one model, but clusters have models of their own. Use "
                 f"{wrapper.replace('Server', 'Client', 1)} with Flower's clipping mod in the "
                 "ClientApp."
+            )
+        if wrapper.startswith("DifferentialPrivacy") and aggregation != "fedavg":
+            raise ConfigError(
+                f"{wrapper} cannot be put around ClusteredFL with aggregation={aggregation!r}: its "
+                "noise hides a client in a mean, not in a median or trimmed mean. Use 'fedavg'."
             )
         frame = frame.f_back

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
+from scipy.stats import trim_mean
 
-from cflower.algorithm.aggregation import LARGE, WeightedMean
+from cflower.algorithm.aggregation import (
+    BLOCK,
+    LARGE,
+    MEDIAN,
+    TrimmedMean,
+    WeightedMean,
+    trimmed_mean,
+)
 from cflower.algorithm.weights import Weights
 from cflower.seeding import generator
 
@@ -34,3 +42,27 @@ def test_every_cluster_has_the_weighted_mean_of_its_updates(size, dtype):
         np.testing.assert_allclose(mean.carried, [expected])
         assert mean.trained.dtype == dtype
     assert len(means.mean("0.2").trained) == 0
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+@pytest.mark.parametrize("trim", [0.2, 0.4, MEDIAN])
+def test_trimmed_means_are_those_of_flowers_strategies(size, trim):
+    updates = generator(size, "trimmed").normal(size=(size, BLOCK + 3)).astype(np.float32)
+    means = TrimmedMean(trim)
+    for i, update in enumerate(updates):
+        means.add("0", Weights(update, np.array([float(i)])), weight=10.0**i, scale=1.0)
+    mean = means.mean("0")
+    whole = np.median(updates, axis=0) if trim == MEDIAN else trim_mean(updates, trim, axis=0)
+    np.testing.assert_allclose(mean.trained, whole, atol=1e-6)
+    assert mean.carried == pytest.approx((size - 1) / 2)
+    assert mean.trained.dtype == np.float32
+    assert means.mean("0") is mean
+    assert len(means.mean("0.1").trained) == 0
+
+
+def test_a_median_of_permuted_weights_is_the_permuted_median():
+    rng = generator(0, "permuted")
+    updates, order = rng.normal(size=(7, 50)), rng.permutation(50)
+    np.testing.assert_array_equal(
+        trimmed_mean(list(updates[:, order]), MEDIAN), trimmed_mean(list(updates), MEDIAN)[order]
+    )

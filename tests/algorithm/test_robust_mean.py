@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.robust_mean import LONGEST, MOST, RobustMean
+from cflower.algorithm.robust_mean import LONGEST, MOST, RobustMean, limited
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
@@ -68,6 +68,25 @@ def test_no_client_pulls_more_than_a_few_usual_ones(place, norm, examples):
     assert pull(odd) <= MOST * 100 * (1 + 1e-6)
     assert odd.norm == norm  # unchanged, for eq. 33
     assert mean.refused == {} and {one.share for one in result.values()} == {1.0}
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("place", range(6))
+def test_no_client_weighs_more_than_a_few_usual_ones_however_short_its_update(norm, place):
+    replies = [reply(i, 1.0) for i in range(12)]
+    replies[place] = reply(place, norm, 1e7)
+    result, mean = bounded(*replies)
+    odd = result.pop(f"c{place}")
+    assert odd.num_examples * odd.share == pytest.approx(MOST * 100)
+    assert set(mean.lowered) == {f"c{place}"}
+    assert {one.share for one in result.values()} == {1.0}
+
+
+def test_numbers_of_examples_are_limited_where_metrics_are_averaged():
+    assert limited([100, 200, 300]).tolist() == [100, 200, 300]
+    assert limited([100] * 9 + [1e12])[-1] == MOST * 100
+    assert limited([1, 1e12]).tolist() == [1, 1e12]
+    assert limited([]).tolist() == []
 
 
 def test_a_fifth_of_the_clients_pull_less_than_all_others_together():

@@ -98,10 +98,26 @@ def test_second_replies_and_those_to_other_messages_are_strays():
     assert (first.strays, second.strays) == ([1, 2], [3, 1, 4, 1])
 
 
-def test_nodes_that_left_before_the_message_are_silent_at_once():
+def test_nodes_that_left_before_the_message_are_lost_at_once():
     exchange = exchange_with(ScriptedGrid(echo, [1, 3]), [3, 2, 1])
     nodes = [exchange.recipients[reply.metadata.reply_to_message_id] for reply in exchange]
-    assert (nodes, exchange.silent) == ([3, 1], [2])
+    assert (nodes, exchange.lost, exchange.silent) == ([3, 1], [2], [])
+
+
+def test_unawaited_nodes_delay_nothing_and_their_replies_count_if_they_come():
+    grid = ScriptedGrid(echo, [1, 2, 3], [[3], [1], []])
+    exchange = exchange_with(grid, [1, 2, 3], unawaited={2, 3})
+    assert senders(exchange) == [1, 3]
+    assert len(exchange.unanswered) == 1
+    assert exchange.silent == []
+
+
+def test_the_timeout_counts_from_the_last_reply():
+    nodes = list(range(1, 10))
+    pulls = [batch for node in nodes for batch in ([], [], [node])]  # a pause after each empty one
+    exchange = exchange_with(ScriptedGrid(echo, [*nodes, 10], pulls), [*nodes, 10], timeout=0.5)
+    assert senders(exchange) == nodes
+    assert exchange.silent == [10]
 
 
 def test_a_late_reply_to_an_earlier_message_is_not_yielded():

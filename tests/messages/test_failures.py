@@ -130,8 +130,10 @@ def test_excluded_clients_are_named():
 
 @pytest.mark.parametrize(
     ("code", "fault"),
-    [(0, Fault.WORKER), (1, Fault.CLIENT), (2, Fault.CLIENT), (8, Fault.CLIENT)]
-    + [(code, Fault.ABSENT) for code in (3, 4, 5)],
+    [
+        *((0, Fault.WORKER), (1, Fault.CLIENT), (2, Fault.CLIENT), (8, Fault.CLIENT)),
+        *((3, Fault.SILENT), (4, Fault.ABSENT), (5, Fault.ABSENT)),
+    ],
 )
 def test_faults_follow_flowers_error_codes(code, fault):
     request = Message(RecordDict(), 7, "train")

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,46 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
     with pytest.raises(OSError, match="No space"):
         append_lines(path, "two\n")
     assert path.read_text() == "one\n"
+
+
+@pytest.fixture
+def tmpfs(tmp_path):
+    """Mounts a small file system, or makes the one that is there larger; its folder."""
+    small = tmp_path / "small"
+    small.mkdir()
+
+    def sized(size, option="size"):
+        mount = ["mount", "-t", "tmpfs", "-o", f"{option}={size}", "tmpfs", str(small)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            pytest.skip("needs the right to mount a tmpfs")
+        return small
+
+    yield sized
+    subprocess.run(["umount", str(small)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("room", [0, 1, 4095])
+def test_half_a_line_on_a_full_disk_is_cut_off_and_no_rest_follows_later(tmpfs, room):
+    path = tmpfs("8k") / "rounds.jsonl"
+    append_lines(path, "a" * (4095 - room) + "\n")
+    with pytest.raises(OSError, match="No space"):
+        append_lines(path, "b" * 9000 + "\n")
+    assert path.stat().st_size == 4096 - room
+    tmpfs("16k", "remount,size")
+    append_lines(path, "c\n")
+    assert path.read_text().splitlines() == ["a" * (4095 - room), "c"]
+
+
+@pytest.mark.parametrize("size", range(8, 64, 12))
+def test_a_run_on_a_disk_that_became_full_is_resumed_or_refused_in_words(
+    size, tmpfs, tmp_path, disk
+):
+    whole = run(tmp_path / "whole", disk)
+    cut = run(tmpfs(f"{size}k"), disk)
+    assert cut.problem.startswith(f"Cannot write the run folder {cut.path}: No space left")
+    assert not list(cut.path.rglob("*.tmp"))
+    resumed = run(tmpfs("1m", "remount,size"), disk, resume=cut.path.name)
+    assert content_of(resumed.path) == content_of(whole.path)
 
 
 def test_checkpoints_are_on_the_disk_before_their_checksums_are(tmp_path, monkeypatch, disk):

@@ -5,38 +5,61 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversaries import ATTACKS, CLAIMED, accuracy, attacked, scaled, separated, without
-
-from cflower.messages.arrays import record_of
+from adversaries import ATTACKS, Examples, Turn, attacked, backdoored, separated, without
 
 CLIENTS, ADVERSARIES = 10, 2
 KEYS: dict[str, Any] = {"model": "mlp", "num-server-rounds": 20}
 
 
 @cache
-def alone(sleeper: bool) -> float:
+def alone(grouped: bool, bad: int) -> float:
     """How accurate the honest clients' model is when the others stay away."""
-    attack, bad = ("sleeper", 1) if sleeper else ("", ADVERSARIES)
-    return accuracy(without(CLIENTS, bad, KEYS, attack), CLIENTS - bad)
+    return without(CLIENTS, bad, KEYS, "bridge" if grouped else "").accuracy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_adversaries_do_no_harm_with_the_defaults(attack):
-    bad = 1 if attack == "sleeper" else ADVERSARIES  # at most a fifth of a cluster
-    found = attacked(attack, CLIENTS, bad, KEYS)
+    bad = 1 if ATTACKS[attack].grouped else ADVERSARIES  # at most a fifth of a cluster
+    found = attacked(attack, CLIENTS, bad, KEYS).accuracy
     # 144 held-out examples: one of them is 0.7 points.
-    assert accuracy(found, CLIENTS - bad) >= alone(attack == "sleeper") - 0.03
-    assert alone(attack == "sleeper") > 0.85
+    assert found >= alone(ATTACKS[attack].grouped, bad) - 0.03
+    assert alone(ATTACKS[attack].grouped, bad) > 0.85
 
 
-def test_an_update_is_scaled_but_not_what_is_only_averaged():
-    received = record_of({"w": np.ones(2, np.float32), "bn.running_mean": np.ones(1, np.float32)})
-    trained = record_of({"w": np.float32([2, 0]), "bn.running_mean": np.float32([5])})
-    sent = scaled(received, trained, -10)
-    np.testing.assert_array_equal(sent["w"].numpy(), [-9, 11])
-    np.testing.assert_array_equal(sent["bn.running_mean"].numpy(), [5])
-    assert CLAIMED == 10**12
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["fedmedian", "fedtrimmedavg"])
+@pytest.mark.parametrize("shift", ["none", "label-permutation"])
+def test_a_median_withstands_a_backdoor_with_groups_and_without(rule, shift):
+    bad = 2 if shift == "none" else 1
+    found = attacked("backdoor", CLIENTS, bad, {**KEYS, "shift": shift, "aggregation": rule})
+    assert found.success < 0.25
+    assert len(found.summary["clusters"]) == (1 if shift == "none" else 2)
+
+
+def test_what_adversaries_send():
+    own, others = np.float32([3.0, 4.0]), [np.float32([1.0, 0.0]), np.float32([3.0, 2.0])]
+    turn = Turn(own, others, [*others, np.float32([5.0, 1.0])], server_round=3, client=7)
+    sent = {name: attack.send(turn) for name, attack in ATTACKS.items()}
+    np.testing.assert_array_equal(sent["x-10"], [-30, -40])
+    np.testing.assert_array_equal(sent["unchanged"], [0, 0])
+    np.testing.assert_array_equal(sent["alternating"], -own)
+    np.testing.assert_array_equal(sent["ipm"], [-1, -0.5])
+    np.testing.assert_array_equal(sent["alie"], [0.5, -0.5])
+    np.testing.assert_array_equal(sent["bridge"], [3, 1])
+    assert np.linalg.norm(sent["noise"]) == pytest.approx(5)
+    assert ATTACKS["unchanged"].claim == 1e5
+
+
+def test_a_backdoor_is_in_every_second_example():
+    examples = Examples(
+        np.full((4, 1, 3, 3), 0.5, np.float32), np.array([3, 3, 3, 3]), tuple("abcd")
+    )
+    examples.inputs[0, 0, 2, 2] = 1.0
+    poisoned = backdoored(examples, 0)
+    assert poisoned.labels.tolist() == [0, 3, 0, 3]
+    assert (poisoned.inputs.reshape(4, -1)[::2, :4] == 1).all()
+    np.testing.assert_array_equal(poisoned.inputs[1::2], examples.inputs[1::2])
 
 
 def test_separated_depends_on_the_other_members_only():

@@ -4,8 +4,9 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, Result
 
@@ -45,6 +46,23 @@ def test_flowers_own_strategies_run_in_it():
     assert result.evaluate_metrics_clientapp[2]["distance"] == pytest.approx((1 * 1 + 3 * 1) / 6)
     median = cflower.simulate(app_of(), 3, strategy=FedMedian(), arrays=FIRST, num_rounds=1)
     np.testing.assert_allclose(median.arrays["w"].numpy(), [0.5, 0.5])
+
+
+def test_a_mod_that_answers_the_reply_instead_of_the_message_fails_at_once():
+    app = ClientApp()
+
+    @app.train(mods=[fixedclipping_mod])
+    def train(message: Message, context: Context) -> Message:
+        arrays = ArrayRecord(dict(reversed(message.content["arrays"].items())))
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    grid = InlineGrid(app, 1, {})
+    two = ArrayRecord({"w": Array(np.zeros(2)), "b": Array(np.zeros(1))})
+    content = RecordDict({"arrays": two, "config": ConfigRecord({"clipping_norm": 1.0})})
+    (sent,) = grid.push_messages([Message(content, next(iter(grid.get_node_ids())), "train")])
+    (reply,) = grid.pull_messages([sent])
+    assert reply.metadata.reply_to_message_id == sent
+    assert "answered another message: fixedclipping_mod expects the keys" in reply.error.reason
 
 
 def test_further_arguments_reach_start_and_the_default_is_flowers_number_of_rounds():

@@ -23,12 +23,14 @@ from tests.strategy.quadratics import (
 GROUPS = (0, 1, 0, 1, 0, 1)
 
 
-def run(clients, late, num_rounds, criterion=CRITERION, faults=None, away=None, **settings):
+def run(
+    clients, late, num_rounds, criterion=CRITERION, faults=None, away=None, timeout=20, **settings
+):
     """The strategy and the reports of a run with late replies, see `Plan`."""
     grid = ChaosGrid(clients, Plan(faults or {}, away or {}, late))
     reports = Clock(grid)
     strategy = ClusteredFL(criterion, observers=[reports], **{"round_share": 0.5, **settings})
-    strategy.start(grid, initial_arrays(), num_rounds, timeout=20)
+    strategy.start(grid, initial_arrays(), num_rounds, timeout=timeout)
     return strategy, reports
 
 
@@ -46,6 +48,30 @@ def step(model, server_round, client):
     """Δ_i of a client of group 0, as `Quadratics` computes it."""
     noise = 1e-3 * generator(0, server_round, client).normal(size=16)
     return 0.5 * (CENTERS[0] - model) + noise
+
+
+def test_a_silent_client_is_waited_for_in_three_rounds_and_is_back_with_its_next_answer(caplog):
+    clients, caplog.handler.level = Quadratics((0, 0, 0, 0)), INFO
+    late = {(0, r): 99 for r in (1, 2, 3)} | {(0, 4): 3}
+    strategy, reports = run(clients, late, 12, NeverSplit(), round_share=1.0, timeout=0.3)
+    me = "partition-0"
+    asked = [r for r in range(1, 13) if (0, r) not in late] + [4]
+    assert set(rounds_asked(clients, 0)) == {4, *range(8, 13)} < set(asked)
+    assert [r.server_round for r in reports if me in r.problems] == [1, 2, 3]
+    assert [r.server_round for r in reports if r.late] == [7]
+    assert [me in r.trained_on for r in reports] == [False] * 6 + [True] * 6
+    assert strategy.failures.silent == ()
+    logged = [r.getMessage() for r in caplog.records]
+    assert f"Client(s) {me} did not answer in 3 rounds in a row" in " ".join(logged)
+    assert f"Client(s) {me} answer again." in logged
+
+
+def test_silent_members_do_not_delay_a_split():
+    clients = Quadratics((0, 1, 0, 1, 0, 1, 0, 1))
+    late = {(i, r): 99 for i in (0, 1, 2) for r in range(1, 30)}
+    strategy, _ = run(clients, late, 8, round_share=1.0, timeout=0.3)
+    assert strategy.tree.root.split_round is not None
+    assert set(strategy.tree.unassigned) == {f"partition-{i}" for i in (0, 1, 2)}
 
 
 def test_a_late_reply_counts_from_the_model_it_was_computed_from():

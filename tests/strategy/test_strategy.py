@@ -12,6 +12,7 @@ from cflower.errors import ConfigError, FederationError
 from tests.strategy.chaos import BAD, ChaosGrid, Clock, Machines, Plan, picture
 from tests.strategy.quadratics import (
     CENTERS,
+    Halves,
     Quadratics,
     clusters_of,
     initial_arrays,
@@ -78,6 +79,44 @@ def test_an_unknown_client_is_an_error_with_some_known_ones():
     strategy, _, _ = run(Quadratics(GROUPS), num_rounds=1)
     with pytest.raises(FederationError, match=r"it has partition-0, .*, partition-4\)"):
         strategy.cluster_of("partition-9")
+
+
+# ------------------------------------------------------------- median and trimmed mean
+
+
+def drawn_to_the_opposite(message, content, server_round):
+    """A reply as if the client's minimum were the opposite one."""
+    for key, old in message.content["arrays"].items():
+        before, new = old.numpy(), content["arrays"][key].numpy()
+        # new = (before + minimum) / 2
+        content["arrays"][key] = Array((before - new).astype(new.dtype))
+    return Message(content, reply_to=message)
+
+
+@pytest.mark.parametrize("projection_dim", [0, 4])
+@pytest.mark.parametrize("rule", ["fedavg", "fedmedian", "fedtrimmedavg"])
+def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim, caplog):
+    caplog.set_level(INFO, "flwr")
+    bad = (0, 1)
+    clients = Quadratics((0,) * 6 + (1,) * 6, spoil=dict.fromkeys(bad, drawn_to_the_opposite))
+    options = {"trial_rounds": 2, "inner_interval": 5, "projection_dim": projection_dim}
+    strategy, _, _ = run(clients, 16, criterion=Halves(), aggregation=rule, beta=0.4, **options)
+    assert strategy.tree.root.split_round == 3
+    errors = [
+        np.linalg.norm(strategy.tree.leaf_of(clients.name(i)).model.trained - CENTERS[group])
+        for i, group in enumerate(clients.groups)
+    ]
+    assert max(errors[6:]) < 0.01
+    assert bool(max(errors[2:6]) < 0.02) is (rule != "fedavg")
+    memory = [r.getMessage() for r in caplog.records if "in memory" in r.getMessage()]
+    assert len(memory) == (rule != "fedavg")
+
+
+def test_settings_of_a_rule_are_checked():
+    with pytest.raises(ConfigError, match="aggregation = 'FedMedian' is not known: did you mean"):
+        ClusteredFL(aggregation="FedMedian")
+    with pytest.raises(ConfigError, match=r"beta=0\.5, but expected a number > 0 and < 0\.5"):
+        ClusteredFL(aggregation="fedtrimmedavg", beta=0.5)
 
 
 # ------------------------------------------------------------------------- bad replies
