@@ -33,10 +33,10 @@ class SavedRun(StoredRun):
 
         Raises `RunFolderError` if it is damaged, `ConfigError` if the seed is not the run's.
         """
-        stored = StoredRun.read(path)
+        stored, kind = StoredRun.read(path), read_data_spec(path)  # another app's run has no kind
         secret = secret_of(path.name, stored.permutation, seed_file)
         own = RunConfig.read(stored.config)
-        run = cls(**vars(stored), own=own, kind=read_data_spec(path), secret=secret)
+        run = cls(**vars(stored), own=own, kind=kind, secret=secret)
         expected = Layout.of(record_of(arrays_of(run._empty_model())))
         if [entry.key for entry in expected.entries] != [e.key for e in stored.layout.entries]:
             raise RunFolderError(
