@@ -109,7 +109,7 @@ def test_the_mean_is_weighted_by_examples(pairs):
 
 def test_a_metric_is_averaged_over_the_clients_that_report_it():
     measured = [ClientMetrics({"a": 1.0, "b": 2}, 1), ClientMetrics({"a": 3.0, "c": [1.0]}, 1)]
-    assert weighted_mean(measured) == {"a": 2.0, "b": 2.0}
+    assert weighted_mean(measured) == {"a": 2.0, "b": 2.0, "c": [1.0]}
     assert weighted_mean([]) == {}
 
 
