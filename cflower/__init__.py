@@ -57,6 +57,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     # Lazy, so that `import cflower.algorithm` needs neither Flower nor PyTorch.
     if name == "__version__":  # pyproject.toml has it: Flower refuses a dynamic one

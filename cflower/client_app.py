@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data, outline_of
+from cflower.data.client_data import load_client_data, natural_id_of, outline_of
 from cflower.data.drift import group_at
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.prepared import ClientData
@@ -21,6 +21,7 @@ from cflower.learning.selection import judge_path, mean_entropy
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
+from cflower.messages.claims import is_name
 from cflower.messages.client_names import FACTS, answer, client_name
 from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, shuffled
@@ -40,7 +41,10 @@ def roll_call(message: Message, context: Context) -> Message:
     facts: dict[str, Any] = {"client_id": client_name(context)}
     try:
         if not has_own_data(context):
-            facts["num_partitions"] = partition_of(context)[1]
+            partition, facts["num_partitions"] = partition_of(context)
+            settings = config_of(context).part(DataSettings)
+            if is_name(natural := natural_id_of(settings, partition, facts["num_partitions"])):
+                facts["client_id"] = natural
         facts |= facts_about_data(context)
     except CFlowerError as problem:
         facts["problem"] = str(problem)

@@ -78,7 +78,7 @@ def run(
     model = agree(grid, roll_call, config)
     terminal = [] if say is None else [RoundProgress(say, Console())]
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
-    recorder.baselines = {} if config.baselines else None
+    recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None
     train(strategy, grid, model, config)
     if recorder.problem:
         raise RunFolderError(f"{recorder.problem}.")

@@ -73,7 +73,7 @@ def one_run(
             inputs = (test[0][:, None] / 255).astype(np.float32)
             right[name] = evaluate(model, Examples(inputs, test[1], CLASSES))["accuracy"]
     of = {name: right[one["cluster"]] for name, one in found["clients"].items()}
-    large = of.pop("partition-0")
+    large = of.pop("owner-0")
     others = float(np.mean(list(of.values())))
     return {"large": large, "others": others, "clusters": len(found["clusters"])}
 

@@ -5,7 +5,7 @@ import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -111,3 +111,21 @@ def test_its_results_belong_to_its_run_config(baseline, monkeypatch):
     own = RunConfig.read(baseline["config"]).as_keys()
     differing = {key for key in own if own[key] != measured[key]}
     assert differing <= {"dataset", "model", "output-dir"}
+
+
+# The notebook: its cells, in their order.
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_stops_early(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cells = json.loads((EXAMPLES / "digits.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    strategy, recorder = names["strategy"], names["recorder"]
+    assert {tuple(leaf.members) for leaf in strategy.tree.leaves} == EVEN_AND_ODD
+    assert recorder.summary["finished"] and recorder.summary["rounds"] < 40
+    assert "<td>0.1</td><td>5</td><td>eval_acc 0." in names["result"]._repr_html_()
+    assert "2 clusters among 10 clients" in recorder._repr_html_()

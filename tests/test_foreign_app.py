@@ -135,7 +135,7 @@ def test_a_members_update_is_that_of_the_run(run):
     assert placed.levels[0].step.similarity == pytest.approx(1.0, abs=1e-6)
 
 
-def test_assign_by_command_and_what_it_refuses(run):
+def test_assign_by_command_and_what_it_refuses(run, tmp_path):
     app = "tests.test_foreign_app:NAMED"
     placed = cflower("assign", run, "--app", app, "--node-config", "partition-id=7")
     assert "belongs to cluster" in placed.stdout and "rmse" in placed.stdout
@@ -147,6 +147,8 @@ def test_assign_by_command_and_what_it_refuses(run):
         assign(run, app="nosuch:app")
     with pytest.raises(ConfigError, match=r"either data .* or an app .*: got neither"):
         assign(run)
+    with pytest.raises(RunFolderError, match=r"of another app .* give --app instead of --data"):
+        assign(run, tmp_path)
 
 
 def test_without_lasting_names_resume_is_refused_in_a_sentence(tmp_path):
@@ -181,7 +183,7 @@ def test_an_observer_that_raises_is_logged_once(tmp_path, caplog):
 def test_a_metric_that_no_client_sends_is_reported_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         start(tmp_path, metric="f1")
-    sentence = "No client sent the metric 'f1' (they sent rmse): name the one that leads with "
+    sentence = "No client sent the metric 'f1' (they sent rmse): choose another with "
     assert sum(sentence in text for text in caplog.messages) == 1
 
 

@@ -116,6 +116,7 @@ def test_a_run_with_both_from_the_current_folder(folder):
     summary = read_json(run, "summary.json")
     assert set(summary["groups"].values()) == {"0", "1"}
     assert summary["adjusted_rand_index"] is not None
+    assert set(summary["clients"]) == {f"garden-{i}" for i in range(6)}
     sys.modules.pop("our_models")  # the folder may be somebody else's: code runs when asked for
     words = ("--cluster", "0", "--runs", folder / "runs")
     error = error_of("export", run.name, *words)

@@ -31,6 +31,10 @@ def test_the_api_page_lists_exactly_the_public_names():
     assert sorted(listed) == sorted(cflower.__all__)
 
 
+def test_a_shell_completes_the_public_names():
+    assert {*cflower.__all__, "__version__"} == set(dir(cflower))
+
+
 def test_type_checkers_see_the_annotations():
     assert files("cflower").joinpath("py.typed").is_file()
 

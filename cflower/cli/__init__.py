@@ -13,7 +13,7 @@ from cflower.runs.run_files import printable
 app = typer.Typer(
     help="Clustered federated learning: simulate a run here, look at runs, take models from them.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # joins the lines of a paragraph
     suggest_commands=False,  # click does

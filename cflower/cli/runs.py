@@ -29,13 +29,22 @@ from cflower.runs.compare import (
 )
 from cflower.runs.explain import explanation
 from cflower.runs.plots import write_comparison, write_figures
-from cflower.runs.record import RunRecord
+from cflower.runs.record import RunRecord, by_metric
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, run_folders
 from cflower.runs.tables import run_view
 from cflower.runs.watch import ReportServer
 
-Run = Annotated[str, typer.Argument()]
+DEFAULT_RUNS = Path("~/cflower-runs")
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """The runs in the default folder that a shell can complete to."""
+    names = (path.name for path in run_folders(DEFAULT_RUNS.expanduser()))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Run = Annotated[str, typer.Argument(autocompletion=run_ids)]
 RUN_HELP = "RUN is a run folder or the beginning of its id; the newest run if not given."
 """A command's closing line: click 8.5 drops the help of typer's arguments."""
 RunsDir = Annotated[
@@ -43,7 +52,9 @@ RunsDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
 UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
-DEFAULT_RUNS = Path("~/cflower-runs")
+LeadingMetric = Annotated[
+    str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
+]
 
 
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
@@ -57,14 +68,14 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     for heading in list(rows[0])[2:]:
         table.add_column(heading, justify="right")
     for row in rows:
-        cells = row | {"accuracy": Metric().in_words(row["accuracy"])}
+        cells = row | {"mean": Metric(str(row["metric"])).in_words(row["mean"])}
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells.values()))
     Console(highlight=False).print(table)
 
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
-    row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "accuracy"))
+    row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "metric", "mean"))
     if not (folder / "summary.json").is_file():
         return row | {"run": line(folder.name), "state": "not begun"}
     try:
@@ -77,7 +88,8 @@ def row_of(folder: Path) -> dict[str, Any]:
         "rounds": summary["rounds"],
         "clients": len(summary["clients"]),
         "clusters": len(summary["clusters"]),
-        "accuracy": summary["metrics"].get("accuracy"),
+        "metric": summary["metric"]["name"],
+        "mean": summary["metrics"].get(summary["metric"]["name"]),
     }
 
 
@@ -86,13 +98,14 @@ def show(
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
     every: Annotated[bool, typer.Option("--all", help="All clients, however many.")] = False,
+    metric: LeadingMetric = "",
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
     folder = find_run(runs.expanduser(), run)
     summary, tree = read_json(folder, "summary.json"), read_json(folder, "tree.json")
     if as_json:
         return print(json.dumps({**summary, "tree": tree["clusters"]}, indent=1))
-    Console().print(run_view(summary, tree, every=every))
+    Console().print(run_view(by_metric(summary, metric), tree, every=every))
     print(f"Run folder: {line(folder)}")
 
 
@@ -103,15 +116,17 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Also write figures (PNG, SVG, PDF) into this folder.")
     ] = None,
+    metric: LeadingMetric = "",
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
     folder = find_run(runs.expanduser(), run)
     with writing(folder, "RUN"):
-        path = write_report(folder)
+        path = write_report(folder, metric=metric)
     print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):
-            for written in write_figures(RunRecord.read(folder), figures.expanduser()):
+            record = RunRecord.read(folder, metric)
+            for written in write_figures(record, figures.expanduser()):
                 print(f"Figure: {written}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())

@@ -1,6 +1,7 @@
 """The commands that run a Flower app in this process, and list the config of cflower's own app."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+import cflower
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import CFlowerError, ConfigError
 from cflower.runs.run_files import find_run, read_json
@@ -102,6 +104,11 @@ def simulate_own(
     config = RunConfig.read(values)
     values["output-dir"] = str(config.output_path(relative_to=Path.cwd()))
     num_clients = clients or config.min_available_nodes
+    if num_clients < config.min_available_nodes:
+        raise ConfigError(
+            f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
+            "the run would wait for more than there are; leave one of them out."
+        )
     # These load PyTorch, which is not needed to refuse a config.
     from cflower import simulate
     from cflower.client_app import app as client_app
@@ -241,11 +248,28 @@ def traceback_of(error: BaseException, app: Path) -> str:
 
 
 def keys() -> None:
-    """List the run-config keys of cflower's own app with their defaults and possible values."""
-    columns = (Column(heading, overflow="fold") for heading in ("key", "default", "values"))
-    table = Table(*columns, box=SIMPLE_HEAD, padding=0)
+    """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
+    columns = (Column(heading, overflow="fold") for heading in ("key", "default", "meaning"))
+    table, meanings = Table(*columns, box=SIMPLE_HEAD, padding=0), meanings_in(app_toml())
     for spec in fields(RunConfig):
-        options, bounds = spec.metadata.get("options"), spec.metadata.get("range")
-        values = ", ".join(map(repr, options)) if options else str(bounds or "")
-        table.add_row(*(Text(cell) for cell in (key_of(spec), repr(spec.default), values)))
+        key = key_of(spec)
+        table.add_row(*(Text(cell) for cell in (key, repr(spec.default), meanings[key])))
     Console(highlight=False).print(table)
+
+
+def app_toml() -> str:
+    """The pyproject.toml of cflower's own app: of this clone, or as a wheel carries it."""
+    package = Path(cflower.__file__).parent
+    carried = package / "app.toml"
+    return (carried if carried.is_file() else package.parent / "pyproject.toml").read_text()
+
+
+def meanings_in(toml: str) -> dict[str, str]:
+    r"""The comment to each key of ``[tool.flwr.app.config]``.
+
+    >>> meanings_in("[tool.flwr.app.config]\nseed = 0  # one\n     # two\n[other]\n")
+    {'seed': 'one two'}
+    """
+    section = toml.partition("[tool.flwr.app.config]\n")[2].partition("\n[")[0]
+    comments = re.findall(r"^([\w-]+) = [^#\n]*# (.*(?:\n +# .*)*)", section, re.MULTILINE)
+    return {key: re.sub(r"\s*\n +# ", " ", text) for key, text in comments}

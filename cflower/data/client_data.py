@@ -68,6 +68,20 @@ def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> C
     return _as_client(stored, examples, settings, partition, num_partitions)
 
 
+def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -> str:
+    """The natural id that a client was dealt, a number with the name of its column.
+
+    Empty with another partitioner, and with shift ``topic``, where several clients share an id.
+    """
+    if settings.partitioner != "natural-id" or settings.shift == "topic":
+        return ""
+    column = settings.natural_id_column
+    with _LOADING:
+        stored = _dealt(settings, partition, num_partitions)
+    value = most_common(stored.metadata_of(column))
+    return f"{column}-{value}" if value.isdigit() else value
+
+
 def _as_client(
     stored: Stored,
     examples: Examples,

@@ -19,11 +19,19 @@ LABEL_COLUMNS = (
     "label", "labels", "fine_label", "target", "y", "class", "character", "digit",
 )  # fmt: skip
 IMAGE_COLUMNS = ("image", "img", "x", "pixels", "images", "inputs")
-MANY_CLASSES = 1000
-"""With more different labels than this, most must occur more than once or twice to be classes."""
+MANY_CLASSES, MANY_NUMBERS = 1000, 100
+"""With more different labels than this, most must occur more than once or twice to be classes; the
+second is for labels that are numbers."""
 ROWS_PER_CLASS = 3
 LISTS = {"what": "lists", "cure": "expected one class per row"}
-FRACTIONS = {"what": "fractional numbers", "cure": "expected classes (text or whole numbers)"}
+CLASSIFIERS = (
+    "cflower's own app trains classifiers only; to predict numbers, use an app of your own, such "
+    "as examples/sklearn"
+)
+FRACTIONS = {
+    "what": "fractional numbers",
+    "cure": f"expected classes (text or whole numbers): {CLASSIFIERS}",
+}
 Distinct = tuple[list[Any], NDArray[Any]]
 """The different labels of a column in their order, and each row's position among them."""
 SHOWN = 20
@@ -164,10 +172,12 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
     problem = partial(sentence.format, source=table.name, column=column)
     find = _distinct_in_array if isinstance(stored, np.ndarray) else _distinct_in_arrow
     distinct, places = find(stored, problem)
+    most = MANY_NUMBERS if any(isinstance(one, int) for one in distinct) else MANY_CLASSES
     require_data(
-        len(distinct) <= MANY_CLASSES or ROWS_PER_CLASS * len(distinct) <= len(places),
+        len(distinct) <= most or ROWS_PER_CLASS * len(distinct) <= len(places),
         f"{table.name} has {len(distinct):,} different labels in its label column {column!r} "
-        f"for {len(places):,} rows: these are no classes; name the right one with label-column.",
+        f"for {len(places):,} rows: these are no classes; name the right one with label-column. "
+        f"Also, {CLASSIFIERS}.",
     )
     return places.astype(np.int64), tuple(map(str, distinct))
 

@@ -169,9 +169,14 @@ def _joined(name: str, tables: list[pa.Table]) -> Table:
 
 
 def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
-    """Images, each labelled with the name of its folder; without labels if some lie in none."""
+    """Images, each labelled with the name of its folder; without labels if some lie in none.
+
+    In CLIENT/CLASS/ the column "folder" names the folder above, for ``natural-id-column``.
+    """
     names = sorted({file.parent.name for file in files})
     columns: dict[str, Column] = {"image": image_files(map(str, files))}
     if all(file.parent != folder for file in files):
         columns["label"] = np.searchsorted(names, [file.parent.name for file in files])
+    if all(folder not in (file.parent, file.parent.parent) for file in files):
+        columns["folder"] = np.array([file.parent.parent.name for file in files], dtype=object)
     return Table(name, columns, {"label": tuple(names)}, ("image",))

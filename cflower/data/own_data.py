@@ -64,6 +64,11 @@ def load_own_data(own: OwnData) -> ClientData:
     table = load_folder(Path(own.path).expanduser(), own.key)
     source = windows(table, roles, own.class_names) if roles.tokens else Stored.of(table, roles)
     require_data(len(source) > 0, f"{name} has no examples: put data there or correct the path.")
+    require_data(
+        len(source) > 1,
+        f"{name} has only one example: at least 2 are needed, one to train on and one held out; "
+        "put more data there.",
+    )
     classes = own.class_names or in_order(source.class_names)
     check_classes(classes, name)
     labels = source.labels if roles.unlabelled else _labels_in(source, classes, name)

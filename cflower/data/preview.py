@@ -43,7 +43,7 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     if len(examples.input_shape) == 3:
         return counts | _samples(examples)
     means = mean_examples(examples)
-    if means.size > MOST_NUMBERS:
+    if means.size > MOST_NUMBERS or not counts:
         return counts
     return counts | {"mean_examples": means.tobytes(), "mean_shape": list(means.shape[1:])}
 

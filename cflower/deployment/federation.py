@@ -207,7 +207,11 @@ class Federation:
         """The commands to run next."""
         config = f"min-available-nodes={len(self.nodes)} class-names='{','.join(CLASSES)}'"
         config += f" num-server-rounds=8 {SETTINGS}"
-        app = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path("CFLOWER_SOURCE")
+        if len(self.nodes) < 4:
+            config += " min-cluster-size=1"
+        installed = not (PROJECT / "pyproject.toml").is_file()
+        app = Path("CLONE" if installed else PROJECT)
+        where = " (CLONE: a clone of cflower, whose folder is the app)" if installed else ""
         commands = (
             f"export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
             f'{BIN / "flwr"} run {shlex.quote(str(app))} {NAME} --stream -c "{config}"',
@@ -216,4 +220,4 @@ class Federation:
             f"{BIN / 'cflower'} show",
         )
         way = "" if self.settings["insecure"] else WAY.format(**self.settings["ports"])
-        return way + "\n  ".join(("\nNext:", *commands))
+        return way + "\n  ".join((f"\nNext{where}:", *commands))

@@ -9,7 +9,7 @@ from cflower.messages.data_spec import DataSpec
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
-from cflower.runs.record import RunRecord, all_clients, weighted
+from cflower.runs.record import RunRecord, all_clients, baselines_of, weighted
 from cflower.runs.run_files import read_json
 
 LOADING = {
@@ -157,8 +157,8 @@ def quality(record: RunRecord, cluster: str) -> list[str]:
     metric, is_leaf = record.metric, not record.clusters[cluster]["children"]
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
+    baselines = baselines_of(record.summary)
     key = f"{'leaf' if is_leaf else 'fl'}_{metric.name}"
-    baselines = record.summary["baselines"] or {}
     columns = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
     clients = only(all_clients(record.summary), in_order(record.clusters[cluster]["members"]))
     rows = {name: client for name, client in clients.items() if client.get(key) is not None}

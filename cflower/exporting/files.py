@@ -31,8 +31,8 @@ def check_format(name: str) -> None:
     missing = [package for package in NEEDED.get(name, ()) if find_spec(package) is None]
     if missing:
         raise ExportError(
-            f"The format {name} needs {', '.join(missing)}, not installed here: install it with "
-            "pip install 'cflower[export]', or choose safetensors or torchscript."
+            f"The format {name} needs packages that are not installed here: pip install "
+            f"{' '.join(missing)}, or choose safetensors or torchscript."
         )
 
 

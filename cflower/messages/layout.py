@@ -97,7 +97,9 @@ class Layout:
         if not ends[True]:
             raise ConfigError(
                 f"No array of the initial model ({counted(len(entries), 'array')}) is trained: it "
-                "needs at least one floating-point array that no `untrained` pattern matches."
+                "needs at least one floating-point array that no `untrained` pattern matches. "
+                "Models without weights, such as the decision trees of XGBoost, cannot be "
+                "clustered by their updates."
             )
         dtypes = [entry.dtype for entry in entries if entry.trained]
         return cls(tuple(entries), np.result_type(np.float32, *dtypes), ends[True], ends[False])

@@ -4,9 +4,9 @@ A client may report any value. An implausible one must not change the mean over 
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,8 @@ LOWER_IS_BETTER = {
 """Words in the names of metrics that are better the lower they are."""
 SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou", "dice"}
 """Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
+ACCURACY, OTHERS = {"accuracy", "acc"}, {"train", "training"} | LOWER_IS_BETTER
+"""Words in the names of metrics that mean accuracy, unless one of the others is in it too."""
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""
 
@@ -80,6 +82,32 @@ class ClientMetrics(NamedTuple):
         return {key: float(value) for key, value in scalars.items()}
 
 
+def leading_among(metric: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
+    """The metric that leads, given all clients' metrics of an evaluation.
+
+    It is the given one, unless that is ``accuracy`` and most clients send it under another name
+    instead: then the shortest of these names.
+
+    >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}])
+    Metric(name='eval_acc', higher_is_better=True)
+    """
+    counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
+    common = [name for name, count in counts.items() if 2 * count > len(sent)]
+    if metric.name != "accuracy" or metric.name in common:
+        return metric
+    return Metric(accuracy_among(common) or metric.name)
+
+
+def accuracy_among(names: Iterable[str]) -> str:
+    """The shortest of the names of metrics that mean accuracy; empty if none does.
+
+    >>> accuracy_among(["train_acc", "top5_accuracy", "val_acc", "accuracy_loss"])
+    'val_acc'
+    """
+    meant = [n for n in names if words_in(n) & ACCURACY and not words_in(n) & OTHERS]
+    return min(meant, key=lambda name: (len(name), name), default="")
+
+
 def words_in(name: str) -> set[str]:
     """The words of a metric's name in lower case, such as val, mae and f1 of ``valMAE/f1``."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
@@ -114,18 +142,26 @@ def bounds_of(name: str, median_size: float) -> tuple[float, float]:
 
 
 def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
-    """Mean of each scalar metric over the clients that report it, weighted by examples.
+    """Mean of each metric over the clients that report it, weighted by examples.
+
+    Lists are averaged number by number; those of another length than most are left out.
 
     >>> weighted_mean([ClientMetrics({"accuracy": 1.0}, 1), ClientMetrics({"accuracy": 0.5}, 3)])
     {'accuracy': 0.625}
+    >>> weighted_mean([ClientMetrics({"f1": [1, 0]}, 1), ClientMetrics({"f1": [0, 0]}, 3)])
+    {'f1': [0.25, 0.0]}
     """
-    totals: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = defaultdict(float)
+    totals: dict[tuple[str, tuple[int, ...]], Any] = defaultdict(float)
+    weights: dict[tuple[str, tuple[int, ...]], float] = defaultdict(float)
+    clients: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for one in measured:
-        for key, value in one.scalars.items():
-            totals[key] += one.num_examples * value
-            weights[key] += one.num_examples
-    return {key: total / weights[key] for key, total in totals.items()}
+        for key, value in one.metrics.items():
+            shape = np.shape(value)
+            totals[key, shape] += one.num_examples * np.asarray(value, dtype=float)
+            weights[key, shape] += one.num_examples
+            clients[key][shape] += 1
+    usual = {key: counts.most_common(1)[0][0] for key, counts in clients.items()}
+    return {key: (totals[key, s] / weights[key, s]).tolist() for key, s in usual.items()}
 
 
 def mean_over_clients(measured: Iterable[ClientMetrics]) -> Metrics:

@@ -132,7 +132,8 @@ class RollCall:
             time.sleep(min(1.0, max(0.1, waited / 20)))
             before, unanswered = count, self.update(grid)
         if not enough:
-            raise FederationError(self._too_few(at_least))
+            here = getattr(grid, "client_app", None) is not None
+            raise FederationError(self._too_few(at_least, here=here))
         return self.clients
 
     def update(self, grid: Grid) -> int:
@@ -236,12 +237,12 @@ class RollCall:
         for reason, names in clients.items():
             log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), reason)
 
-    def _too_few(self, at_least: int) -> str:
-        """The error when there are fewer clients than needed."""
+    def _too_few(self, at_least: int, *, here: bool) -> str:
+        """The error when there are fewer clients than needed; ``here``: all are in this process."""
         reasons = {refusal.reason for refusal in self.refused.values()}
         if not self.nodes and len(reasons) == 1:
             return reasons.pop()
-        refused = [f"{one.client}: {one.reason}" for one in self.refused.values()]
+        refused = [f"{one.client}: {one.reason.rstrip('.')}" for one in self.refused.values()]
         details = {
             "connected": listed(self.clients),
             "refused": listed(refused, longest=500),
@@ -249,9 +250,13 @@ class RollCall:
         }
         known = "".join(f"; {words}: {names}" for words, names in details.items() if names)
         count = len(self.nodes)
-        problem = (
-            f"This run needs {at_least} SuperNodes (min-available-nodes) and has {count}{known}."
-        )
+        problem = f"This run needs {at_least} clients (min-available-nodes) and has {count}{known}."
+        if refused:
+            return (
+                f"{problem} Correct what was refused, or set min-available-nodes={max(count, 1)}."
+            )
+        if here:
+            return f"{problem} Simulate more clients (--clients), or lower min-available-nodes."
         if count and not self.announced:
             return f"{problem} Start more SuperNodes, or lower min-available-nodes."
         return (

@@ -7,7 +7,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from cflower.algorithm.placement import Placement, descend
 from cflower.algorithm.tree import Cluster, ParameterTree
@@ -22,10 +24,15 @@ from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
+from cflower.runs.format import SUMMARY
+from cflower.runs.record import metric_of
+from cflower.runs.run_files import read_json
 from cflower.runs.stored_run import StoredRun, check_assignable
 from cflower.seeding import torch_seed
 
 Progress = Callable[[str], None]
+DARKEST = 0.1
+"""A largest pixel below this is a sign of another range, such as 0 to 16."""
 
 
 class Level(NamedTuple):
@@ -132,7 +139,8 @@ def assign(
         partial(newcomers_update, saved, examples, progress),
         lambda cluster: evaluate(saved.module(cluster.model), examples.validation),
     )
-    return Assignment(levels, len(examples.train), len(examples.validation))
+    metric = metric_of(read_json(path, SUMMARY))
+    return Assignment(levels, len(examples.train), len(examples.validation), metric)
 
 
 def assign_with_app(
@@ -145,7 +153,7 @@ def assign_with_app(
     client = LocalClient(stored, client_app, node_config)
     progress("Training")
     levels = path_of(stored.tree, client.update, client.evaluate)
-    metric = Metric(stored.settings["metric"], stored.settings["higher-is-better"])
+    metric = metric_of(read_json(path, SUMMARY))
     return Assignment(levels, int(client.num_train), int(client.num_held_out), metric)
 
 
@@ -180,7 +188,20 @@ def newcomers_data(saved: SavedRun, data: ClientData | Path | str, roles: Roles)
     facts = {"input-shape": data.train.input_shape, "class-names": data.train.class_names}
     if problem := saved.kind.problem_with(facts):
         raise DataError(f"The newcomer does not fit the run: {problem}.")
+    check_pixels(data.train.inputs)
     return data
+
+
+def check_pixels(inputs: NDArray[np.floating]) -> None:
+    """Raise a DataError for images with pixels in another range than those of the run, 0 to 1."""
+    if inputs.ndim != 4 or inputs.min() < 0:
+        return  # no images, or standardised ones
+    largest = float(inputs.max())
+    if not DARKEST < largest <= 1:
+        raise DataError(
+            f"The newcomer's largest pixel is {largest:.4g} after whole numbers were divided by "
+            "255: expected up to 1. Scale its pixels to 0 to 255 (whole numbers) or 0 to 1."
+        )
 
 
 def newcomers_update(

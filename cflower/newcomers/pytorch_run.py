@@ -36,7 +36,7 @@ class SavedRun(StoredRun):
         model. Raises `RunFolderError` if the folder is damaged, `ConfigError` if the seed is not
         the run's, or if there is code and no permission.
         """
-        stored = StoredRun.read(path)
+        stored, kind = StoredRun.read(path), read_data_spec(path)  # another app's run has no kind
         secret = secret_of(path.name, stored.permutation, seed_file)
         own = RunConfig.read(stored.config)
         if names_own_code(own.model) and not own_code:
@@ -44,7 +44,7 @@ class SavedRun(StoredRun):
                 f"The model of the run {path.name} is made by Python code of its owner, "
                 f"{own.model}: give --own-code to run this code here, if you trust the folder."
             )
-        run = cls(**vars(stored), own=own, kind=read_data_spec(path), secret=secret)
+        run = cls(**vars(stored), own=own, kind=kind, secret=secret)
         expected = Layout.of(record_of(arrays_of(run._empty_model())))
         if [entry.key for entry in expected.entries] != [e.key for e in stored.layout.entries]:
             raise RunFolderError(

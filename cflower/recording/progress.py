@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from cflower.algorithm.criteria import Outcome
-from cflower.messages.metrics import Metric
 from cflower.ordering import counted
 from cflower.strategy.observers import Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -30,14 +29,13 @@ class RoundProgress(Observer):
     """
 
     def __init__(self, print_line: Say, console: Console | None = None) -> None:
-        self._print, self._metric = print_line, Metric()
+        self._print = print_line
         self._seconds: list[float] = []
         self._outcomes: dict[str, Outcome] = {}
         self._bar: Progress | None = None
         self._console = console if console is not None and console.is_terminal else None
 
     def on_start(self, run: RunStart) -> None:
-        self._metric = run.metric
         if self._console is None:
             return
         columns = ("round", MofNCompleteColumn(), BarColumn(), "{task.description}")
@@ -51,7 +49,7 @@ class RoundProgress(Observer):
             if self._outcomes.get(decision.cluster) is not decision.outcome:
                 self._outcomes[decision.cluster] = decision.outcome
                 self._print(f"  cluster {decision.cluster}, {decision.outcome}: {decision.reason}")
-        now, total, state = report.server_round, report.num_rounds, state_of(report, self._metric)
+        now, total, state = report.server_round, report.num_rounds, state_of(report)
         if self._bar is not None:
             self._bar.update(self._task, total=total, completed=now, description=state)
             return
@@ -67,10 +65,10 @@ class RoundProgress(Observer):
             self._bar.stop()
 
 
-def state_of(report: RoundReport, metric: Metric) -> str:
+def state_of(report: RoundReport) -> str:
     """The number of clusters, the leading metric and the number of missing replies."""
     parts = [counted(len(report.state.tree.leaves), "cluster")]
-    metrics = report.metrics()
+    metric, metrics = report.metric, report.metrics()
     if metric.name in metrics:
         value = cast(float, metrics[metric.name])
         parts.append(f"{metric.name} {metric.in_words(value)}")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
@@ -29,6 +30,7 @@ from cflower.recording.serialization import (
     final_result,
     note_split,
     round_line,
+    scalars,
     served_lines,
     tree_lines,
     why_not_split,
@@ -36,13 +38,14 @@ from cflower.recording.serialization import (
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
-from cflower.runs.format import NO_SUMMARY
-from cflower.runs.record import baseline_lines
+from cflower.runs.format import NO_SUMMARY, SUMMARY
+from cflower.runs.record import baseline_lines, finding
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
+from cflower.strategy.results import html_table
 
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
@@ -81,7 +84,8 @@ class Recorder(Observer):
     problem : str
         Why the last round is not in the folder, such as a full disk; "" if it is.
     baselines : dict or None
-        The baselines in ``summary.json``; None: there will be none.
+        The baselines in ``summary.json``, None for each that is still to come; None: there will be
+        none.
 
     Raises
     ------
@@ -114,7 +118,7 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         self.config, self.summary = dict(config or {}), dict[str, Any]()
-        self.baselines: dict[str, dict[str, Any]] | None = None
+        self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say = say or print_to_log
         self.problem = ""
@@ -122,6 +126,7 @@ class Recorder(Observer):
         self._unwritten: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
+        self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
         self._written: dict[str, object] = {}
 
@@ -152,6 +157,7 @@ class Recorder(Observer):
     def on_round(self, report: RoundReport) -> None:
         """Write what one round adds; if that fails, the next round tries to write both."""
         with self._writing(f"after round {report.server_round - 1}"):
+            self._metric, self._central = report.metric, scalars(report.central)
             for decision in report.decisions:
                 line = round_line(report, decision)
                 self._unwritten.append(json.dumps(line) + "\n")
@@ -184,6 +190,7 @@ class Recorder(Observer):
     def on_end(self, report: FinalReport | None) -> None:
         try:
             if report is not None:
+                self._metric = report.metric
                 with self._writing(f"after round {report.num_rounds}"):
                     self._write_summary(report.num_rounds, report)
                 view = run_view(self.summary, read_json(self.path, "tree.json"))
@@ -191,6 +198,14 @@ class Recorder(Observer):
                 self.say(self._write_report())
         finally:
             self._unlock()
+
+    def _repr_html_(self) -> str:
+        """The result and the clusters, in a notebook."""
+        if not self.summary:
+            return f"<p>{escape(str(self.path))}: not begun.</p>"
+        rows = [(name, ", ".join(members)) for name, members in self.summary["clusters"].items()]
+        text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
+        return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -202,7 +217,7 @@ class Recorder(Observer):
         The baseline must have had the same clients and rounds.
         """
         line = baseline_line(report, self._metric)
-        self.baselines = (self.baselines or {}) | {name: line}
+        self.baselines = {**(self.baselines or {}), name: line}
         self.summary["baselines"] = self.baselines
         if comparison := against(self.summary, line["clients"], self._metric):
             line |= comparison.as_json()
@@ -227,7 +242,14 @@ class Recorder(Observer):
             path.unlink(missing_ok=True)
             return None
         checkpoint = self._checkpoints.newest(self.say)
-        last = checkpoint.server_round
+        last, planned = checkpoint.server_round, record["num_rounds"]
+        if 0 < planned < last:
+            raise RunFolderError(
+                f"Got num-server-rounds={planned}, but the run {self.path.name} has {last} rounds: "
+                f"give {last} or more to resume it."
+            )
+        if planned == last and self.baselines is None:
+            self.baselines = read_json(self.path, SUMMARY)["baselines"]
         lines = [line for line in read_lines(path) if line["round"] <= last]
         if missing := set(range(1, last + 1)).difference(map(itemgetter("round"), lines)):
             raise RunFolderError(
@@ -245,6 +267,7 @@ class Recorder(Observer):
         for client, metrics in line["clients"].items():
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)
+        self._central = line.get("central", {})
         if line["cluster"] == ROOT:
             self._root = line
 
@@ -285,13 +308,14 @@ class Recorder(Observer):
             "not_split": why_not_split(tree, self._root),
             "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
+            "central": self._central,
             "baselines": self.baselines,
             "problems": only(failures.problems, in_order(failures.problems)),
             "excluded": only(failures.excluded, in_order(failures.excluded)),
         }
         if isinstance(report, FinalReport):
             self.summary |= final_result(report)
-            clients = clients | served_lines(report, self._metric.name)
+            clients = clients | served_lines(report)
         self.summary["clients"] = {
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients

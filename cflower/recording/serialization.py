@@ -10,14 +10,10 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Proposal
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import in_order, only, without
-from cflower.runs.format import TRIAL_STATUS
+from cflower.runs.format import OWN_FIELDS, TRIAL_STATUS
 from cflower.strategy.reports import FinalReport, RoundReport
 
 Figures = dict[str, float]
-OWN_FIELDS = frozenset(
-    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
-)
-"""Fields of a client in the summary; a metric with such a name is left out."""
 ADVICE = {
     Outcome.MOVING: "More rounds would help.",
     Outcome.UNSTEADY: "More rounds would help.",
@@ -55,7 +51,8 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "reason": decision.reason,
         "children": list(decision.children),
         "figures": dict(decision.figures),
-        "metrics": report.metrics(cluster),
+        "metrics": scalars(report.metrics(cluster)),
+        **({"central": scalars(report.central)} if report.central else {}),
         "seconds": round(report.seconds, 3),
         "moves": [move._asdict() for move in moves if own and move.origin == cluster],
         "clients": {client: numbers(one) for client, one in only(report.measured, own).items()},
@@ -92,7 +89,7 @@ def measures_in(line: Mapping[str, Any]) -> Figures:
     """
     name = line["cluster"]
     groups = {name: only(line, FIGURES), f"{name}/figures": line["figures"]}
-    groups[f"{name}/metrics"] = line["metrics"]
+    groups[f"{name}/metrics"], groups["central"] = line["metrics"], line.get("central", {})
     groups |= {f"clients/{client}": metrics for client, metrics in line["clients"].items()}
     return {
         f"{group}/{key}": float(value)
@@ -158,13 +155,15 @@ def proposal_line(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def served_lines(report: FinalReport, metric: str) -> dict[str, dict[str, Any]]:
+def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
     """The clients' entries in the summary after the final evaluation."""
-    lines = {}
+    lines, metric = {}, report.metric.name
     for name, result in report.clients.items():
         line: dict[str, Any] = numbers(result.served(report.selection))
         for column, measured in result.columns.items():
-            line[f"{column}_{metric}"] = measured and numbers(measured).get(metric)
+            figures = numbers(measured) if measured else {}
+            for key in dict.fromkeys([metric, *numbers(result.leaf)]):
+                line[f"{column}_{key}"] = figures.get(key)
         lines[name] = line | {
             "num_examples": result.num_examples,
             "held_out": result.leaf.num_examples,
@@ -187,7 +186,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     return {
         "finished": True,
         "selection": report.selection,
-        "metrics": report.metrics,
+        "metrics": scalars(report.metrics),
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,
     }
@@ -200,6 +199,11 @@ def numbers(measured: ClientMetrics) -> dict[str, float]:
     {'loss': 0.5}
     """
     return without(measured.scalars, OWN_FIELDS)
+
+
+def scalars(metrics: Mapping[str, Any]) -> Figures:
+    """The metrics that are one number each."""
+    return ClientMetrics(dict(metrics), 0).scalars
 
 
 def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:

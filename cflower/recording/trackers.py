@@ -117,7 +117,7 @@ class Tracker(Observer):
         if name and find_spec(name) is None:
             raise ConfigError(
                 f"tracker={name!r} needs the package {name}, which is not installed: "
-                "pip install 'cflower[tracking]'."
+                f"pip install {name}."
             )
         self._name, self._recorder = name, recorder
         self._backend: Backend | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NotRequired
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -16,6 +16,13 @@ TREE, EXAMPLES, CLIENTS = "tree.json", "examples.json", "clients.json"
 OPEN, CONFIRMED, UNDONE = "open", "confirmed", "undone"
 TRIAL_STATUS = {Outcome.ON_TRIAL: OPEN, Outcome.CONFIRMED: CONFIRMED, Outcome.UNDONE: UNDONE}
 """Status of a split on trial, by the decision about it."""
+
+OWN_FIELDS = frozenset(
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
+)
+"""Fields of a client in the summary; a metric with such a name is left out."""
+COLUMNS = ("fl", "leaf", "best", "ensemble")
+"""The ways to serve a client; each prefixes a metric of a client in the summary."""
 
 Number = int | float
 Metrics = dict[str, Number]
@@ -42,6 +49,7 @@ class Line(TypedDict):
     children: list[str]
     figures: dict[str, Number | None]
     metrics: Metrics
+    central: NotRequired[Metrics]
     clients: dict[str, Metrics]
     problems: dict[str, str]
     seconds: Number
@@ -85,9 +93,10 @@ class Summary(TypedDict):
     common_rounds: int
     clients: dict[str, Client]
     metrics: Metrics
+    central: NotRequired[Metrics]
     groups: dict[str, Any] | None
     adjusted_rand_index: Number | None
-    baselines: dict[str, dict[str, Any]] | None
+    baselines: dict[str, dict[str, Any] | None] | None
 
 
 class TreeCluster(TypedDict):

@@ -246,7 +246,7 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError(
-            "Pictures need matplotlib, which is not installed: pip install 'cflower[figures]'."
+            "Pictures need matplotlib, which is not installed: pip install matplotlib."
         ) from None
     with matplotlib.rc_context(cast(Any, STYLE)):
         yield Figure(figsize=(width, height), layout="constrained")

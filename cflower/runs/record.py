@@ -21,8 +21,10 @@ from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES, Baseline, against
 from cflower.runs.format import (
     CLIENTS,
+    COLUMNS,
     CONFIG,
     NO_SUMMARY,
+    OWN_FIELDS,
     ROUNDS,
     SUMMARY,
     TREE,
@@ -71,8 +73,11 @@ class RunRecord:
     """``clients.json``: a preview of the clients' data; without clients in most runs."""
 
     @classmethod
-    def read(cls, path: Path) -> "RunRecord":
-        """Read a run folder, or raise a `RunFolderError` if a file is damaged."""
+    def read(cls, path: Path, metric: str = "") -> "RunRecord":
+        """Read a run folder; ``metric`` leads instead of the run's, see `by_metric`.
+
+        Raises a `RunFolderError` if a file is damaged.
+        """
         begun = read_json(path, CONFIG)
         tree = optional(path, TREE, {"clusters": {}})["clusters"]
         record = cls(
@@ -81,7 +86,7 @@ class RunRecord:
             begun["settings"],
             begun["num_rounds"],
             begun["versions"],
-            optional(path, SUMMARY, {**NO_SUMMARY, "run_id": path.name}),
+            by_metric(optional(path, SUMMARY, {**NO_SUMMARY, "run_id": path.name}), metric),
             only(tree, in_order(tree)),
             read_lines(path / ROUNDS),
             optional(path, CLIENTS, {"class_names": [], "clients": {}}),
@@ -216,12 +221,39 @@ def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [split for split in splits if split["trial"] != UNDONE]
 
 
+def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The summary with another leading metric, without what was only kept for the run's own.
+
+    Raises a `RunFolderError` that names the metrics if no client sent this one.
+    """
+    if name in ("", summary["metric"]["name"]):
+        return summary
+    sent = metrics_in(summary)
+    if name not in sent:
+        raise RunFolderError(
+            f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
+            "these."
+        )
+    clients = {client: {**line, "levels": {}} for client, line in summary["clients"].items()}
+    metric = Metric.of(name)._asdict()
+    return {**summary, "metric": metric, "clients": clients, "baselines": None}
+
+
+def metrics_in(summary: Mapping[str, Any]) -> list[str]:
+    """The names of the metrics of clients, sorted."""
+    lines = summary["clients"].values()
+    numbers = {key for line in lines for key in line if isinstance(line[key], int | float)}
+    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
+    return sorted(numbers - columns - OWN_FIELDS)
+
+
 def metric_of(summary: Mapping[str, Any]) -> Metric:
     return Metric(**summary["metric"])
 
 
 def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, Any]]:
-    return summary["baselines"] or {}
+    """The baselines that were measured."""
+    return {name: line for name, line in (summary["baselines"] or {}).items() if line}
 
 
 def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "among") -> str:
@@ -259,6 +291,9 @@ def finding(summary: Mapping[str, Any]) -> str:
         text += "."
     if summary["not_split"]:
         text += f" {summary['not_split']}"
+    if central := summary.get("central"):
+        values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
+        text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
     if summary["adjusted_rand_index"] is not None:
         index = summary["adjusted_rand_index"]
         text += f" Adjusted Rand index against the true groups {index:.3f}."
@@ -282,10 +317,10 @@ def common_in_words(summary: Mapping[str, Any]) -> str:
 
 def federated_in_words(summary: Mapping[str, Any]) -> str:
     """The leading metric of conventional FL for all rounds, or why there is none."""
-    metric, baselines = metric_of(summary), baselines_of(summary)
-    if "federated" in baselines:
-        return metric.in_words(baselines["federated"][metric.name])
-    return "not measured" if summary["baselines"] is None else "measured next"
+    metric, measured = metric_of(summary), baselines_of(summary)
+    if "federated" in measured:
+        return metric.in_words(measured["federated"][metric.name])
+    return "measured next" if "federated" in (summary["baselines"] or {}) else "not measured"
 
 
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -107,6 +107,11 @@ class StoredRun:
 
 def read_data_spec(run: Path) -> DataSpec:
     """Input shape and class names of a run, from its ``examples.json``."""
+    if not (run / EXAMPLES).is_file():
+        raise RunFolderError(
+            f"The run {run.name} has no {EXAMPLES}: it is of another app than cflower's own (then "
+            "give --app instead of --data), or its folder was not copied whole."
+        )
     content = read_json(run, EXAMPLES)
     return DataSpec(tuple(content["input_shape"]), tuple(content["class_names"]))
 

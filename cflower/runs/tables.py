@@ -109,6 +109,8 @@ def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
     headings = {"fl": "common", "leaf": "own", selection: selection} | {"leaf": "own"}
     names = {"federated": "FL, all\nrounds", "isolated": "alone"}
     headings |= only(names, baselines_of(summary))
+    if not lasting(summary["splits"]):
+        del headings["fl"]  # the same model as the own one
     return {f"{key}_{summary['metric']['name']}": text for key, text in headings.items()}
 
 

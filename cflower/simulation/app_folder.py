@@ -1,7 +1,9 @@
 """The folder of any Flower app: the components and the config in its pyproject.toml."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +75,12 @@ class AppFolder:
         except ConfigError as error:
             raise ConfigError(f"{named} cannot be loaded: {first_line(error)}.") from None
         except ModuleNotFoundError as error:
+            cure = f"Correct the reference, or install what it needs: pip install {self.path}"
+            package = str(error.name).partition(".")[0]
+            with suppress(PackageNotFoundError):  # such as the app's own package
+                cure = f"It is not in {package} {version(package)}: the app needs another version."
             raise ConfigError(
-                f"{named} cannot be loaded: there is no module {error.name!r}. Correct the "
-                f"reference, or install what it needs: pip install {self.path}"
+                f"{named} cannot be loaded: there is no module {error.name!r}. {cure}"
             ) from error
         if not isinstance(app, kind):
             raise ConfigError(f"{named} is a {type(app).__name__}, not a {kind.__name__}.")

@@ -7,10 +7,10 @@ carries the asks of `cflower.algorithm.round.CFL` to the clients, and their repl
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from logging import INFO
-from typing import NoReturn
+from logging import INFO, WARNING
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -33,7 +33,13 @@ from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
-from cflower.messages.metrics import ClientMetrics, Metric, Metrics, weighted_mean
+from cflower.messages.metrics import (
+    ClientMetrics,
+    Metric,
+    Metrics,
+    leading_among,
+    weighted_mean,
+)
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
 from cflower.seeding import generator
@@ -47,7 +53,7 @@ from cflower.strategy.results import (
     log_tree,
 )
 from cflower.strategy.sampling import admitted, sample
-from cflower.strategy.settings import algorithm_of, settings_of, trimmed_share
+from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
 from cflower.strategy.training_round import TrainingRound, read_evaluations
 from cflower.strategy.wrappers import (
     OLDER_WORKFLOW,
@@ -56,6 +62,9 @@ from cflower.strategy.wrappers import (
 )
 
 AGGREGATED = "\t└──> Aggregated MetricRecord: %s"
+CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
+LEADS = f"No client sent the metric accuracy: %s leads instead; {CHOOSE}"
+NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
 
 
 @dataclass(eq=False, repr=False)
@@ -119,7 +128,8 @@ class ClusteredFL(Strategy):
     seed : int
         Of the sampling of clients.
     metric : str
-        The clients' metric that leads in trials, logs, tables and reports.
+        The clients' metric that leads in trials, logs, tables and reports. Where most clients send
+        no ``accuracy``, another that means it leads, such as ``eval_acc``.
     higher_is_better : bool, optional
         Of that metric; if not given, its name decides (loss, perplexity, rmse, mae: lower).
     observers : sequence of Observer
@@ -208,6 +218,7 @@ class ClusteredFL(Strategy):
         self._finished_rounds = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
+        self._metrics_noted = False
 
     def __repr__(self) -> str:
         """Settings and clusters in one line."""
@@ -300,7 +311,11 @@ class ClusteredFL(Strategy):
                     self._evaluate(run, server_round)
                 self._judge(run, server_round)
                 self._evaluate_centrally(run, server_round)
-                self._report(server_round, num_rounds, time.monotonic() - began)
+                central = run.result.evaluate_metrics_serverapp.get(server_round)
+                if self._report(server_round, num_rounds, time.monotonic() - began, central):
+                    log(INFO, "An observer ends the run after round %d.", server_round)
+                    run = run._replace(num_rounds=server_round)
+                    break
             problem = self.failures.must_not_end(simulated=self.roll_call.simulated)
             if num_rounds and problem:
                 raise FederationError(problem)
@@ -422,6 +437,7 @@ class ClusteredFL(Strategy):
         messages = self._messages(asks, run.evaluate_config)
         replies = self._messenger.exchange(run.grid, messages, run.timeout)
         answers = read_evaluations(self._messenger, replies)
+        self._note_metrics([answer.metrics for answer in answers])
         self._note_problems()
         self.state, self._decisions, _ = self._cfl.heard(self.state, answers, server_round)
         log_decisions(decision for decision in self._decisions if decision.cluster in judged)
@@ -452,6 +468,7 @@ class ClusteredFL(Strategy):
         """The clients' mean metrics, weighted by their examples."""
         metrics = self._messenger.metrics(replies)
         measured = {ask.client: one for ask, one in metrics.items()}
+        self._note_metrics([one.metrics for one in measured.values()])
         problems = self._note_problems()
         if measured or problems:
             results = len(measured)
@@ -468,16 +485,18 @@ class ClusteredFL(Strategy):
         members = set(self.tree.clients)
         clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
+        results = closing.evaluate(clients, self.roll_call.facts)
+        self._note_metrics([result.leaf.metrics for result in results.values()])
         report = FinalReport(
             self.state,
-            closing.evaluate(clients, self.roll_call.facts),
+            results,
             run.num_rounds,
             closing.problems,
             self.failures,
             self.selection,
             self._by_round,
+            self.leading,
         )
-        report.warn_without(self.leading)
         report.warn_unable()
         self._messenger.log_limited_examples(report.served)
         if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
@@ -488,18 +507,45 @@ class ClusteredFL(Strategy):
         """Keep the mean of the central evaluation of the clusters' models, by their sizes."""
         if run.evaluate_fn is None:
             return
+        log(INFO, "Global evaluation")
         measured = []
         for leaf in self.tree.leaves:
             metrics = run.evaluate_fn(server_round, self.layout.record(leaf.model))
             if metrics is not None:
                 measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+                log(INFO, "\tcluster %s: %s", leaf.name, metrics)
         if measured:
             mean = MetricRecord(weighted_mean(measured))
+            log(INFO, "\t└──> MetricRecord: %s", mean)
             run.result.evaluate_metrics_serverapp[server_round] = mean
 
-    def _report(self, server_round: int, num_rounds: int, seconds: float) -> None:
+    def _note_metrics(self, sent: Sequence[Mapping[str, Any]]) -> None:
+        """Let the metric lead that means accuracy; log once which one, or that there is none.
+
+        Every evaluation decides anew, so that the final one, of all clients, has the last word.
+        """
+        names = sorted({name for metrics in sent for name in metrics})
+        found = leading_among(Metric.of(self.metric, self.higher_is_better), sent)
+        if found.name in names and self._cfl is not None:
+            self.leading = found
+            self._cfl = replace(self._cfl, metric=measure_of(found))
+        if sent and not self._metrics_noted:
+            if self.leading.name not in names:
+                log(WARNING, NOT_SENT, self.leading.name, ", ".join(names) or "none")
+            elif self.leading.name != self.metric:
+                log(INFO, LEADS, self.leading.name)
+            self._metrics_noted = True
+
+    def _report(
+        self,
+        server_round: int,
+        num_rounds: int,
+        seconds: float,
+        central: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Call the observers; whether one of them ends the run."""
         if self._round is None:
-            return
+            return False
         report = replace(
             self._round.report,
             num_rounds=num_rounds,
@@ -508,9 +554,11 @@ class ClusteredFL(Strategy):
             seconds=seconds,
             failures=self.failures,
             outstanding=tuple(self._messenger.outstanding.values()),
+            metric=self.leading,
+            central=dict(central or {}),
         )
         self._by_round[server_round] = report.metrics()
-        self._observers.round(report)
+        return self._observers.round(report)
 
     def _messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
         """A plain message for each ask, with its one model."""

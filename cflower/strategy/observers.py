@@ -57,8 +57,9 @@ class Observer:
         """The first round is about to begin; a checkpoint lets the run go on from there."""
         return None
 
-    def on_round(self, report: RoundReport) -> None:
-        """A round is over."""
+    def on_round(self, report: RoundReport) -> bool | None:
+        """A round is over; True ends the run after it, with the final evaluation."""
+        return None
 
     def on_end(self, report: FinalReport | None) -> None:
         """The run is over; None if it was broken off."""
@@ -90,10 +91,10 @@ class Observers:
             )
         return checkpoint
 
-    def round(self, report: RoundReport) -> None:
-        """Call all observers after a round."""
-        for observer in self._observers:
-            self._call(observer, observer.on_round, report)
+    def round(self, report: RoundReport) -> bool:
+        """Call all observers after a round; whether one of them ends the run."""
+        answers = [self._call(o, o.on_round, report) for o in self._observers]
+        return any(answer is True for answer in answers)
 
     def end(self, report: FinalReport | None) -> None:
         """Call all observers at the end of the run, in reverse order."""

@@ -16,10 +16,6 @@ from cflower.messages.messenger import Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
 from cflower.ordering import in_order, only
 
-NOT_SENT = (
-    "No client sent the metric %r (they sent %s): name the one that leads with "
-    "ClusteredFL(metric=...)."
-)
 UNABLE = (
     "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
     "model, not of selection = %r."
@@ -54,6 +50,10 @@ class RoundReport:
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
+    metric: Metric = Metric()
+    """The one that leads, so far."""
+    central: Mapping[str, Any] = field(default_factory=dict)
+    """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
@@ -119,6 +119,8 @@ class FinalReport:
     selection: Selection = "leaf"
     by_round: Mapping[int, Metrics] = field(default_factory=dict)
     """Mean metrics of the clients in each round since the start or resumption."""
+    metric: Metric = Metric()
+    """The one that leads."""
 
     @property
     def served(self) -> dict[str, ClientMetrics]:
@@ -144,9 +146,3 @@ class FinalReport:
         unable = [client for client, result in self.clients.items() if result.best is None]
         if unable and self.selection != "leaf":
             log(WARNING, UNABLE, ", ".join(in_order(unable)), self.selection)
-
-    def warn_without(self, metric: Metric) -> None:
-        """Log a warning if no client reported the leading metric."""
-        names = {name for result in self.clients.values() for name in result.leaf.metrics}
-        if self.clients and metric.name not in names:
-            log(WARNING, NOT_SENT, metric.name, ", ".join(sorted(names)) or "none")

@@ -1,7 +1,8 @@
 """The result of `ClusteredFL.start`: Flower's Result, and every cluster's model and metrics."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from logging import INFO
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
-from cflower.messages.metrics import Metric, mean_over_clients
+from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients
 from cflower.ordering import counted, only
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
@@ -80,10 +81,33 @@ class ClusteredResult(Result):
         """Flower's lines, and one for each cluster."""
         lines = [super().__repr__(), "Clusters:"]
         for name, members in self.clusters.items():
-            metrics = ", ".join(f"{k} {v:.4g}" for k, v in self.cluster_metrics[name].items())
+            metrics = in_words(self.cluster_metrics[name])
             size = counted(len(members), "client")
             lines.append(f"\t{name}: {size}: {metrics}" if metrics else f"\t{name}: {size}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The clusters as a table, in a notebook."""
+        rows = [
+            (name, str(len(members)), in_words(self.cluster_metrics[name]))
+            for name, members in self.clusters.items()
+        ]
+        return html_table(("cluster", "clients", "metrics"), rows)
+
+
+def in_words(metrics: Mapping[str, Any]) -> str:
+    """The metrics that are one number, each with its name."""
+    scalars = ClientMetrics(dict(metrics.items()), 0).scalars
+    return ", ".join(f"{key} {value:.4g}" for key, value in scalars.items())
+
+
+def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in HTML; the texts may come from clients."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
 def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, Any]:

@@ -14,12 +14,19 @@ from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.round import CFL
 from cflower.messages.claims import COMMITMENT
 from cflower.messages.client_names import EVALUATE, has_function
+from cflower.messages.metrics import Metric
 from cflower.settings import check_choice, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
 IN_MEMORY = "aggregation = %r needs all updates of a round in memory: %.3g MB for each client."
+
+NOT_ALONE = (
+    "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
+    "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
+    "needed: see evaluate_fn, observers and configure_train (docs/own-app.md)."
+)
 
 
 def described(thing: Any) -> dict[str, Any]:
@@ -78,11 +85,13 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     A wrapper accounts for one model a client and round: then splits are final, and members do not
     move. Without an evaluate function in the ClientApp, splits are final too.
     """
+    if not alone:
+        log(INFO, NOT_ALONE)
     trial_rounds = strategy.trial_rounds
     if trial_rounds and not has_function(grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
-    layout, metric = strategy.layout, strategy.leading
+    layout = strategy.layout
     if strategy.aggregation != "fedavg":
         megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
         log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
@@ -103,5 +112,10 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
         trial_rounds=trial_rounds if alone else 0,
         moving=strategy.moving and alone,
         inner_interval=strategy.inner_interval if alone else 0,
-        metric=Measure(metric.name, metric.higher_is_better, metric.share),
+        metric=measure_of(strategy.leading),
     )
+
+
+def measure_of(metric: Metric) -> Measure:
+    """The leading metric as the paired test takes it."""
+    return Measure(metric.name, metric.higher_is_better, metric.share)

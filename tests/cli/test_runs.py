@@ -2,10 +2,14 @@
 
 import json
 import shutil
+from dataclasses import fields
 from importlib.util import find_spec
 
 import pytest
 
+from cflower.cli.simulate import app_toml, meanings_in
+from cflower.config import RunConfig
+from cflower.settings import key_of
 from tests.command import cflower, error_of, output_of
 from tests.runs.folders import made_up_run
 
@@ -64,13 +68,13 @@ def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     numbers = [str(summary["rounds"]), *(str(len(summary[k])) for k in ("clients", "clusters"))]
-    assert rows[0][1:] == ["finished", *numbers, f"{accuracy:.1%}"]
+    assert rows[0][1:] == ["finished", *numbers, "accuracy", f"{accuracy:.1%}"]
     assert rows[1][1:3] == ["not", "begun"]
     assert rows[2][1] == "damaged"
     listed = json.loads(cflower("list", "--runs", tmp_path, "--json").stdout)
     assert [row["run"] for row in listed] == [row[0] for row in rows]
-    assert listed[0]["accuracy"] == accuracy
-    assert listed[1]["accuracy"] is None
+    assert (listed[0]["metric"], listed[0]["mean"]) == ("accuracy", accuracy)
+    assert listed[1]["mean"] is None
     status, out, _ = cflower("list", "--runs", tmp_path / "nosuch")
     assert (status, out) == (0, f"There is no run in {tmp_path / 'nosuch'}.\n")
 
@@ -116,3 +120,10 @@ def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
 )
 def test_what_cannot_be_shown_is_one_sentence(runs, command, words):
     assert words in error_of(*command, "--runs", runs)
+
+
+def test_every_key_is_explained_and_h_is_help():
+    assert set(meanings_in(app_toml())) == {key_of(spec) for spec in fields(RunConfig)}
+    for command in ("list", "show", "simulate"):
+        assert "Usage:" in output_of(command, "-h")
+    assert "--install-completion" in output_of("-h")

@@ -159,10 +159,9 @@ def test_a_run_goes_on_with_more_rounds_but_not_with_another_model(quick, tmp_pa
 def test_keys_lists_every_key_with_its_default_and_what_it_may_be():
     listed = output_of("keys")
     for key, default in RunConfig().as_keys().items():
-        (line,) = [line for line in listed.splitlines() if line.split()[:1] == [key]]
+        (line,) = [line for line in listed.splitlines() if line.startswith(f" {key} ")]
         assert repr(default) in line
-    assert "'clustered', 'federated', 'isolated'" in listed
-    assert ">= 0 and < 1" in listed
+    assert '"clustered"; baselines: "federated"' in listed
 
 
 def test_version_and_misspelt_commands():
@@ -192,7 +191,7 @@ def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(quick):
         (["-c", "model='resnet'"], "model = 'resnet' is not known"),
         (["-c", "num-groups=20"], "num-groups = 20 does not fit 10 clients"),
         (["-c", "resume='nosuch'"], "There is no run in"),
-        (["--clients", "2", "-c", "min-available-nodes=3"], "needs 3 SuperNodes"),
+        (["--clients", "2", "-c", "min-available-nodes=3"], "wait for more than there are"),
         (["--clients", "40", "-c", "dataset-size=30"], "30 examples cannot be dealt out to 40"),
         (["--baselines", "-c", "method='federated'"], "baselines=true with method='federated'"),
     ],

@@ -49,6 +49,7 @@ def test_a_wrong_key_of_it_is_one_sentence(tmp_path, config, says):
         ({"clientapp": "{name}.client_app"}, "Missing attribute in {name}.client_app"),
         ({"clientapp": "{name}.server_app:app"}, "is a ServerApp, not a ClientApp"),
         ({"server": "import nosuchlibrary"}, "no module 'nosuchlibrary'. Correct"),
+        ({"server": "import flwr.client.typing"}, "It is not in flwr 1."),
     ],
 )
 def test_components_that_lead_nowhere_are_one_sentence(tmp_path, broken, says, request):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from cflower.data.client_data import load_client_data, outline_of
+from cflower.data.examples import Examples
+from cflower.data.preview import MOST_CLASSES, preview
 from cflower.data.settings import DataSettings
 from cflower.errors import DataError
 from tests.command import in_new_process
@@ -66,3 +68,9 @@ def test_an_outline_has_everything_but_the_pictures(shift):
         for known, drawn in ((whole.train, outline.train), (whole.validation, outline.validation)):
             np.testing.assert_array_equal(known.labels, drawn.labels)
             assert known.inputs.shape == drawn.inputs.shape
+
+
+def test_without_label_counts_there_are_no_mean_examples():
+    labels = np.arange(MOST_CLASSES + 1)
+    rows = np.ones((len(labels), 3), np.float32)
+    assert preview(Examples(rows, labels, tuple(map(str, labels)))) == {}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from cflower.data.folders import training_files
+from cflower.data.folders import load_folder, training_files
 from cflower.data.own_data import OwnData, load_own_data
 from tests.data.test_own_data import refused
 
@@ -23,9 +23,26 @@ def test_one_folder_of_images_is_one_class_of_those_that_the_run_names(tmp_path)
     refused(tmp_path / "cat", "has no labels: its columns are image", ("dog", "cat"))
 
 
+def test_one_example_and_a_folder_above_the_classes(tmp_path):
+    for client in ("farm 1", "farm 2"):
+        for kind in ("cat", "dog"):
+            (tmp_path / client / kind).mkdir(parents=True)
+            Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / client / kind / "a.png")
+    assert load_folder(tmp_path).columns["folder"].tolist() == 2 * ["farm 1"] + 2 * ["farm 2"]
+    alone = tmp_path / "farm 1" / "cat"
+    (alone.parent / "dog" / "a.png").unlink()
+    refused(tmp_path / "farm 1", "has only one example: at least 2", ("cat", "dog"))
+
+
+NUMBERS = "a,target\n" + "".join(f"{i},{i}\n" for i in range(200))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        (NUMBERS.encode(), "200 different labels in its label column 'target' for 200 rows"),
+        (NUMBERS.encode(), "to predict numbers, use an app of your own"),
+        (b"a,y\n1,0.5\n2,1.25\n", "cflower's own app trains classifiers only"),
         ("ort,label\nKöln,1\nUlm,2\n".encode("latin-1"), "can't decode byte 0xf6 in position 11"),
         ("a,label\n1,x\n2,y\n".encode("utf-16"), "can't decode byte 0xff in position 0"),
         (b"a,label\n1,x\n2,y,z\n", "Expected 2 columns, got 3: 2,y,z"),

@@ -127,6 +127,7 @@ def test_an_unreachable_hub_is_refused_at_once(monkeypatch):
     constants = "huggingface_hub.constants"
     monkeypatch.setattr(f"{constants}.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     refused("ylecun/mnits", "ylecun/mnits", "not reachable", "'digits'", "local folder")
     assert not datasets.config.HF_HUB_OFFLINE
 

@@ -2,6 +2,9 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from cflower.deployment.federation import Federation
 from cflower.deployment.processes import Process, descendants, started
 from tests.command import error_of
 
@@ -37,3 +40,14 @@ def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.parametrize(("nodes", "alone"), [(3, True), (4, False)])
+def test_the_next_steps_suit_the_nodes_and_the_installation(tmp_path, monkeypatch, nodes, alone):
+    federation = Federation(tmp_path)
+    federation.settings["nodes"] = {f"site-{i}": {"data": ""} for i in range(nodes)}
+    assert ("min-cluster-size=1" in federation.next_steps()) is alone
+    assert "CLONE" not in federation.next_steps()
+    monkeypatch.setattr("cflower.deployment.federation.PROJECT", tmp_path)
+    assert "run CLONE federation" in federation.next_steps()
+    assert "CLONE: a clone of cflower" in federation.next_steps()

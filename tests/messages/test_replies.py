@@ -98,7 +98,7 @@ def test_the_reason_of_an_error_is_one_line_the_last_of_a_traceback():
 
 def test_a_metric_is_averaged_over_the_clients_that_report_it():
     measured = [ClientMetrics({"a": 1.0, "b": 2}, 1), ClientMetrics({"a": 3.0, "c": [1.0]}, 1)]
-    assert weighted_mean(measured) == {"a": 2.0, "b": 2.0}
+    assert weighted_mean(measured) == {"a": 2.0, "b": 2.0, "c": [1.0]}
     assert weighted_mean([]) == {}
 
 

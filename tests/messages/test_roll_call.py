@@ -114,7 +114,7 @@ def test_a_problem_of_all_clients_is_the_error(facts):
 @pytest.mark.parametrize(
     ("facts", "at_least", "error"),
     [
-        (named(a=1), 3, r"needs 3 SuperNodes.*has 1.*more SuperNodes"),
+        (named(a=1), 3, r"needs 3 clients.*has 1.*more SuperNodes"),
         ({}, 2, r"needs 2 .* has 0.*num-supernodes=2"),
     ],
 )

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflower.errors import DataError
+from cflower.newcomers.assign import check_pixels
 from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.unlabelled import CONFIDENCE
 from tests.algorithm.planted import laws
@@ -139,3 +141,11 @@ def test_leaves_are_distinguished_by_their_members_gaps(gap, share):
         for seed in range(100)
     ]
     assert np.mean(distinguished) == pytest.approx(share, abs=0.04)
+
+
+@pytest.mark.parametrize("largest", [16 / 255, 16.0, 255.0])
+def test_pixels_of_another_range_are_refused(largest):
+    with pytest.raises(DataError, match=r"largest pixel is .* Scale its pixels"):
+        check_pixels(np.full((2, 1, 8, 8), largest, np.float32))
+    check_pixels(np.full((2, 3), largest, np.float32))
+    check_pixels(np.linspace(-3, 3, 128, dtype=np.float32).reshape(2, 1, 8, 8))

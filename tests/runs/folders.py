@@ -19,7 +19,7 @@ from cflower.config import RunConfig
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.messages.roll_call import RollCall
-from cflower.runs.baselines import Baseline
+from cflower.runs.baselines import BASELINES, Baseline
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart
 from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
@@ -50,6 +50,7 @@ def made_up_run(
     problems: bool = True,
     baselines: Mapping[Baseline, float] | None = None,
     moves: Sequence[Move] = (),
+    central: Mapping[str, float] | None = None,
     **keys: Any,
 ) -> Path:
     """Two groups: the root is split once into them, and its children stay.
@@ -66,6 +67,8 @@ def made_up_run(
         What each client has under the baselines that were measured.
     moves : sequence of Move
         Clients that go to the other child, after the split.
+    central : mapping of str to float, optional
+        The metrics of the central evaluation of each round.
     **keys
         Run-config fields.
     """
@@ -78,11 +81,11 @@ def made_up_run(
     facts = {n: look(classes) | {"group": i // (clients // 2)} for i, n in enumerate(names)}
     recorder.on_start(RunStart(rounds, Metric(), settings, LAYOUT, facts if data else {}))
     for report in made_up_rounds(names, rounds, refused, problems, moves):
-        recorder.on_round(report)
+        recorder.on_round(replace(report, central=central or {}))
     if finished:
         tree = report.state.tree
         results = {n: served(n, i, tree, facts[n]) for i, n in enumerate(names)}
-        recorder.baselines = None if baselines is None else {}
+        recorder.baselines = None if baselines is None else dict.fromkeys(BASELINES)
         recorder.on_end(FinalReport(report.state, results, rounds))
         for baseline, value in (baselines or {}).items():
             levels = {"0": ClientMetrics({"accuracy": value}, HELD_OUT)}
@@ -200,7 +203,10 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     before = 0.7 + 0.3 * (number % 7 == 3)
     after = 0.9 + 0.001 * (number % 50)
     models = zip(tree.path_of(name), (before, after), strict=False)
-    levels = {c.name: ClientMetrics({"accuracy": value}, HELD_OUT) for c, value in models}
+    levels = {
+        c.name: ClientMetrics({"accuracy": value, "loss": 1 - value}, HELD_OUT)
+        for c, value in models
+    }
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
 
 

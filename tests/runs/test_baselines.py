@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.runs.baselines import against
 from cflower.runs.record import RunRecord, baseline_lines, finding
 from cflower.runs.report.content import page_content
 from cflower.seeding import generator
-from tests.runs.folders import made_up_run
+from tests.runs.folders import edited, made_up_run
 
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)
 
@@ -96,3 +97,31 @@ def test_before_there_is_a_baseline(tmp_path, baselines, words):
     summary = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines)).summary
     assert f"conventional FL for all rounds: {words}." in finding(summary)
     assert baseline_lines(summary) == []
+
+
+def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
+    run = made_up_run(tmp_path / "run", baselines={"isolated": 0.5})
+    with edited(run / "summary.json") as summary:
+        del summary["baselines"]["federated"]
+    record = RunRecord.read(run)
+    assert "conventional FL for all rounds: not measured." in finding(record.summary)
+    assert not any(one["toCome"] for one in page_content(record)["run"]["baselines"])
+
+
+def test_the_central_evaluation_is_in_sentence_and_report(tmp_path):
+    run = made_up_run(tmp_path / "run", central={"central_acc": 0.875, "loss": 0.5})
+    record = RunRecord.read(run)
+    sentence = "Central evaluation (evaluate_fn): central_acc 87.5%, loss 0.5."
+    assert sentence in finding(record.summary)
+    *_, curve = page_content(record)["run"]["baselines"]
+    assert (curve["key"], curve["value"], curve["curve"]) == ("central", 0.875, [0.875] * 20)
+
+
+def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
+    run = made_up_run(tmp_path / "run", baselines={"federated": 0.7})
+    record = RunRecord.read(run, "loss")
+    assert record.metric == Metric("loss", higher_is_better=False)
+    assert record.scores == {n: line["loss"] for n, line in record.summary["clients"].items()}
+    assert "Own model: mean loss " in finding(record.summary)
+    with pytest.raises(RunFolderError, match="the clients sent accuracy, loss: give one"):
+        RunRecord.read(run, "rmse")

@@ -147,5 +147,5 @@ def test_two_runs_of_the_same_clients_are_paired(made_up, tmp_path):
 
 def test_without_matplotlib_it_says_what_to_install(made_up, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'cflower\[figures\]'"):
+    with pytest.raises(ConfigError, match=r"pip install matplotlib"):
         plots.write_figures(RunRecord.read(made_up), tmp_path)

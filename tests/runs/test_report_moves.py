@@ -105,7 +105,7 @@ def test_watching_keeps_what_was_set_and_goes_on_until_the_baselines_are_there(b
     summary, rounds = run / "summary.json", run / "rounds.jsonl"
     last, lines = summary.read_text(), rounds.read_text().splitlines(keepends=True)
     with edited(summary) as content:
-        content |= {"baselines": {}, "finished": False}
+        content |= {"baselines": dict.fromkeys(content["baselines"]), "finished": False}
     rounds.write_text("".join(lines[:10]))
     with ReportServer(run) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

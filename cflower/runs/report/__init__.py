@@ -10,8 +10,11 @@ from cflower.runs.report.page import page
 REPORT = "report.html"
 
 
-def write_report(run: Path, *, live: bool = False) -> Path:
-    """Write a run's page into its folder, or raise a `RunFolderError` if a file is damaged."""
-    path = run / REPORT
-    replace_file(path, page(page_content(RunRecord.read(run)), live=live).encode(), lasting=False)
+def write_report(run: Path, *, live: bool = False, metric: str = "") -> Path:
+    """Write a run's page into its folder; ``metric`` as in `RunRecord.read`.
+
+    Raises a `RunFolderError` if a file is damaged.
+    """
+    path, content = run / REPORT, page_content(RunRecord.read(run, metric))
+    replace_file(path, page(content, live=live).encode(), lasting=False)
     return path

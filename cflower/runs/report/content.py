@@ -8,6 +8,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, LEVEL, against
 from cflower.runs.format import TRIAL_STATUS
@@ -99,18 +100,37 @@ def about(run: RunRecord) -> dict[str, Any]:
 
 
 def baselines(run: RunRecord) -> list[dict[str, Any]]:
-    """Each baseline in words, its mean (None: not measured), and the run against it."""
-    measured, to_come = baselines_of(run.summary), run.summary["baselines"] is not None
+    """Each baseline in words, its mean (None: not measured), and the run against it.
+
+    The last one is the central evaluation, if there is one.
+    """
+    measured, planned = baselines_of(run.summary), run.summary["baselines"] or {}
     shown = []
     for key, words in BASELINES.items():
-        entry: dict[str, Any] = {"key": key, "words": words, "toCome": to_come}
+        entry: dict[str, Any] = {"key": key, "words": words, "toCome": key in planned}
         if key in measured:
             line = measured[key]
             entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
             if compared := against(run.summary, line["clients"], run.metric):
                 entry["against"] = {"verdict": compared.verdict, "figures": compared.figures}
         shown.append(entry)
-    return shown
+    return [*shown, *central(run)]
+
+
+def central(run: RunRecord) -> list[dict[str, Any]]:
+    """The central evaluation by the leading metric, or by the accuracy if that leads."""
+    sent, name = run.summary.get("central", {}), run.metric.name
+    if name not in sent:
+        name = accuracy_among(sent) if accuracy_among([name]) else ""
+    if name not in sent:
+        return []
+    curve: list[float | None] = [None] * run.rounds
+    for line in run.lines:
+        curve[line["round"] - 1] = line.get("central", {}).get(name)
+    words = f"central evaluation (evaluate_fn), mean {name} over the clusters"
+    return [
+        {"key": "central", "words": words, "toCome": False, "value": sent[name], "curve": curve}
+    ]
 
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:

@@ -19,9 +19,7 @@ def main(grid: Grid, context: Context) -> None:
 
     # Initialize the strategy
     recorder = Recorder(config["output-dir"], config, resume=config["resume"])
-    strategy = ClusteredFL(
-        fraction_evaluate=config["fraction-evaluate"], metric="eval_acc", observers=[recorder]
-    )
+    strategy = ClusteredFL(fraction_evaluate=config["fraction-evaluate"], observers=[recorder])
 
     # Start the strategy
     strategy.start(

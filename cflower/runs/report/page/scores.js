@@ -12,10 +12,11 @@ function drawScores() {
     return fill('scores', note(`The clients reported no ${metric().name}.`));
   }
   const crowd = run.clients.length > CROWD;
+  const measured = baselineCurves();
   byId('scores-hint').textContent = `On held-out examples, of the model that the client received in that round. ${
     crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
       : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of the cluster they ended in; bold lines are means of clusters.'
-        : 'Thin lines are clients.'}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}${baselineCurves().length ? ' Dashed lines are the baselines, runs of their own.' : ''}`;
+        : 'Thin lines are clients.'}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}${measured.length ? ` Dashed lines: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]}, a run of its own`)))}.` : ''}`;
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
   const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);
@@ -67,9 +68,9 @@ function clusterMeans(steps) {
   });
 }
 
-// The baselines that were measured, each with its line.
-const SHORT = { federated: 'conventional FL', isolated: 'each alone' };
-const DASHES = { federated: ['7 4', '– –'], isolated: ['2 4', '···'] };
+// The baselines that were measured, and the central evaluation, each with its line.
+const SHORT = { federated: 'conventional FL', isolated: 'each alone', central: 'central evaluation' };
+const DASHES = { federated: ['7 4', '– –'], isolated: ['2 4', '···'], central: ['8 3 2 3', '– ·'] };
 const baselineCurves = () => run.run.baselines.filter(({ value }) => known(value)).map((baseline) => ({ ...baseline, dash: DASHES[baseline.key][0], sign: DASHES[baseline.key][1] }));
 
 const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step}`);
@@ -113,9 +114,8 @@ function scorePicture(width) {
   if (calm) {
     const label = `${words}, ${clientName(state.client)}`;
     level(run.clients[state.client][key], label.length > 70 ? `${label.slice(0, 70)}…` : label);
-  } else if (key === 'common' && !measured.length) {
-    level(run.run.common, words, Math.max(first, run.run.firstSplit));
   } else {
+    if (key === 'common' && measured.every((one) => one.key === 'central')) level(run.run.common, `${words}, at the end`, Math.max(first, run.run.firstSplit));
     const ends = [];
     for (const { key: name, value, curve, dash, sign } of measured) {
       if (!curve.some(known)) { level(value, SHORT[name], first, dash); continue; }
