@@ -19,6 +19,7 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
+from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
 from cflower.ordering import in_order, only
@@ -203,7 +204,7 @@ class Recorder(Observer):
         """The result and the clusters, in a notebook."""
         if not self.summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
-        rows = [(name, ", ".join(members)) for name, members in self.summary["clusters"].items()]
+        rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
         text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 

@@ -49,7 +49,7 @@ class RunStart:
 class Observer:
     """Watches a run; override what you need.
 
-    An observer cannot end a run that has begun: an exception is logged once, and the run goes on.
+    An exception does not end a run that has begun: it is logged once, and the run goes on.
     Only a `CFlowerError` from `on_start` (nothing is trained yet) refuses the run.
     """
 
