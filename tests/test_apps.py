@@ -154,11 +154,12 @@ def test_mods_on_all_messages(tmp_path, named):
     assert {name.isdigit() for name in strategy.tree.clients} == {not named}
 
 
-def test_a_privacy_mod_on_all_messages(tmp_path):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_privacy_mod_on_all_messages(tmp_path, named):
     def wrap(strategy):
         return DifferentialPrivacyClientSideFixedClipping(strategy, 1e-4, 4.0, len(GROUPS))
 
-    run(tmp_path, app_of(mods=[fixedclipping_mod], named=False), wrap)
+    run(tmp_path, app_of(mods=[fixedclipping_mod], named=named), wrap)
 
 
 def test_trees_are_refused_in_words_about_trees():
