@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, needs_nginx, until
 
-ROUNDS = 8
+ROUNDS = 10
 
 pytestmark = [pytest.mark.slow, needs_nginx]
 
