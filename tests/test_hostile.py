@@ -162,7 +162,8 @@ def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
         clients.grid(), initial_arrays(), num_rounds=2
     )
     summary = is_readable(recorder.path)
-    assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.0901)
+    # It counts for three usual clients among the other nine.
+    assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.9 * 3 / 12 + 1e-4)
     plausible = 0 <= value <= 1
     assert ("accuracy" in summary["clients"]["partition-9"]) is plausible
     assert "numbers of examples are far above the median" in caplog.text

@@ -45,6 +45,7 @@ def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
 @pytest.mark.parametrize(("nodes", "alone"), [(3, True), (4, False)])
 def test_the_next_steps_suit_the_nodes_and_the_installation(tmp_path, monkeypatch, nodes, alone):
     federation = Federation(tmp_path)
+    federation.settings["ports"] = {"superlink": 1, "proxy": 2}
     federation.settings["nodes"] = {f"site-{i}": {"data": ""} for i in range(nodes)}
     assert ("min-cluster-size=1" in federation.next_steps()) is alone
     assert "CLONE" not in federation.next_steps()

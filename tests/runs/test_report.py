@@ -119,7 +119,8 @@ def test_names_with_markup_end_up_as_data_only(tmp_path):
     assert elements(hostile_text).tags == elements(plain_text).tags
     clients = content_in(hostile_text)["clients"]
     assert isinstance(clients, list)
-    assert [client["name"] for client in clients] == [HOSTILE.format(i) for i in range(8)]
+    printable = HOSTILE.replace("\u2028", " ")  # a line separator is none in a page or a terminal
+    assert [client["name"] for client in clients] == [printable.format(i) for i in range(8)]
 
 
 def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):
