@@ -22,8 +22,7 @@ from statistics import mean
 from typing import Annotated, Any
 
 import typer
-from battery import folders, numbers
-from command import quieten_flower, start, write_table
+from command import folders, numbers, quieten_flower, start, write_table
 from flwr.app import ArrayRecord, Context, Message, MessageType
 from rich.console import Console
 from rich.progress import track

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "bench.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "run.py"
 
 pytestmark = pytest.mark.slow
 
 
 def measure(*arguments):
     """The script's figures, from a process of its own: a peak counts for its whole life."""
-    command = [sys.executable, str(SCRIPT), "--alone", *arguments]
+    command = [sys.executable, str(SCRIPT), "bench", "--alone", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations.planted import Job, run_config
+from families.planted import Job, run_config
 from peers import ditto, feddrift, flux, ifca, pacfl
 from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
 from peers.federation import Federation, Outcome
@@ -22,7 +22,7 @@ from peers.report import summary_lines
 from cflower.data.examples import Examples
 from cflower.seeding import generator
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "peers.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "run.py"
 SMALL = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
 
 
@@ -304,12 +304,12 @@ def test_a_method_without_groups_is_neither_exact_nor_inexact():
 def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
     args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", str(tmp_path)]
-    command = [sys.executable, SCRIPT, *args]
+    command = [sys.executable, SCRIPT, "peers", *args]
     first = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     count = 2 * len(NAMES) - 1  # no IFCA with k = 0
-    assert f"{count} runs, 0 there, {count} to do." in first
+    assert f"{count} runs, 0 there already, {count} to do." in first
     again = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert f"{count} runs, {count} there, 0 to do." in again
+    assert f"{count} runs, {count} there already, 0 to do." in again
     with (tmp_path / "peers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count
