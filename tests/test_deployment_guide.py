@@ -1,4 +1,4 @@
-"""Every command of docs/deployment.md, in its order, on this machine."""
+"""Every command of docs/guide/deployment.md, in its order, on this machine."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import pytest
 from cflower.deployment.materials import make_data
 from tests.command import ENVIRONMENT, PROJECT
 
-GUIDE = PROJECT / "docs" / "deployment.md"
+GUIDE = PROJECT / "docs" / "guide" / "deployment.md"
 SITES = ("site-a", "site-b")
 
 
@@ -48,7 +48,7 @@ def free_port():
     ],
 )
 def test_the_units_start_what_the_guide_starts(unit, program):
-    text = (PROJECT / "docs" / "systemd" / unit).read_text().replace("\\\n", " ")
+    text = (PROJECT / "docs" / "guide" / "systemd" / unit).read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^ExecStart=/opt/cflower/bin/(.*)$", text, re.MULTILINE)
     (in_guide,) = [block for block in blocks("bash") if block.startswith(program)]
     assert words(command.replace("%i", "site-a")) == words(in_guide)

@@ -76,7 +76,7 @@ class ClusteredFL(Strategy):
     optimizer : ServerOptimizer, optional
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
-        w_i = |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5).
+        ``w_i = |D_i|/|D_c|`` (eq. 2) or ``1/|c|`` (Algorithm 5).
     similarity_layers : str
         Comma-separated patterns of the arrays with updates that similarity compares.
     projection_dim : int
