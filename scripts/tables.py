@@ -112,8 +112,8 @@ def draw(records: Sequence[Record], key: str, methods: Sequence[str], path: Path
                 label += [f"({sum(exact)}/{len(exact)})"] if exact else []
                 gaps[i, j] = np.nan if gap is None else gap
                 ink = "white" if gap is not None and gap < -15 else "black"
-                text = "  ".join(label)
-                axis.text(j, i, text, ha="center", va="center", fontsize=8, color=ink)
+                text = "\n".join(label)
+                axis.text(j, i, text, ha="center", va="center", fontsize=7, color=ink)
         image = axis.imshow(gaps, cmap="RdYlGn", vmin=-20, vmax=20, aspect="auto")
         axis.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
         axis.set_yticks(range(len(families)), families)

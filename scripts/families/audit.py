@@ -128,7 +128,7 @@ def sentence(record: Record) -> str:
 def final(
     federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
 ) -> tuple[CFLState, list[Proposal], int]:
-    """The state at the end, the splits taken back and pairs joined, and the number of rounds."""
+    """The state at the end, the splits undone and pairs joined, and the number of rounds."""
     cfl = CFL(
         criterion,
         Projection(federation.dim),

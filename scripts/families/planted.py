@@ -210,7 +210,7 @@ class Oracle:
     truth: Mapping[str, int]
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """One child for each group that was heard from."""
+        """One child for each group of which a client has replied."""
         groups = np.array([self.truth[client] for client in evidence.clients])
         if len(set(groups)) < 2:
             return verdict(evidence, Outcome.NEVER, "one true group"), memory

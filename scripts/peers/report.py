@@ -74,7 +74,7 @@ def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
                     "MB": f"{median(r['down'] + r['up'] for r in runs) / 1e6:.1f}",
                     "server s": f"{median(r['server_seconds'] for r in runs):.2f}",
                     "clients s": f"{median(r['client_seconds'] for r in runs):.1f}",
-                    "told": given(runs),
+                    "given": given(runs),
                 }
             )
     return found

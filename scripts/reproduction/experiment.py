@@ -90,7 +90,7 @@ def simulate(
     keys: Mapping[str, Any],
     criterion: Criterion | None = None,
 ) -> RunRecord:
-    """One run in this process, as by `cflower simulate`; what its folder tells.
+    """One run in this process, as by `cflower simulate`; what its folder holds.
 
     A finished run of the same config that ``setting.out / name`` holds is taken as it is.
 

@@ -275,7 +275,7 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
 
 
 def draw(results: Results, path: Path) -> None:
-    """The families as they are known, and as the updates tell; perplexity of every language."""
+    """The families as they are known, and by the updates; perplexity of every language."""
     both = len(results["perplexity"]) > 1
     with new_figure(9 if both else 5.5, 4.6) as figure:
         left, *right = figure.subplots(1, 2 if both else 1, squeeze=False).ravel()

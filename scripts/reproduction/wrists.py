@@ -107,7 +107,7 @@ def compared(found: list[Any], others: list[Any]) -> dict[str, Any]:
 
 
 def means_by_side(folder: Path) -> dict[str, list[float]]:
-    """What each axis feels in the mean over all windows, on either side: what tells them apart."""
+    """What each axis feels in the mean over all windows, on either side: what differs."""
     table = pd.read_parquet(folder / "train.parquet")
     values = table.drop(columns=["client", "group", "label"]).to_numpy()
     windows = values.reshape(len(values), -1, AXES).mean(axis=1)
