@@ -22,8 +22,8 @@ format:  ## style put right where it can be
 	ruff check --fix .
 	ruff format .
 
-docs:  ## the API reference, into build/api
-	python scripts/api.py build/api
+docs:  ## the documentation as a site, into build/site
+	sphinx-build -q -W -b html docs build/site
 
 constraints:  ## the newest versions that pyproject.toml permits into constraints.txt; then `make check`
 	python3 -m venv build/venv && build/venv/bin/pip install --quiet -e ".[dev]"
@@ -37,6 +37,6 @@ golden:  ## write tests/golden anew; then read its git diff
 page:  ## the report's HTML, CSS and JavaScript joined into page.json
 	python -m cflower.runs.report.build
 
-picture:  ## docs/report.png: the README's run, and the first window of its report
+picture:  ## docs/pictures/report.png: the README's run, and the first window of its report
 	cflower simulate --clients 20 --baselines --out outputs -c "shift='label-permutation' num-groups=4"
 	python scripts/screenshot.py "$$(ls -td outputs/2* | head -1)"

@@ -1,7 +1,7 @@
 """Clients that spoil the training: are they separated, and are the others as good as without them?
 
-    python scripts/adversaries.py --data digits,mnist=/data/mnist,table --seeds 0-2
-    python scripts/adversaries.py --clients 30 --adversaries 10 --rules fedavg,fedmedian,FedMedian
+    python scripts/run.py adversaries --data digits,mnist=/data/mnist,table --seeds 0-2
+    python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedavg,fedmedian,FedMedian
 
 Each attack is run with cflower and with a rule (the key ``aggregation``), and while the adversaries
 stay away, which leaves the others exactly the same examples. Rules with capitals are Flower's own
@@ -40,8 +40,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import typer
-from battery import folders, numbers
-from command import quieten_flower, start, write_table
+from command import folders, numbers, quieten_flower, start, write_table
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import strategy as flower
 from rich.console import Console

@@ -1,13 +1,17 @@
-"""What the scripts that measure have in common: how they start, keep quiet and write tables."""
+"""What the scripts that measure have in common: how they start, keep quiet and read options."""
 
 import csv
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cflower.errors import CFlowerError
+from cflower.errors import CFlowerError, ConfigError
+
+ALL = "all"
+DATA = ("digits", "mnist", "fashion-mnist", "cifar10")
+"""Data sets by name; all but the first are folders that `datasets.load_dataset` reads."""
 
 
 def start(command: Callable[[], object]) -> None:
@@ -26,6 +30,44 @@ def quieten_flower() -> None:
     from flwr.supercore.logger import FLOWER_LOGGER  # loading it sets its level
 
     FLOWER_LOGGER.setLevel(WARNING)
+
+
+def out_folder(out: Path) -> Path:
+    """The folder for the records, made if it is not there."""
+    out = out.expanduser().absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def chosen(what: str, names: str, known: Iterable[str], between: str = ",") -> list[str]:
+    """The names between commas; all of them for "all"."""
+    known = list(known)
+    parts = known if names == ALL else [name.strip() for name in names.split(between)]
+    for name in parts:
+        if name not in known:
+            raise ConfigError(f"Got {what} {name!r}, but expected some of {', '.join(known)}.")
+    return parts
+
+
+def folders(data: str, known: Iterable[str] = DATA) -> dict[str, str]:
+    """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
+    found = {}
+    for part in data.split(","):
+        name, _, folder = (piece.strip() for piece in part.partition("="))
+        chosen("data", name, known)
+        if bool(folder) == (name == "digits"):
+            raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
+        found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
+    return found
+
+
+def numbers(seeds: str) -> list[int]:
+    """The numbers of ``0,2,5-7``: 0, 2, 5, 6, 7."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in seeds.split(",")]
+        return [n for first, *last in ends for n in range(first, (*last, first)[0] + 1)]
+    except ValueError:
+        raise ConfigError(f"Got seeds {seeds!r}, but expected such as 0-4 or 0,2,5-7.") from None
 
 
 def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PLACEHOLDER = "OWNER/cflower"
 LICENCE = 'license = { file = "LICENSE" }'
 EXPRESSION = 'license = "Apache-2.0"\nlicense-files = ["LICENSE"]'
-NOT_ON_THE_HUB = '"examples/**", "scripts/**", "tests/**", '
+NOT_ON_THE_HUB = '"docs/**", "examples/**", "scripts/**", "tests/**", '
 """Patterns of `fab-exclude`: one that matches nothing is an error."""
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")
 

@@ -1,4 +1,4 @@
-"""The picture of a run's report: `python scripts/screenshot.py RUN [docs/report.png]`.
+"""The picture of a run's report: `python scripts/screenshot.py RUN [docs/pictures/report.png]`.
 
 It shows what a browser window shows first. Needs Debian's chromium.
 """
@@ -35,4 +35,4 @@ def main(run: Path, picture: Path, section: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(*sys.argv[2:] or ["docs/report.png"]))
+    main(Path(sys.argv[1]), Path(*sys.argv[2:] or ["docs/pictures/report.png"]))

@@ -1,4 +1,4 @@
-"""Every command of docs/deployment.md, in its order, on this machine."""
+"""Every command of docs/guide/deployment.md, in its order, on this machine."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from cflower.deployment.materials import make_data
 from cflower.deployment.proxy import proxy_command, site
 from tests.command import ENVIRONMENT, PROJECT, free_port, needs_nginx, port_is_open, until
 
-GUIDE = PROJECT / "docs" / "deployment.md"
+GUIDE = PROJECT / "docs" / "guide" / "deployment.md"
 SITES = ("site-a", "site-b")
 
 
@@ -35,7 +35,7 @@ def words(command):
     ],
 )
 def test_the_units_start_what_the_guide_starts(unit, program):
-    text = (PROJECT / "docs" / "systemd" / unit).read_text().replace("\\\n", " ")
+    text = (PROJECT / "docs" / "guide" / "systemd" / unit).read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^ExecStart=/opt/cflower/bin/(.*)$", text, re.MULTILINE)
     (in_guide,) = [block for block in blocks("bash") if block.startswith(program)]
     assert words(command.replace("%i", "site-a")) == words(in_guide)

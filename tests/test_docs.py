@@ -3,16 +3,32 @@
 import json
 import os
 import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from run import MEASUREMENTS
 
 from cflower import ClusteredFL, Recorder
+from cflower.config import RunConfig
+from cflower.settings import key_of
+from tests.command import cflower
 from tests.strategy.quadratics import Quadratics, initial_arrays
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests/golden/README.md"]
+DOCS = ROOT / "docs"
+GENERATED = {DOCS / "reference/keys.md", DOCS / "reference/classes.md"}
+"""Written by `make docs`."""
+PAGES = [
+    *ROOT.glob("*.md"),
+    *sorted(set(DOCS.rglob("*.md")) - GENERATED),
+    *(ROOT / "examples").rglob("README.md"),
+    ROOT / "tests/golden/README.md",
+]
 
 
 def blocks(page, language):
@@ -44,6 +60,40 @@ def test_every_file_of_the_package_that_is_named_exists(page):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_measurement_that_a_page_names_exists(page):
+    if page.name == "CHANGELOG.md":
+        return
+    experiments = "".join(path.read_text() for path in ROOT.glob("scripts/reproduction/*.py"))
+    for name in re.findall(r"scripts/run\.py ([a-z][\w-]+)", page.read_text()):
+        assert name in MEASUREMENTS or f'"{name}"' in experiments, name
+    assert not re.findall(r"python scripts/(?!run|release)", page.read_text())
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    install, *commands = "".join(blocks(DOCS / "guide/tutorial.md", "bash")).splitlines()
+    assert "pip install" in install
+    for line in commands:
+        words = shlex.split(line, comments=True)
+        assert words[0] == "cflower"
+        short = ["-c", "num-server-rounds=2"] if words[1] == "simulate" else []
+        status, _, errors = cflower(*words[1:], *short)
+        assert status == 0, line + errors
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", DOCS, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    keys = (tmp_path / "reference/keys.html").read_text()
+    assert all(key_of(spec) in keys for spec in fields(RunConfig))
+
+
 @pytest.fixture
 def own_app(tmp_path, monkeypatch):
     """The arguments of a ServerApp, with a home folder of its own."""
@@ -55,7 +105,7 @@ def own_app(tmp_path, monkeypatch):
 
 def test_the_code_of_own_app_runs_from_top_to_bottom(own_app):
     names = vars(own_app)
-    for block in blocks(ROOT / "docs/own-app.md", "python"):
+    for block in blocks(DOCS / "guide/own-app.md", "python"):
         if "resume=" in block:
             own_app.context.run_config["resume"] = names["recorder"].path.name
         exec(re.sub(r"num_rounds=(\d)0\b", r"num_rounds=1\1", block), names)  # 15 for 50
@@ -81,7 +131,7 @@ def test_every_field_of_a_run_folder_is_described(own_app):
         "rounds.jsonl": json.loads(first_line),
         "tree.json": json.loads((recorder.path / "tree.json").read_text()),
     }
-    text = (ROOT / "docs/run-folder.md").read_text()
+    text = (DOCS / "reference/run-folder.md").read_text()
     sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
     for file, content in written.items():
         assert set(content) <= set(re.findall(r"`(\w+)`", sections[file])), file

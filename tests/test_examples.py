@@ -107,7 +107,8 @@ def test_its_apps_are_cflowers(baseline):
 def test_its_results_belong_to_its_run_config(baseline, monkeypatch):
     # README's figures come from this script.
     monkeypatch.syspath_prepend(EXAMPLES.parent / "scripts")
-    measured = import_module("rotated_mnist").keys_of(Path("/data/mnist"), 120, 200, 15, 0, 1.0)
+    peers = import_module("peers.peers")
+    measured = peers.config_of("mnist", "/data/mnist", peers.ROTATED, 0, {}, Path())
     own = RunConfig.read(baseline["config"]).as_keys()
     differing = {key for key in own if own[key] != measured[key]}
     assert differing <= {"dataset", "model", "output-dir"}

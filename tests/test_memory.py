@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def measure(*arguments):
     """The script's figures, from a process of its own: a peak counts for its whole life."""
-    return json.loads(script("bench.py", "--alone", *arguments).splitlines()[-1])
+    return json.loads(script("run.py", "bench", "--alone", *arguments).splitlines()[-1])
 
 
 def test_large_replies_are_added_up_without_keeping_them():

@@ -27,7 +27,7 @@ def test_every_public_name_documents_its_parameters_and_result(name):
 
 
 def test_the_api_page_lists_exactly_the_public_names():
-    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.M)
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/api.md").read_text(), re.M)
     assert sorted(listed) == sorted(cflower.__all__)
 
 

@@ -19,7 +19,7 @@ Memory = dict[str, Any]
 """A criterion's memory of one cluster between rounds: arrays, plain numbers and tuples."""
 
 LARGE = 2_000
-"""More members than this are split by a random sample of so many (docs/performance.md)."""
+"""More members than this are split by a random sample of so many (docs/evidence/performance.md)."""
 
 
 class Outcome(StrEnum):

@@ -81,7 +81,7 @@ def simulate(
         if value:
             raise ConfigError(
                 f"Got {option}, but {folder.path.name} itself decides what it trains and where it "
-                "writes: see docs/own-app.md."
+                "writes: see docs/guide/own-app.md."
             )
     simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
 

@@ -1,6 +1,6 @@
 """A SuperLink and its SuperNodes on this machine, for trying out: everything on loopback.
 
-As docs/deployment.md sets it up, unless insecure: TLS by a certificate authority of its own,
+As docs/guide/deployment.md sets it up, unless insecure: TLS by a certificate authority of its own,
 SuperNodes with keys, and a proxy that lets them through to the SuperLink and nobody to its Control
 API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
 handwritten digits, upside down for every second SuperNode.

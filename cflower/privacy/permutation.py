@@ -2,7 +2,7 @@
 
 Norms and inner products of updates do not change when every client permutes their entries in the
 same way. The server can therefore average, compare and split updates without knowing which number
-is which parameter. `docs/privacy.md` explains what this protects.
+is which parameter. `docs/how-it-works/privacy.md` explains what this protects.
 
 Unlike the paper's, P moves numbers only among arrays of one dtype that are all trained or all not.
 So nothing is rounded to another precision, and BatchNorm's statistics and counters stay out of

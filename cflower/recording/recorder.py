@@ -58,7 +58,7 @@ class Recorder(Observer):
     """Writes the run folder of a `ClusteredFL` run after every round.
 
     Lines are added to `rounds.jsonl`; every other file is replaced atomically. The files are
-    described in `docs/run-folder.md`.
+    described in `docs/reference/run-folder.md`.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class ClusteredFL(Strategy):
     optimizer : ServerOptimizer, optional
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
-        w_i = |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5).
+        ``w_i = |D_i|/|D_c|`` (eq. 2) or ``1/|c|`` (Algorithm 5).
     aggregation : {"fedavg", "fedmedian", "fedtrimmedavg"}
         The mean update of a cluster: eq. 2, or the median or trimmed mean of each coordinate, under
         the names of Flower's strategies. These withstand many hostile clients, ignore ``weighting``

@@ -25,7 +25,7 @@ IN_MEMORY = "aggregation = %r needs all updates of a round in memory: %.3g MB fo
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
-    "needed: see evaluate_fn, observers and configure_train (docs/own-app.md)."
+    "needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
 )
 
 

@@ -1,1 +1,1 @@
-"""What bench.py times: the server, the clients and a whole `flwr run`."""
+"""What `bench` times: the server's rounds and decisions."""

@@ -1,4 +1,4 @@
-"""How `bench.py` measures: medians of alternating repetitions, and peaks of processes of their own.
+"""How `bench` measures: medians of alternating repetitions, and peaks of processes of their own.
 
 Two things are compared by running them in turn, A B A B, so that whatever else the machine does
 meets both; each figure is the ratio of their medians. CPU time (user and system of this process)
@@ -98,12 +98,12 @@ def peak_mb() -> float:
 
 
 def in_a_process(*arguments: str, **environment: str) -> dict[str, float]:
-    """The JSON on the last line that ``bench.py`` prints with these arguments, in a new process.
+    """The JSON that ``run.py bench`` prints last with these arguments, in a new process.
 
     A peak of memory is of a process's whole life, so each is taken in one of its own.
     """
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "bench.py"), *arguments],
+        [sys.executable, str(Path(__file__).parents[1] / "run.py"), "bench", *arguments],
         capture_output=True,
         text=True,
         check=True,

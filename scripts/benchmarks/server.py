@@ -1,25 +1,20 @@
-"""What `bench.py` measures of the server: similarity, bipartition, aggregation, decisions."""
+"""What `bench` measures of the server: aggregation and decisions."""
 
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 from command import quieten_flower
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
-from benchmarks.measure import Figure, Times, alternate, compared, in_a_process, now_mb, peak_mb
+from benchmarks.measure import Figure, alternate, compared, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
-from cflower.algorithm.similarity import cosine_similarity
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
@@ -27,78 +22,10 @@ SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332
 PARAMETERS = sum(int(np.prod(shape)) for shape in SHAPES)
 CLIENTS = 100
 GROUPS = 4
+GOALS = {10_000: (1.5, 0.5), 100_000: (10.0, 2.0), 1_000_000: (120.0, 6.0)}
+"""Of a decision over so many members: CPU seconds and GB."""
 ALWAYS = NormCriterion(eps1=1e9, eps2=1e-9, gamma_max=0.0, min_cluster_size=1)
 """Splits whatever it is shown."""
-
-
-def similarity(quick: bool) -> Iterator[Figure]:
-    """Norms, cosine matrix and bipartition against a loop over pairs and one matrix product."""
-    clients, parameters = (20, 10_000) if quick else (CLIENTS, PARAMETERS)
-    rng = np.random.default_rng(0)
-    updates = rng.standard_normal((clients, parameters), dtype=np.float32)
-    rows = 2
-
-    def ours() -> None:
-        for update in updates:
-            np.linalg.norm(update)
-        bipartition(cosine_similarity(updates))
-
-    ends = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
-    sources = [torch.from_numpy(row).tensor_split(torch.from_numpy(ends)) for row in updates]
-
-    def flat(source: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return torch.cat([value.flatten() for value in source])
-
-    def pairs() -> None:
-        # As in the authors' code: for every ordered pair both are flattened and measured anew.
-        angles = torch.zeros(clients, clients)
-        for i in range(rows):
-            for j in range(clients):
-                one, other = flat(sources[i]), flat(sources[j])
-                lengths = torch.norm(one) * torch.norm(other) + 1e-12
-                angles[i, j] = torch.sum(one * other) / lengths
-
-    def product() -> None:
-        updates @ updates.T
-
-    took = alternate(
-        {"ours": ours, "product": product, "pairs": pairs}, repetitions=2 if quick else 9
-    )
-    share = clients / rows
-    loop = Times(took["pairs"].wall * share, took["pairs"].cpu * share)
-    what = f"norms + cosines + bipartition, {clients} x {parameters / 1e6:.2f} M"
-    against = f"loop over pairs ({rows} of {clients} rows measured)"
-    yield compared(what, against, took["ours"], loop, 200, at_least=True)
-    yield compared(what, "one float32 matrix product", took["ours"], took["product"], 1.5)
-
-
-def bipartitions(quick: bool) -> Iterator[Figure]:
-    """Bipartition of a given cosine matrix against scipy's linkage of the same matrix."""
-    rng = np.random.default_rng(0)
-    for clients in (50, 100) if quick else (100, 1000, 10_000):
-        matrix = cosine_similarity(rng.standard_normal((clients, 64), dtype=np.float32))
-        distances = squareform(1.0 - matrix, checks=False)
-        inner = max(1, 2000 // clients)
-
-        def ours(matrix: np.ndarray = matrix, inner: int = inner) -> None:
-            for _ in range(inner):
-                bipartition(matrix)
-
-        def whole(matrix: np.ndarray = matrix, inner: int = inner) -> None:
-            for _ in range(inner):
-                linkage(squareform(1.0 - matrix, checks=False), "single")
-
-        def alone(distances: np.ndarray = distances, inner: int = inner) -> None:
-            for _ in range(inner):
-                linkage(distances, "single")
-
-        took = alternate(
-            {"ours": ours, "whole": whole, "alone": alone}, 2 if quick or clients > 5000 else 9
-        )
-        each = {name: Times(t.wall / inner, t.cpu / inner) for name, t in took.items()}
-        what = f"bipartition, m = {clients:,}"
-        yield compared(what, "scipy linkage of the same matrix", each["ours"], each["whole"], 1.0)
-        yield compared(what, "linkage of condensed distances", each["ours"], each["alone"], 1.0)
 
 
 def record(arrays: Iterator[np.ndarray]) -> ArrayRecord:
@@ -248,6 +175,18 @@ def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -
     return {"mb": peak_mb() - before}
 
 
+def decisions(quick: bool) -> Iterator[Figure]:
+    """CPU time and peak memory of decisions over many members, each in a process of its own."""
+    sizes = [400] if quick else [1000, *GOALS]
+    for rule, size in [("norms", sizes[min(1, len(sizes) - 1)]), *(("auto", n) for n in sizes)]:
+        found = in_a_process("--alone", "decision", rule, str(size), "1024")
+        seconds, memory = GOALS.get(size, GOALS[10_000])
+        what = f"decision of `{rule}`, {size:,} members x 1,024"
+        for name, unit, goal in (("seconds", "s CPU", seconds), ("gb", "GB", memory)):
+            ours = found[name]
+            yield Figure(what, f"{goal:g} {unit} asked for", ours, goal, ours / goal, 1, unit=unit)
+
+
 def decision(rule: str, members: str, entries: str) -> dict[str, float]:
     """CPU seconds of a decision over planted groups, one of 1 % among them, and GB beyond imports.
 
@@ -296,4 +235,4 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
 
 
 ALONE: dict[str, Callable[..., dict[str, float]]] = {"round": peak_of, "decision": decision}
-"""What `bench.py` measures in a process of its own."""
+"""What `bench` measures in a process of its own."""

@@ -12,17 +12,22 @@ random what it has:
 So groups are as many as there were different draws: at level 8 of the last two nearly every client
 is a group of one.
 
+As theirs: LeNet5, 10 rounds of 2 epochs, momentum 0.9, everyone in every round. Smaller: batches
+of 16 instead of 64, so half as many steps, each twice as long (learning rate 0.01, not 0.005).
+
 Differences: a client has 750 examples, not 6,000 (7,000 with the test images, from which all here
 are drawn too); those of ``py`` are all different, where ANDA repeats what a client has until it
 is as many as before, also on both sides of the division into what is trained on and held out.
 """
 
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+from families.planted import Keys
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
@@ -31,6 +36,10 @@ from cflower.seeding import generator
 
 CLIENTS, BANK, ANGLES = 10, 5, 4
 KINDS = {"px": "P(X)", "py": "P(Y)", "pyx": "P(Y|X)", "pxy": "P(X|Y)"}
+LEVELS = tuple(f"flux-{kind}-{level}" for level in range(1, 9) for kind in KINDS)
+"""The names of the families."""
+EXAMPLES = 750
+"""A client's; a fifth is held out."""
 COLOURS = (0, 2, 1)
 """The channels that are filled: red, blue and green."""
 Images = NDArray[np.uint8]
@@ -47,6 +56,28 @@ class Level(NamedTuple):
     """Clients in each group."""
 
 
+def written(folder: Path, kind: str, level: int, seed: int, place: Path) -> Keys:
+    """The run config of a federation, whose examples are then in the folder `place`."""
+    made = federation(*images_of(folder), kind, level, EXAMPLES, seed)
+    place.mkdir(parents=True, exist_ok=True)
+    np.savez(place / "train.npz", x=made.inputs, y=made.labels, topic=made.topic)
+    return {
+        "dataset": str(place),
+        "shift": "topic",
+        "num-groups": len(made.sizes),
+        "group-sizes": ",".join(map(str, made.sizes)),
+        "min-available-nodes": sum(made.sizes),
+        "num-server-rounds": 10,
+        "model": "peers.levels:lenet5",
+        "local-epochs": 2,
+        "batch-size": 16,
+        "learning-rate": 0.01,
+        "learning-rate-decay": 1.0,
+        "momentum": 0.9,
+    }
+
+
+@cache
 def images_of(folder: Path, files: str = "*.parquet") -> tuple[Images, NDArray[np.int64]]:
     """Every image of a data set in Parquet files, those to test with too, and their labels."""
     tables = [pq.ParquetFile(path).read() for path in sorted(folder.expanduser().glob(files))]
@@ -156,4 +187,12 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             nn.ReLU(),
             nn.Linear(84, num_classes),
         ),
+    )
+
+
+def one_hidden_layer(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """IFCA's model of the rotated MNIST: one hidden layer of 200 units."""
+    features = input_shape[0] * input_shape[1] * input_shape[2]
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(features, 200), nn.ReLU(), nn.Linear(200, num_classes)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from federations.planted import BASELINES, Oracle, truth_of
+from families.planted import BASELINES, Oracle, truth_of
 from flwr.app import Context, Message, MessageType
 
 from cflower import simulate

@@ -1,1 +1,1 @@
-"""The experiments of the seeds; `scripts/reproduce.py` runs them by name."""
+"""The experiments of the seeds; `scripts/run.py` runs them by name."""

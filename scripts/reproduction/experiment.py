@@ -4,16 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cflower.algorithm.criteria import Criterion
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
 from cflower.runs.record import RunRecord
 from cflower.runs.run_files import read_json
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
 
 CONFIGS = Path(__file__).parents[1] / "experiments"
 HUB = {
@@ -28,7 +25,7 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """One call of `reproduce.py`.
+    """One call of `run.py`.
 
     Attributes
     ----------
@@ -92,9 +89,8 @@ def simulate(
     name: str,
     keys: Mapping[str, Any],
     criterion: Criterion | None = None,
-    client: "Callable[[Message, Context], Message] | None" = None,
 ) -> RunRecord:
-    """One run in this process, as by `cflower simulate`; what its folder tells.
+    """One run in this process, as by `cflower simulate`; what its folder holds.
 
     A finished run of the same config that ``setting.out / name`` holds is taken as it is.
 
@@ -108,8 +104,6 @@ def simulate(
         Run config; ``min-available-nodes`` is the number of clients.
     criterion : Criterion, optional
         Instead of the one that the run config names.
-    client : callable, optional
-        Stands before cflower's ClientApp, which it calls; one name per such callable.
     """
     from cflower import simulate
     from cflower.client_app import app as client_app
@@ -127,6 +121,6 @@ def simulate(
     print(f"{name}: {config['num-server-rounds']} rounds")
     server = partial(run, say=lambda text: None, criterion=criterion)
     clients = config["min-available-nodes"]
-    summary = simulate(client or client_app, clients, server_app=server, run_config=config)
+    summary = simulate(client_app, clients, server_app=server, run_config=config)
     load_client_data.cache_clear()  # the next run's data are others
     return RunRecord.read(place / str(summary["run_id"]))

@@ -6,7 +6,7 @@ judging of a run sees the language, and nothing at all the family.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from federations.planted import Oracle
+from families.planted import Oracle
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram, fcluster, linkage
 from scipy.spatial.distance import squareform
@@ -38,8 +38,6 @@ LONGEST = 1000
 NEWCOMERS = 3
 """Of each language, from pages that no client has."""
 FAMILIES = ("germanic", "romance", "slavic", "uralic")
-ABSENT = ("da", "it", "sl", "et")
-"""One of each family, left out of a run of its own."""
 
 KEYS: Mapping[str, Any] = {
     "tokens": "characters",
@@ -106,40 +104,6 @@ def run(
     }
 
 
-def run_absent(setting: Setting, name: str, per_language: int, more: Mapping[str, Any]) -> Results:
-    """Where languages go that were never there."""
-    keys, family_of = federation(setting, name, per_language, more, ABSENT)
-    found = simulate(setting, name, keys)
-    return {
-        **outcome(found, family_of),
-        "newcomers": newcomers(setting, found, family_of),
-    }
-
-
-def run_tree(setting: Setting, name: str, per_language: int, more: Mapping[str, Any]) -> Results:
-    """The paper's own splits, in two: ``auto`` makes all languages' clusters at once."""
-    keys, family_of = federation(setting, name, per_language, more)
-    found = simulate(setting, name, keys)
-    groups, clients = found.summary["groups"], found.summary["clients"]
-    nodes = {
-        cluster: {
-            "languages": counts(groups[member] for member in node["members"]),
-            "children": node["children"],
-            "split_round": node["split_round"],
-        }
-        for cluster, node in found.clusters.items()
-    }
-    # Four parts, as many as there are families, if both sides of the first split were split again.
-    parts = [clients[client]["cluster"].split(".")[:3] for client in groups]
-    families = [family_of[language] for language in groups.values()]
-    index = adjusted_rand_score(families, ["-".join(part) for part in parts])
-    return {
-        **outcome(found, family_of),
-        "nodes": nodes,
-        "family_rand_index": round(float(index), 3),
-    }
-
-
 def outcome(run: RunRecord, family_of: Mapping[str, str]) -> Results:
     """What every experiment here keeps of a run."""
     groups = run.summary["groups"]
@@ -194,12 +158,10 @@ def federation(
     name: str,
     per_language: int,
     more: Mapping[str, Any],
-    absent: Sequence[str] = (),
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The run config of a federation, its data written, and the family of every language."""
     pages = read_pages(setting, "train")
-    there = pages[~pages["language"].isin(absent)]
-    dealt = with_clients(there, per_language)
+    dealt = with_clients(pages, per_language)
     folder = setting.out / f"{name}-pages"
     write(dealt, folder)
     keys = {**KEYS, **more, "dataset": f"text:{folder}"}
@@ -313,7 +275,7 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
 
 
 def draw(results: Results, path: Path) -> None:
-    """The families as they are known, and as the updates tell; perplexity of every language."""
+    """The families as they are known, and by the updates; perplexity of every language."""
     both = len(results["perplexity"]) > 1
     with new_figure(9 if both else 5.5, 4.6) as figure:
         left, *right = figure.subplots(1, 2 if both else 1, squeeze=False).ravel()
@@ -370,80 +332,8 @@ def draw_perplexity(axes: "Axes", results: Results) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=8)
 
 
-def draw_tree(results: Results, path: Path) -> None:
-    """The tree of clusters: a fork stands at the round of its split."""
-    nodes = results["nodes"]
-    order = leaves_below(nodes, ROOT)
-    last = max((node["split_round"] or 0 for node in nodes.values()), default=0) + 1
-    with new_figure(7, 4.2) as figure:
-        axes = figure.subplots()
-
-        def place(name: str) -> float:
-            """Height of a node, after drawing what is below it."""
-            node = nodes[name]
-            if not node["children"]:
-                height = float(order.index(name))
-                for i, (language, count) in enumerate(node["languages"].items()):
-                    color = COLORS[FAMILIES.index(results["families"][language])]
-                    text = f"{language} ({count})"
-                    axes.text(last + 0.1 + 1.1 * i, height, text, color=color, va="center")
-                return height
-            heights = [place(child) for child in node["children"]]
-            at = node["split_round"]
-            axes.plot([at, at], [min(heights), max(heights)], color=INNER)
-            for child, height in zip(node["children"], heights, strict=True):
-                axes.plot([at, nodes[child]["split_round"] or last], [height, height], color=INNER)
-            return sum(heights) / len(heights)
-
-        root = place(ROOT)
-        axes.plot([0, nodes[ROOT]["split_round"] or last], [root, root], color=INNER)
-        for color, family in zip(COLORS, FAMILIES, strict=False):
-            axes.plot([], [], color=color, linewidth=4, label=family)
-        axes.legend(loc="upper left")
-        axes.set(xlabel="round of the split", xlim=(0, last + 1.5))
-        axes.set_yticks([])
-        axes.grid(visible=False)
-        save(figure, path)
-
-
-def leaves_below(nodes: Mapping[str, Any], name: str) -> list[str]:
-    """The leaves under a node, siblings side by side."""
-    children = nodes[name]["children"]
-    return [leaf for child in children for leaf in leaves_below(nodes, child)] or [name]
-
-
-def draw_absent(results: Results, path: Path) -> None:
-    """How many newcomers of each absent language went to which language."""
-    absent = [n for n in results["newcomers"] if n["language"] in ABSENT]
-    rows = sorted({n["language"] for n in absent})
-    columns = sorted({name for n in absent for name in n["of"]})
-    table = np.zeros((len(rows), len(columns)))
-    for n in absent:
-        for name in n["of"]:
-            table[rows.index(n["language"]), columns.index(name)] += 1
-    with new_figure(4.6, 2.6) as figure:
-        axes = figure.subplots()
-        if absent:
-            axes.imshow(table, cmap="Blues", aspect="auto")
-        axes.set_xticks(range(len(columns)), columns)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.grid(visible=False)
-        axes.set(xlabel="came to the cluster of", ylabel="never there")
-        save(figure, path)
-
-
 ROUNDS = {"num-server-rounds": 24}
 FEW_ROUNDS = {"num-server-rounds": 14}
-NORMS = {
-    # Loose thresholds, chosen by the norms that such runs have.
-    **FEW_ROUNDS,
-    "split-criterion": "norms",
-    "eps1": 1.6,
-    "eps2": 1.0,
-    "gamma-max": 0.45,
-    "linkage": "complete",
-    "min-cluster-size": 3,
-}
 MANY: Mapping[str, Any] = {"num-server-rounds": 60, "fraction-train": 0.1}
 SOURCE = "natural groups"
 
@@ -468,19 +358,5 @@ EXPERIMENTS = (
         "14 languages x 2 clients: CFL, FL, a model a family, every client alone",
         partial(run, name="languages-compared", per_language=2, more=FEW_ROUNDS, against=True),
         draw,
-    ),
-    Experiment(
-        "languages-tree",
-        SOURCE,
-        "14 languages x 4 clients, split in two again and again as in the paper",
-        partial(run_tree, name="languages-tree", per_language=4, more=NORMS),
-        draw_tree,
-    ),
-    Experiment(
-        "languages-absent",
-        SOURCE,
-        "four languages left out, and where their newcomers go",
-        partial(run_absent, name="languages-absent", per_language=4, more=FEW_ROUNDS),
-        draw_absent,
     ),
 )

@@ -5,7 +5,6 @@ two seconds of six axes are an example, which of 7 exercises it is is the label.
 mirror images of each other. Nothing but the judging of a run sees the column group.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from leave_one_out import federation_without
 
-from cflower.config import RunConfig
 from cflower.runs.plots import COLORS, new_figure, save
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
@@ -42,14 +39,13 @@ BASELINES = ("federated", "isolated")
 
 
 def run(setting: Setting) -> Results:
-    """CFL with ``auto`` and each model, conventional FL, every client alone; newcomers."""
+    """CFL with ``auto`` and each model, conventional FL, every client alone."""
     people = 3 if setting.quick else PEOPLE
     folder = mirrored(setting.out / "mirrored") if setting.quick else setting.source("wrists")
     keys = {**KEYS, "dataset": str(folder), "min-available-nodes": 2 * people}
     short = {"num-server-rounds": 2} if setting.quick else {}
     keys["num-server-rounds"] = 30
-    of_people = newcomers(setting, {**keys, **MODELS["conv1d"]}, people)
-    results: Results = {"models": {}, "newcomers": of_people}
+    results: Results = {"models": {}}
     for name, more in MODELS.items():
         runs: dict[str, list[RunRecord]] = {}
         for method in ("clustered", *BASELINES):
@@ -110,37 +106,8 @@ def compared(found: list[Any], others: list[Any]) -> dict[str, Any]:
     }
 
 
-def newcomers(setting: Setting, keys: Mapping[str, Any], people: int) -> list[Results]:
-    """Each person left out of a run, both arms; where Algorithm 4 takes them afterwards."""
-    records = []
-    for person in range(people):
-        path = setting.out / f"wrists-without-{person}.json"
-        config = RunConfig.read({**keys, "seed": setting.seed}).as_keys()
-        config["num-server-rounds"] = 2 if setting.quick else 8
-        if not path.exists() or json.loads(path.read_text())["config"] != config:
-            print(f"without person {person}")
-            absent = (2 * person, 2 * person + 1)
-            record = federation_without(absent, config, setting.out / "wrists-without")
-            path.write_text(json.dumps(record) + "\n")
-        records.append(json.loads(path.read_text()))
-    return [
-        {"person": person, "exact": record["exact"], **newcomer}
-        for person, record in enumerate(records)
-        for newcomer in map(shortened, record["newcomers"])
-    ]
-
-
-def shortened(newcomer: Results) -> Results:
-    """What is kept of a newcomer."""
-    kept = ("group", "right", "familiar", "accuracies")
-    short = {key: newcomer[key] for key in kept if key in newcomer}
-    if "stranger" in newcomer:
-        short["random_labels_told"] = not newcomer["stranger"]["familiar"]
-    return short
-
-
 def means_by_side(folder: Path) -> dict[str, list[float]]:
-    """What each axis feels in the mean over all windows, on either side: what tells them apart."""
+    """What each axis feels in the mean over all windows, on either side: what differs."""
     table = pd.read_parquet(folder / "train.parquet")
     values = table.drop(columns=["client", "group", "label"]).to_numpy()
     windows = values.reshape(len(values), -1, AXES).mean(axis=1)

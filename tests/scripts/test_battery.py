@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
+from families.audit import Job as Audited
+from families.generated import FAMILIES as GENERATED
+from families.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
+from records import is_done
 
 from cflower.deployment.processes import started
 from cflower.runs.run_files import read_lines
@@ -18,7 +21,8 @@ def battery(out: Path, *more: str) -> str:
     """The output of the script."""
     settings = "dataset-size=200 local-epochs=1 round-share=0.8"
     args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
-    return script("battery.py", *args, "--set", settings, "--workers", "1", "--out", out, *more)
+    args += ["--set", settings, "--workers", "1", "--out", out, *more]
+    return script("run.py", "battery", *args)
 
 
 @pytest.mark.slow
@@ -51,7 +55,7 @@ def test_its_workers_end_with_it_when_it_is_killed():
     source = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from battery import be_quiet
+from records import be_quiet
 pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), be_quiet)
 print(pool.submit(os.getpid).result(), flush=True)
 pool.submit(time.sleep, 600)
@@ -127,8 +131,14 @@ def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path):
         config = run_config("digits", "", "rotation-2", "norms", 0, more)
         return Job("digits", "rotation-2", "norms", 0, config)
 
-    assert not job().is_done(tmp_path)
+    assert not is_done(job(), tmp_path)
     (tmp_path / f"{job().name}.json").write_text(json.dumps({"config": job().settings}))
-    assert job().is_done(tmp_path)
-    assert job(**{"output-dir": "/elsewhere"}).is_done(tmp_path)
-    assert not job(momentum=0.5).is_done(tmp_path)
+    assert is_done(job(), tmp_path)
+    assert is_done(job(**{"output-dir": "/elsewhere"}), tmp_path)
+    assert not is_done(job(momentum=0.5), tmp_path)
+
+
+def test_every_family_of_the_audit_has_records_of_its_own():
+    names = {Audited(family, 0, 4).name for family in GENERATED}
+    assert len(names) == len(GENERATED)
+    assert not any(set("/;, ") & set(name) for name in names)

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from gallery import gallery
 from reproduction.languages import PAGES, babble, five_characters, joined, with_clients
 from scipy.cluster.hierarchy import fcluster
-
-from cflower.errors import ConfigError
 
 
 def test_every_client_has_ten_pages_of_one_language():
@@ -48,9 +45,3 @@ def test_clients_are_counted_over_seeds_and_averaged_for_the_interval():
     low, high = comparison["interval"]
     # Student's t for two clients: 0.1 and -0.05, 12.706 standard errors of 0.075 either way.
     assert (low, high) == pytest.approx((0.025 - 12.706 * 0.075, 0.025 + 12.706 * 0.075), abs=1e-3)
-
-
-def test_an_unknown_piece_of_the_gallery_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"did you mean 'digits'"):
-        gallery(["digit"], out=tmp_path, pictures=tmp_path)
-    assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations.planted import Job, run_config
+from families.planted import Job, run_config
 from peers import ditto, feddrift, flux, ifca, pacfl
 from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
 from peers.federation import Federation, Outcome
@@ -307,8 +307,8 @@ def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
     args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", tmp_path]
     count = 2 * len(NAMES) - 1  # no IFCA with k = 0
-    assert f"{count} runs, 0 there, {count} to do." in script("peers.py", *args)
-    assert f"{count} runs, {count} there, 0 to do." in script("peers.py", *args)
+    assert f"{count} runs, 0 there already, {count} to do." in script("run.py", "peers", *args)
+    assert f"{count} runs, {count} there already, 0 to do." in script("run.py", "peers", *args)
     with (tmp_path / "peers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count

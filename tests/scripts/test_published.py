@@ -1,24 +1,20 @@
-"""IFCA's and FLUX's federations, rebuilt: `scripts/rotated_mnist.py`, `scripts/flux_levels.py`."""
+"""IFCA's and FLUX's federations, rebuilt."""
 
-import csv
-import json
 from io import BytesIO
 from pathlib import Path
 
-import flux_levels
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import rotated_mnist
 import torch
-import typer
+from families.planted import Job, run_config
 from peers import levels
 from peers.levels import KINDS, Level
+from peers.peers import ROTATED, Contestant, config_of, measured
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cflower.errors import ConfigError
 from cflower.seeding import generator
 
 IMAGES = generator(0, "images").integers(256, size=(2_000, 12, 12), dtype=np.uint8)
@@ -109,49 +105,23 @@ def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part():
     assert len(levels.lenet5((1, 32, 32), 10)(torch.zeros(2, 1, 32, 32))[0]) == 10
 
 
-@pytest.mark.slow
-def test_the_levels_are_compared_with_what_flux_published(mnist, tmp_path, capsys):
-    with pytest.raises(typer.Exit) as ended:
-        flux_levels.main(
-            f"mnist={mnist}", "8", "all", "cflower,flux", "0", examples=40, rounds=4, out=tmp_path
-        )
-    assert ended.value.exit_code == 0
-    table = capsys.readouterr().out
-    assert "| FLUX, published | 88.4 |" in table
-    with (tmp_path / "levels.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {row["family"] for row in rows} == {f"level-8-{kind}" for kind in KINDS}
-    mean = np.mean([float(row["accuracy"]) for row in rows if row["method"] == "flux"])
-    assert f"| flux, here | {100 * mean:.1f} |" in table
-    for row in rows:
-        record = json.loads((tmp_path / f"mnist--{row['family']}--flux--0.json").read_text())
-        assert record["config"]["num-groups"] == int(row["groups"])
+def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(levels, "EXAMPLES", 40)  # the digits have no more
+    keys = config_of("mnist", str(mnist), "flux-px-8", 0, {"num-server-rounds": 3}, tmp_path)
+    job = Job("mnist", "flux-px-8", "flux", 0, keys)
+    record = measured(Contestant(job, {}))
+    assert record["groups"] == keys["num-groups"] > 1
+    assert record["config"]["told"] == record["told"] != ""
+    rotated = config_of("mnist", str(mnist), ROTATED, 0, {}, tmp_path)
+    # The run config of the Flower baseline in examples/, as tests/test_examples.py has it.
+    assert (rotated["local-epochs"], rotated["batch-size"], rotated["momentum"]) == (10, 200, 0.0)
+    model = levels.one_hidden_layer((1, 28, 28), 10)
+    assert sum(p.numel() for p in model.parameters()) == 159_010
 
 
-def test_rotated_mnist_trains_as_ifca_does_and_refuses_too_few_images():
-    data = Path("/data/mnist")
-    keys = rotated_mnist.keys_of(data, 120, 200, 15, seed=0, share=1.0)
-    assert keys["dataset-size"] == 120 * (200 + 50)
-    assert (keys["local-epochs"], keys["batch-size"], keys["momentum"]) == (10, 200, 0.0)
-    assert sum(p.numel() for p in rotated_mnist.mlp((1, 28, 28), 10).parameters()) == 159_010
-    with pytest.raises(ConfigError, match="1200 clients of 200 examples"):
-        rotated_mnist.keys_of(data, 1200, 200, 300, seed=0, share=1.0)
-    assert rotated_mnist.keys_of_every(data, 1200, 200, 30, 0, 0.1)["dataset-size"] == 4 * 70_000
-    with pytest.raises(ConfigError, match="1201 clients of 200 examples"):
-        rotated_mnist.keys_of_every(data, 1201, 200, 30, seed=0, share=0.1)
-
-
-@pytest.mark.slow
-def test_every_image_of_mnist_is_in_each_rotation(mnist, tmp_path):
-    with pytest.raises(typer.Exit) as ended:
-        rotated_mnist.main(
-            mnist, 12, 60, 3, every=True, seeds="0", methods="cflower,ifca", out=tmp_path
-        )
-    assert ended.value.exit_code == 0
-    with (tmp_path / "mnist.csv").open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert rows["ifca"]["told"] == "k = 4"
-    assert rows["cflower"]["groups"] == "4"
-    data = np.load(tmp_path / "four-rotations" / "train.npz")
-    first = data["x"][data["topic"] == "0"]
-    np.testing.assert_array_equal(data["x"][data["topic"] == "90"], np.rot90(first, axes=(1, 2)))
+def test_values_that_a_method_must_be_given_can_be_tried():
+    job = Job(
+        "digits", "rotation-2", "pacfl", 20, run_config("digits", "", "rotation-2", "auto", 20, {})
+    )
+    given = [Contestant(job, tuned).settings["told"] for tuned in ({}, {"alpha": 30.0})]
+    assert given[0] != given[1] == "alpha = 30 degrees; raw data vectors"

@@ -24,7 +24,7 @@ probability: that of three standard deviations."""
 TAIL = 0.025
 """Share of the null samples that may be more separated if the groups exceed all others in both
 measures. A share of 0.05 still refused all 319 runs without groups, but 0.01 refused true halves
-(docs/criteria.md)."""
+(docs/evidence/families.md)."""
 LARGEST_SAMPLE = 200
 """Most points of a null sample: clustering it takes the square of their number."""
 MOST_SAMPLES = 200

@@ -1,0 +1,225 @@
+"""How `auto` fares outside pictures: generated clients with models of 1 to 50 weights.
+
+    python scripts/run.py audit --families all --seeds 0-19 --out outputs/audit
+
+Every round is `CFL.asks` and `CFL.heard`, without Flower, one run per core. A family is one of
+three kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept,
+and no run is to split. Continuum: clients differ but have no groups; where a split falls is free,
+but it must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own
+cluster's model against the model of conventional federated learning of as many rounds. Splits are
+judged by 12 held-out examples a client, and a run lasts until none is on trial.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+from command import ALL, chosen, numbers, out_folder, write_table
+from records import Record, read_all, run_all
+from tables import show
+
+from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.algorithm.criteria import Criterion, NeverSplit
+from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.round import CFL, open_trials
+from cflower.algorithm.state import Ask, CFLState, Reply, Role
+from cflower.algorithm.tree import ParameterTree, Proposal
+from cflower.algorithm.weights import Weights, norm
+from cflower.seeding import generator
+from families.generated import FAMILIES, Federation
+
+
+class Job(NamedTuple):
+    """One federation to be measured."""
+
+    family: str
+    seed: int
+    trial_rounds: int
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        family = re.sub(r"[^\w.]+", "-", self.family)
+        return f"{family}--{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on."""
+        return {"family": self.family, "seed": self.seed, "trial-rounds": self.trial_rounds}
+
+    @property
+    def cost(self) -> int:
+        """All alike."""
+        return 1
+
+
+def audit(
+    families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
+    seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
+    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/audit"),
+    trial_rounds: Annotated[
+        int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
+    ] = AutoCriterion.trial_rounds,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+) -> None:
+    """Measure, print the table and write ``audit.csv``."""
+    out, failed = out_folder(out), 0
+    if not table:
+        jobs = [
+            Job(name, seed, trial_rounds)
+            for name in chosen("family", families, FAMILIES, ";")  # names of families have commas
+            for seed in numbers(seeds)
+        ]
+        failed = run_all(jobs, audited, out, sentence, workers)
+    runs: dict[str, list[Record]] = {}
+    for record in read_all(out):
+        runs.setdefault(record["config"]["family"], []).append(record)
+    lines = [line(name, runs[name]) for name in FAMILIES if name in runs]
+    write_table(lines, out / "audit.csv")
+    show(lines, width=130)
+    raise typer.Exit(1 if failed else 0)
+
+
+def audited(job: Job) -> Record:
+    """One run of a family; if it split, compared with another one without splits."""
+    seed = job.seed
+    federation = FAMILIES[job.family][1](generator(seed, "audit", job.family))
+    state, reunited, rounds = final(federation, AutoCriterion(), seed, job.trial_rounds)
+    last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
+    # A client that has not replied since a split has no place yet.
+    placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
+    judged = np.flatnonzero((federation.groups >= 0) & placed).tolist()
+    names = [leaf_of(state, i) for i in judged]
+    pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
+    clusters, groups = len(set(names)), len({group for _, group in pairs})
+    gain = None
+    if last_split is not None:
+        common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed, 0)
+        gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
+            np.mean([loss(federation, state, i) for i in judged])
+        )
+    joined = sum(bool(proposal.leaves) for proposal in reunited)
+    return {
+        "clusters": clusters,  # those with a client that is judged
+        "exact": len(set(pairs)) == clusters == groups,
+        "false": len(set(pairs)) > groups,  # one true group is in different clusters
+        "last_split": last_split,
+        "undone": len(reunited) - joined,
+        "gain": gain,  # null where nothing was split
+        "moved": len(state.moves),  # steps of clients that seemed to change; none does
+        "joined": joined,  # pairs of leaves
+        "config": job.settings,
+    }
+
+
+def sentence(record: Record) -> str:
+    """One run in a few words."""
+    gain = "" if record["gain"] is None else f", gain {record['gain']:.3g}"
+    wrong = ", FALSE" if record["false"] else ""
+    exact = "exact" if record["exact"] else "not exact"
+    return f"{exact}{wrong}, {record['clusters']} clusters{gain}"
+
+
+def final(
+    federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
+) -> tuple[CFLState, list[Proposal], int]:
+    """The state at the end, the splits undone and pairs joined, and the number of rounds."""
+    cfl = CFL(
+        criterion,
+        Projection(federation.dim),
+        trial_rounds=trial_rounds,
+        moving=getattr(criterion, "moving", False),
+        inner_interval=getattr(criterion, "inner_interval", 0),
+        metric=Measure("loss", higher_is_better=False),
+    )
+    m, begin = len(federation.groups), federation.start
+    model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
+    state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
+    reunited: list[Proposal] = []
+    server_round = 0
+    while server_round < federation.rounds or open_trials(state.tree):
+        server_round += 1
+        rng = generator(seed, "round", server_round)
+        replies = trained(federation, cfl, state, server_round, rng)
+        state, _, asks = cfl.heard(state, replies, server_round)
+        if state.judging is not None:
+            proposals = state.judging.proposals
+            replies = [evaluated(federation, state, ask) for ask in asks]
+            state = cfl.heard(state, replies, server_round).state
+            reunited += [proposal for proposal in proposals if in_one_leaf(state.tree, proposal)]
+    return state, reunited, server_round
+
+
+def in_one_leaf(tree: ParameterTree, proposal: Proposal) -> bool:
+    """Whether the parts of a proposal share a leaf."""
+    return len({tree.leaf_of(part[0]).name for part in proposal.parts}) == 1
+
+
+def trained(
+    federation: Federation, cfl: CFL, state: CFLState, server_round: int, rng: np.random.Generator
+) -> list[Reply]:
+    """The updates of the clients that take part."""
+    m = len(federation.groups)
+    here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
+    sizes = np.ones(m) if federation.sizes is None else federation.sizes
+    asks = cfl.asks(state, server_round, [f"client-{i}" for i in np.flatnonzero(here)])
+    replies = []
+    for ask in sorted(asks, key=number_of):
+        i, noise = number_of(ask), rng
+        # The noise of all other updates is the same with these and without.
+        if ask.role is Role.GENERAL and not state.tree.clusters[ask.cluster].on_trial:
+            noise = generator(0, "inner", server_round, ask.client)
+        elif ask.role is Role.PLACE and ask.client not in state.tree.unassigned:
+            noise = generator(0, ask.client)
+        update = federation.clients.update(i, state.model_of(ask).trained, noise)
+        weights, length = Weights(update, np.zeros(0)), norm(update)
+        replies.append(Reply(ask, float(sizes[i]), {}, weights, length, update))
+    return replies
+
+
+def evaluated(federation: Federation, state: CFLState, ask: Ask) -> Reply:
+    """The loss of a model on a client's held-out examples."""
+    value, examples = federation.clients.held_out(number_of(ask), state.model_of(ask).trained)
+    return Reply(ask, examples, {"loss": value})
+
+
+def number_of(ask: Ask) -> int:
+    """The client's place in the federation."""
+    return int(ask.client.removeprefix("client-"))
+
+
+def leaf_of(state: CFLState, client: int) -> str:
+    """Name of the leaf of a client."""
+    return state.tree.leaf_of(f"client-{client}").name
+
+
+def loss(federation: Federation, state: CFLState, client: int) -> float:
+    """A client's loss on fresh examples under its cluster's model."""
+    model = state.tree.clusters[leaf_of(state, client)].model.trained
+    return federation.clients.loss(client, model)
+
+
+def line(name: str, runs: list[Record]) -> dict[str, Any]:
+    """One family's line of the table."""
+    gains = [run["gain"] for run in runs if run["gain"] is not None]
+    right = [run["last_split"] for run in runs if run["last_split"] and not run["false"]]
+    return {
+        "family": name,
+        "kind": FAMILIES[name][0],
+        "runs": len(runs),
+        "split": sum(run["last_split"] is not None for run in runs),
+        "exact": sum(run["exact"] for run in runs),
+        "undone": sum(run["undone"] for run in runs),
+        "false": sum(run["false"] for run in runs),
+        "moves": sum(run["moved"] for run in runs),
+        "joined": sum(run["joined"] for run in runs),
+        "clusters": f"{np.mean([run['clusters'] for run in runs]):.1f}",
+        "median last right split": f"{np.median(right):.0f}" if right else "",
+        "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",
+        "worst gain": f"{min(gains):.3g}" if gains else "",
+    }

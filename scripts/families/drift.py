@@ -1,0 +1,234 @@
+"""Federations whose clients change in mid-run: accuracy step by step, of several ways to train.
+
+    python scripts/run.py drift --schemes A,W --shift label-swap --seeds 0 --out outputs/drift
+
+FedDrift is run as in `peers`; it knows where the steps begin, and has a threshold, for example
+`--ways feddrift-0.1`. The oracle knows every change, all other ways know none.
+
+Every other run goes through cflower's own apps. Accuracy is the mean over clients, each under the
+model that it is sent in a round, before it trains it, on its held-out examples as they are then.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from command import chosen, folders, numbers, out_folder, write_table
+from flwr.app import Context
+from flwr.serverapp import Grid
+from peers import feddrift
+from peers.federation import Federation, Vector
+from records import Record, read_all, run_all
+from tables import show
+
+from cflower.algorithm.criteria import NeverSplit
+from cflower.config import RunConfig, read_overrides
+from cflower.data.client_data import load_client_data
+from cflower.data.drift import group_at
+from cflower.data.settings import DataSettings
+from families.drifting import NUM_GROUPS, SCHEMES, Oracle, Truth, drift_of
+
+WAYS: dict[str, dict[str, Any]] = {
+    "moving": {},
+    "staying": {"moving": False},
+    "federated": {"method": "federated"},
+    "oracle": {"method": "federated"},
+}
+FEDDRIFT = {f"feddrift-{delta:g}": delta for delta in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
+"""The thresholds tried."""
+AFTER = 3
+"""Rounds after a change, in which clients are sent a model the fourth time since."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    data: str
+    shift: str
+    scheme: str
+    way: str
+    seed: int
+    rounds: int
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        return f"{self.data}--{self.shift}--{self.scheme}--{self.way}--{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on."""
+        return self.config
+
+    @property
+    def cost(self) -> int:
+        """In proportion to the trainings."""
+        return self.rounds * len(SCHEMES[self.scheme]) * len(SCHEMES[self.scheme][0])
+
+
+def drift(
+    schemes: Annotated[str, typer.Option(help=f"Of: {', '.join(SCHEMES)}.")] = "A",
+    shift: Annotated[str, typer.Option(help="What makes groups differ.")] = "label-swap",
+    ways: Annotated[str, typer.Option(help=f"Of: {', '.join((*WAYS, *FEDDRIFT))}.")] = ",".join(
+        WAYS
+    ),
+    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0",
+    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
+    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/drift"),
+    rounds: Annotated[int, typer.Option(min=4, help="Of a step.")] = 8,
+    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+) -> None:
+    """Measure, and print the table; options that name several things take commas."""
+    out, failed = out_folder(out), 0
+    if not table:
+        keys = read_overrides([more]) if more else {}
+        jobs = [
+            Job(name, shift, scheme, way, seed, rounds, config)
+            for name, folder in folders(data).items()
+            for scheme in chosen("scheme", schemes, SCHEMES)
+            for seed in numbers(seeds)
+            for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
+            for given in [{"dataset": folder or name, "shift": shift, "seed": seed, **keys}]
+            for config in [config_of(scheme, rounds, given | WAYS.get(way, {}))]
+        ]
+        failed = run_all(jobs, partial(run_one, out=out), out, sentence, workers)
+    records = read_all(out)
+    for what in dict.fromkeys((r["data"], r["shift"], r["scheme"]) for r in records):
+        here = [r for r in records if (r["data"], r["shift"], r["scheme"]) == what]
+        show([line for r in here for line in by_step(r)], ", ".join(what) + ": accuracy by step")
+    write_table([line for record in records for line in lines_of(record)], out / "drift.csv")
+    raise typer.Exit(1 if failed else 0)
+
+
+def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
+    """The whole run config of one run."""
+    steps = SCHEMES[scheme]
+    settings = {
+        "num-groups": NUM_GROUPS.get(scheme, 1 + max(map(max, steps))),
+        "drift": drift_of(steps, rounds),
+        "num-server-rounds": rounds * len(steps),
+        "min-available-nodes": len(steps[0]),
+    }
+    return RunConfig.read(settings | keys).as_keys()
+
+
+def run_one(job: Job, out: Path) -> Record:
+    """One run; its record."""
+    from cflower import simulate
+    from cflower.client_app import app as client_app
+    from cflower.server_app import run
+
+    scheme, folder = SCHEMES[job.scheme], out / "runs" / job.name
+    record = {key: getattr(job, key) for key in ("data", "shift", "scheme", "way", "seed")}
+    record |= {"rounds": job.rounds, "config": job.settings}
+    if job.way in FEDDRIFT:
+        return record | by_feddrift(job.config, FEDDRIFT[job.way], len(scheme))
+    truth = Truth(scheme, job.rounds)
+    server = (
+        partial(with_oracle, truth) if job.way == "oracle" else partial(run, say=lambda text: None)
+    )
+    config = job.config | {"output-dir": str(folder)}
+    summary = simulate(client_app, len(scheme[0]), server_app=server, run_config=config)
+    by_round: dict[int, list[float]] = {}
+    for text in (folder / summary["run_id"] / "rounds.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        found = by_round.setdefault(line["round"], [])
+        found += [client["accuracy"] for client in line["clients"].values()]
+    tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
+    shutil.rmtree(folder)
+    return record | {
+        "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
+        "adjusted_rand_index": summary["adjusted_rand_index"],
+        "clusters": summary["clusters"],
+        "moves": tree["moves"],
+        "splits": [[s["round"], s["cluster"], s.get("trial")] for s in summary["splits"]],
+    }
+
+
+def sentence(record: Record) -> str:
+    """One run in a few words."""
+    return f"mean accuracy {np.mean(record['accuracy']):.4f}, moves {len(record['moves'])}"
+
+
+class Drifting(Federation):
+    """Clients that change, and how good the models are that they are sent."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.accuracy: dict[int, list[float]] = {}
+
+    def at(self, server_round: int) -> None:
+        """As the run config's ``drift`` has it."""
+        settings, count = self.config.part(DataSettings), len(self.clients)
+        groups = [group_at(settings.drift, i, server_round) for i in range(count)]
+        self.clients = {
+            f"partition-{i}": load_client_data(settings, i, count, group)
+            for i, group in enumerate(groups)
+        }
+
+    def train(self, client: str, start: Vector, server_round: int, **settings: Any) -> Vector:
+        """Measured first."""
+        found = self.measure(client, start, held_out=True)["accuracy"]
+        self.accuracy.setdefault(server_round, []).append(found)
+        return super().train(client, start, server_round, **settings)
+
+
+def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, Any]:
+    """What the record has of a run of FedDrift."""
+    federation = Drifting(config)
+    groups = feddrift.run(federation, delta, steps).groups or {}
+    accuracy = [float(np.mean(federation.accuracy[i])) for i in sorted(federation.accuracy)]
+    found = {str(name): [c for c in groups if groups[c] == name] for name in set(groups.values())}
+    return {"accuracy": accuracy, "clusters": found, "moves": []}
+
+
+def with_oracle(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
+    """As `cflower.server_app.run`, with the oracle."""
+    from cflower import Recorder
+    from cflower.messages.roll_call import RollCall
+    from cflower.server_app import agree, train
+
+    config = RunConfig.read(context.run_config)
+    recorder = Recorder(config.output_path(), config.as_keys(), say=lambda text: None)
+    roll_call = RollCall(timeout=config.node_timeout)
+    model = agree(grid, roll_call, config)
+    strategy = Oracle(
+        truth,
+        NeverSplit(),
+        fraction_evaluate=0.0,
+        seed=config.seed,
+        observers=[recorder],
+        roll_call=roll_call,
+    )
+    train(strategy, grid, model, config)
+    return recorder.summary
+
+
+def by_step(record: dict[str, Any]) -> list[dict[str, str]]:
+    """A record's lines of the table: the last round of each step, and the third after its start."""
+    accuracy = np.array(record["accuracy"]).reshape(-1, record["rounds"])
+    when = {f"after {AFTER} rounds": AFTER, "last round": record["rounds"] - 1}
+    return [
+        {"way": record["way"], "seed": str(record["seed"]), "when": name}
+        | {str(step): f"{value:.3f}" for step, value in enumerate(accuracy[:, place])}
+        | {"of changes": f"{accuracy[1:, place].mean():.3f}", "all": f"{accuracy.mean():.3f}"}
+        for name, place in when.items()
+    ]
+
+
+def lines_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same as a table of all rounds."""
+    what = {key: record[key] for key in ("data", "scheme", "shift", "seed", "way")}
+    return [
+        {**what, "round": i, "step": (i - 1) // record["rounds"], "accuracy": f"{value:.4f}"}
+        for i, value in enumerate(record["accuracy"], start=1)
+    ]

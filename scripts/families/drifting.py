@@ -1,0 +1,123 @@
+"""What `drift` measures: who belongs to which group when, and an oracle that knows it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from cflower import ClusteredFL
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.ordering import in_order
+
+NUM_ANGLES = 18
+Table = tuple[tuple[int, ...], ...]
+"""The group of every client (a column) in every step (a row)."""
+
+
+def table(text: str) -> Table:
+    """Rows of digits between blanks, a digit a client."""
+    return tuple(tuple(map(int, row)) for row in text.split())
+
+
+def turning(pairs: Sequence[tuple[int, int]]) -> Table:
+    """Two halves of the clients, each of the group that a pair has for it in a step."""
+    half = NUM_ANGLES // 2
+    return tuple((one,) * half + (other,) * half for one, other in pairs)
+
+
+SCHEMES = {
+    # FedDrift's change points (microsoft/FedDrift, data/changepoints, A.cp, W.cp, R1.cp, D.cp):
+    # ten clients, eleven steps.
+    "A": table(
+        "0000000000 0100000000 0100000100 0111010100 0111010110 1011011010 1001001010 1000101011 "
+        "1000101001 1000101001 1000101001"
+    ),
+    "W": table(
+        "0000000000 0000000000 0100000100 0100000100 0111010100 0111010110 1111011110 1111011110 "
+        "1111111111 1111111111 1111111111"
+    ),
+    "R1": table(
+        "0000000000 0000000000 2123110113 2123110113 2001033203 2001033203 1221012200 1221012200 "
+        "1321231201 1321231201 1321231201"
+    ),
+    "D": table(
+        "1112220033 1112220033 2211222032 2221232002 2321133002 3323133202 3033313201 0033313221 "
+        "0003311321 0003311321 0003311321"
+    ),
+    # Two groups at first; then one client changes at a time, and the first one changes back.
+    "one-by-one": table(
+        "0000011111 0010011111 0010011011 0010011011 0000011011 0001011011 0001011001 0001011001"
+    ),
+    # A whole group takes on the data of the other, and is no group any more.
+    "all-at-once": table("0000011111 0000011111 0000000000 0000000000 0000000000"),
+    # Both groups take on a third one's data at once.
+    "joint": table("0000011111 0000011111 0000011111 2222222222 2222222222 2222222222"),
+    # With ``rotation`` and a client for every angle: groups that turn by 20 degrees a step. They
+    # stay opposite to each other...
+    "gradual": turning(((0, 9),) * 3 + ((1, 10), (2, 11), (3, 12), (4, 13), (5, 14))),
+    # ... or turn towards each other until they are one.
+    "gradual-join": turning(((0, 4),) * 3 + ((1, 4), (1, 3), (2, 3)) + ((2, 2),) * 6),
+}
+"""By name."""
+NUM_GROUPS = dict.fromkeys(("gradual", "gradual-join"), NUM_ANGLES)
+"""Where a scheme has not all the groups that there are."""
+
+
+def drift_of(scheme: Table, rounds: int) -> str:
+    """The run config's key ``drift`` for a scheme of steps of so many rounds.
+
+    >>> drift_of(((0, 0), (0, 1)), 10)
+    '1:0=0,1:1=0,11:1=1'
+    """
+    changes, before = [], (-1,) * len(scheme[0])
+    for step, row in enumerate(scheme):
+        changes += [
+            f"{step * rounds + 1}:{client}={group}"
+            for client, group in enumerate(row)
+            if group != before[client]
+        ]
+        before = row
+    return ",".join(changes)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The groups of the clients, by round."""
+
+    scheme: Table
+    rounds: int
+    """Of a step."""
+
+    def groups(self, server_round: int) -> tuple[int, ...]:
+        """The group of every client in a round, counted from 1."""
+        return self.scheme[min((server_round - 1) // self.rounds, len(self.scheme) - 1)]
+
+
+class Oracle(ClusteredFL):
+    """Clustered federated learning that knows every change in the round in which it happens.
+
+    A group that is new begins with the model of the cluster that its first client was in.
+    """
+
+    def __init__(self, truth: Truth, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.truth = truth
+
+    def _admit(self, grid: Grid, server_round: int) -> None:
+        super()._admit(grid, server_round)
+        tree = arranged(self.state.tree, self.truth.groups(server_round))
+        self.state = replace(self.state, tree=tree, known={})
+
+
+def arranged(tree: ParameterTree, groups: Sequence[int]) -> ParameterTree:
+    """A tree with a leaf for every group there is or was, and the clients where they belong."""
+    members: dict[str, list[str]] = {}
+    for client, group in enumerate(groups):
+        members.setdefault(f"{ROOT}.{group}", []).append(f"partition-{client}")
+    leaves = {end.name: replace(end, members=()) for end in tree.ends if end.name != ROOT}
+    for name, clients in members.items():
+        start = leaves.get(name) or Cluster(name, (), tree.leaf_of(clients[0]).model)
+        leaves[name] = replace(start, members=in_order(clients))
+    root = replace(tree.root, children=in_order(leaves), split_round=0)
+    return ParameterTree({ROOT: root, **leaves})

@@ -1,0 +1,274 @@
+"""Does a client that was not there find its group afterwards, with labels and without?
+
+    python scripts/run.py newcomers --data digits,mnist=/data/mnist --seeds 0-4
+    python scripts/run.py newcomers --data wrists=/data/wrists --seeds 0-4
+
+Clients are taken out of a federation, it trains without them, and then each of them is assigned to
+one of its clusters by `cflower.assign`. By default one client of every group is taken out at once,
+and every client is once; with `--strangers` a whole group, so that all newcomers are strangers. Of
+the wrists a person's two arms are taken out.
+
+Right is an assignment into a leaf all of whose members are of the newcomer's true group. Strangers
+are the same newcomers with labels at random: they belong nowhere, and `assign` should say so.
+Without labels a newcomer is placed, ambiguous between several leaves, or a stranger; right is then
+also a cluster all of whose members are of its group, and wrong is only what is placed elsewhere.
+A federation whose clusters are not those of the groups does not count there.
+"""
+
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from command import folders, numbers, out_folder
+from records import Record, read_all, run_all
+from tables import Row, show
+
+from cflower.config import RunConfig
+
+SHIFTS = ("rotation", "label-permutation", "label-swap")
+CLIENTS, GROUPS, ROUNDS = 20, 4, 8
+"""Of each federation; as many rounds as the last split needs."""
+EXAMPLES = 100
+"""A client's, where there are more than enough."""
+DATA = ("digits", "mnist", "wrists")
+NATURAL = {
+    "wrists": {
+        "dataset-size": 0,
+        "shift": "none",
+        "partitioner": "natural-id",
+        "natural-id-column": "client",
+        "group-column": "group",
+        "label-column": "label",
+        "series-channels": 6,  # acceleration and rotation in three directions
+        "trial-rounds": 0,  # what the split brings comes after its trial
+        "inner-interval": 0,
+    }
+}
+"""Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
+
+UNPLACED = ("ambiguous", "stranger")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One federation and who is not in it."""
+
+    data: str
+    config: dict[str, Any]
+    absent: tuple[int, ...]
+    cost: int = 1
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        left = "-".join(map(str, self.absent))
+        return f"{self.data}--{self.config['shift']}--{self.config['seed']}--{left}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on."""
+        return self.config
+
+
+def newcomers(
+    data: Annotated[
+        str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(DATA)}.")
+    ] = "digits",
+    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
+    shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
+    strangers: Annotated[bool, typer.Option("--strangers", help="One group at a time.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Absences of each seed, in turn.")] = 1000,
+    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/newcomers"),
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
+    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+) -> None:
+    """Measure, then print the table over all records in the folder."""
+    out, failed = out_folder(out), 0
+    if not table:
+        jobs = [
+            Job(name, config_of(name, folder, shift, seed), absent)
+            for name, folder in folders(data, DATA).items()
+            for everyone in [absences(strangers, pairs=name in NATURAL)]
+            for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
+            for seed in numbers(seeds)
+            for absent in [everyone[(seed + turn) % len(everyone)]]
+            for shift in (shifts.split(",") if name not in NATURAL else ("none",))
+        ]
+        failed = run_all(jobs, partial(measured, out=out), out, sentence, workers)
+    show(report(read_all(out)), "clients assigned afterwards", width=180)
+    raise typer.Exit(1 if failed else 0)
+
+
+def absences(strangers: bool = False, pairs: bool = False) -> list[tuple[int, ...]]:
+    """Who is taken out of each federation: in the end every client once.
+
+    >>> absences()[0]
+    (0, 5, 10, 15)
+    >>> absences(strangers=True)[0]
+    (0, 1, 2, 3, 4)
+    """
+    size = 2 if pairs else CLIENTS // GROUPS
+    if strangers or pairs:
+        return [tuple(range(first, first + size)) for first in range(0, CLIENTS, size)]
+    return [tuple(range(first, CLIENTS, size)) for first in range(size)]
+
+
+def config_of(data: str, folder: str, shift: str, seed: int) -> dict[str, Any]:
+    """The run config of the federation with all of its clients."""
+    keys = {
+        "dataset": folder or data,
+        "dataset-size": 0 if data == "digits" else EXAMPLES * CLIENTS,
+        "model": "mlp",  # a small one: hundreds of federations are trained
+        "shift": shift,
+        "num-groups": GROUPS,
+        "seed": seed,
+        "num-server-rounds": ROUNDS,
+        "min-available-nodes": CLIENTS,
+    }
+    return RunConfig.read(keys | NATURAL.get(data, {})).as_keys()
+
+
+def measured(job: Job, out: Path) -> Record:
+    """One federation, and then its newcomers."""
+    folder = out / "runs" / job.name
+    summary = trained_without(job.absent, job.config, folder)
+    found = newcomers_of(folder / summary["run_id"], summary, job.config, job.absent)
+    shutil.rmtree(folder)
+    unsplit = [{"client": client, "known": True, "right": False} for client in job.absent]
+    return {
+        "data": job.data,
+        "shift": job.config["shift"],
+        "exact": summary["adjusted_rand_index"] == 1.0,
+        "last_split": max((s["round"] for s in summary["splits"]), default=None),
+        "newcomers": found or unsplit,
+        "config": job.settings,
+    }
+
+
+def sentence(record: Record) -> str:
+    """One federation in a few words."""
+    return f"{share(n['right'] for n in record['newcomers'])} right"
+
+
+def newcomers_of(
+    path: Path, summary: Record, config: dict[str, Any], absent: tuple[int, ...]
+) -> list[Record]:
+    """Each absent client assigned to a cluster of a run that was split; else nobody."""
+    from cflower import assign, assign_unlabelled
+    from cflower.data.client_data import load_client_data
+    from cflower.data.settings import DataSettings
+
+    settings, truth = RunConfig.read(config).part(DataSettings), summary["groups"]
+    newcomers = []
+    for client in absent if summary["splits"] else ():
+        examples = load_client_data(settings, client, config["min-available-nodes"])
+        found, unlabelled = assign(path, examples), assign_unlabelled(path, examples)
+        noise = assign(path, with_random_labels(examples, client))
+        there = partial(groups_in, summary["clusters"], truth)
+        newcomers.append(
+            {
+                "client": client,
+                "group": examples.group,
+                "cluster": found.cluster,
+                "known": examples.group in truth.values(),
+                "right": there(found.cluster) == {examples.group},
+                "familiar": found.stranger_at is None,
+                "unlabelled": {
+                    "outcome": unlabelled.outcome,
+                    "cluster": unlabelled.cluster,
+                    "right": there(unlabelled.cluster) == {examples.group},
+                },
+                "noise_is_familiar": noise.stranger_at is None,
+            }
+        )
+    return newcomers
+
+
+def groups_in(clusters: dict[str, list[str]], truth: Record, cluster: str) -> set[Any]:
+    """The true groups of all clients in a cluster, or in the leaves below it."""
+    below = [leaf for leaf in clusters if f"{leaf}.".startswith(f"{cluster}.")]
+    return {truth[name] for leaf in below for name in clusters[leaf]}
+
+
+def trained_without(absent: Collection[int], config: dict[str, Any], folder: Path) -> Record:
+    """The summary of a federation whose data are dealt out to all, but some are not there."""
+    from flwr.app import Message
+
+    from cflower import simulate
+    from cflower.client_app import app
+    from cflower.messages.client_names import FACTS
+    from cflower.server_app import run
+    from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
+
+    class WithoutThem(InlineGrid):
+        """Deals the data out to all clients, but some of them are not there."""
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [n for n in super().get_node_ids() if n - FIRST_NODE_ID not in absent]
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            replies = list(super().pull_messages(message_ids))
+            for reply in replies:
+                # Or the server would wait for all that the data were dealt out to.
+                reply.content.config_records.get(FACTS, {}).pop("num-partitions", None)
+            return replies
+
+    clients = config["min-available-nodes"]
+    shutil.rmtree(folder, ignore_errors=True)
+    theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
+    server = partial(run, say=lambda text: None)
+    return simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
+
+
+def with_random_labels(data: Any, client: int) -> Any:
+    """The same examples with labels that say nothing about them."""
+    from cflower.seeding import generator
+
+    labels = generator(client, "stranger").integers(data.train.num_classes, size=len(data.train))
+    return replace(data, train=replace(data.train, labels=labels))
+
+
+def report(records: list[Record]) -> list[Row]:
+    """Shares over all newcomers of each data set and shift."""
+
+    def kind(record: Record) -> tuple[str, str]:
+        group = "" if all(n["known"] for n in record["newcomers"]) else " that was not there"
+        return record["data"], record["shift"] + group
+
+    rows: list[Row] = []
+    for (data, shift), group in groupby(sorted(records, key=kind), kind):
+        theirs = list(group)
+        everyone = [n for record in theirs for n in record["newcomers"]]
+        exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
+        placed = [n for n in everyone if "familiar" in n]
+        unlabelled = [n["unlabelled"] for n in exactly if "unlabelled" in n]
+        rows.append(
+            {
+                "data": data,
+                "shift": shift,
+                "federations": len(theirs),
+                "of them exact": sum(record["exact"] for record in theirs),
+                "last split": max((r["last_split"] or 0 for r in theirs), default=0),
+                "newcomers right": share(n["right"] for n in everyone),
+                "where exact": share(n["right"] for n in exactly),
+                "members taken for strangers": share(not n["familiar"] for n in placed),
+                "strangers recognised": share(not n["noise_is_familiar"] for n in placed),
+                "no labels: right": share(
+                    t["outcome"] == "placed" and t["right"] for t in unlabelled
+                ),
+                **{words: sum(t["outcome"] == words for t in unlabelled) for words in UNPLACED},
+                "wrong": sum(t["outcome"] == "placed" and not t["right"] for t in unlabelled),
+            }
+        )
+    return rows
+
+
+def share(cases: Iterable[bool]) -> str:
+    """How many of how many."""
+    found = list(cases)
+    return f"{sum(found)} of {len(found)}"

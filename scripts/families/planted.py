@@ -1,0 +1,273 @@
+"""What the battery measures: the families, the data, the criteria, and what counts as right."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
+from cflower.config import CRITERIA as CONFIG_CRITERIA
+from cflower.config import RunConfig
+from cflower.data.drift import group_at
+from families.drifting import NUM_GROUPS, SCHEMES, drift_of
+
+Keys = dict[str, Any]
+"""Run-config keys with their values."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of federation; what is not said is the run config's default."""
+
+    reason: str
+    clients: int
+    keys: Keys
+    rounds: int = 40
+
+
+STEP = 8
+"""Rounds between two changes."""
+FLAT: Keys = {"shift": "none"}
+TURNED: Keys = {"shift": "rotation", "num-groups": 2}
+
+FAMILIES = {
+    # Nothing to find: every split is a false one.
+    "no-groups-iid": Family("clients alike in everything", 10, FLAT),
+    "no-groups-dirichlet-1": Family(
+        "labels unevenly spread, as in any real federation",
+        10,
+        FLAT | {"partitioner": "dirichlet", "dirichlet-alpha": 1.0},
+    ),
+    "no-groups-dirichlet-0.5": Family(
+        "so unevenly that updates look like groups",
+        20,
+        FLAT | {"partitioner": "dirichlet", "dirichlet-alpha": 0.5},
+    ),
+    "no-groups-epochs-1": Family("small updates", 10, FLAT | {"local-epochs": 1}, 80),
+    "no-groups-epochs-5": Family("clients drift apart", 10, FLAT | {"local-epochs": 5}),
+    "no-groups-rate-0.03": Family("small updates", 10, FLAT | {"learning-rate": 0.03}, 70),
+    # Groups of equal size.
+    "rotation-2": Family("the lab; 3 local epochs, learning rate 0.1", 10, TURNED),
+    "rotation-4": Family("two levels of splits", 20, TURNED | {"num-groups": 4}),
+    "label-swap-4": Family(
+        "the paper, VI: groups differ in two labels each",
+        20,
+        {"shift": "label-swap", "num-groups": 4},
+    ),
+    "label-permutation-4": Family(
+        "the paper, VI-C: groups agree on nothing",
+        20,
+        {"shift": "label-permutation", "num-groups": 4},
+    ),
+    # Groups that are harder to see.
+    "uneven-rotation": Family(
+        "the majority nearly has its way", 10, TURNED | {"group-sizes": "8,2"}
+    ),
+    "dirichlet-rotation": Family(
+        "uneven labels hide the groups",
+        10,
+        TURNED | {"partitioner": "dirichlet", "dirichlet-alpha": 1.0},
+    ),
+    "three-groups": Family(
+        "an odd number, uneven", 12, TURNED | {"num-groups": 3, "group-sizes": "6,4,2"}
+    ),
+    "nested": Family(
+        "two groups far apart, each of two near ones", 20, {"shift": "nested", "num-groups": 4}
+    ),
+    "adversaries": Family(
+        "3 of 20 with random labels",
+        20,
+        {"shift": "label-noise", "num-groups": 2, "group-sizes": "17,3"},
+    ),
+    # Other ways to train: norms change, groups do not. rotation-2 is the middle of each.
+    "half-per-round": Family("updates of different rounds", 20, TURNED | {"fraction-train": 0.5}),
+    "epochs-1": Family("small updates", 10, TURNED | {"local-epochs": 1}, 80),
+    "epochs-5": Family("large updates", 10, TURNED | {"local-epochs": 5}),
+    "rate-0.03": Family("small updates", 10, TURNED | {"learning-rate": 0.03}, 70),
+    "hundred-clients": Family(
+        "many small clients: on digits 18 examples each",
+        100,
+        {"shift": "label-permutation", "num-groups": 5},
+    ),
+}
+
+DRIFTING = {
+    f"drift-{name}": Family(
+        "clients change in mid-run; right is who they are like at the end",
+        len(scheme[0]),
+        {
+            "shift": "label-swap",
+            "num-groups": 1 + max(map(max, scheme)),
+            "drift": drift_of(scheme, STEP),
+        },
+        STEP * len(scheme),
+    )
+    for name, scheme in SCHEMES.items()
+    if name not in NUM_GROUPS
+}
+"""Not among "all"; the script `drift` measures how they fare on the way."""
+EVERY = FAMILIES | DRIFTING
+
+MODELS = {
+    "digits": "cnn",
+    # A step of the convolutional models costs two cores 8 to 40 times as much.
+    "mnist": "mlp",
+    "fashion-mnist": "mlp",
+    "cifar10": "mlp",
+}
+"""Data sets by name, and the model each is measured with; ``--set model=...`` for another."""
+SLOWER = {"cifar10": 0.1}
+"""Factor to every family's learning rate: at 0.1 the mlp does not learn CIFAR-10 at all."""
+
+BASELINES: dict[str, Keys] = {
+    # With the criterion `Oracle` below. Everyone trains in every round, or the groups known from
+    # the start would be those of half of the clients, and the others left to Algorithm 4.
+    # Neither has the guard against clients that count for much, which plain FedAvg has not.
+    "oracle": {"method": "federated", "fraction-train": 1.0, "max-influence": 0.0},
+    "federated": {"method": "federated", "max-influence": 0.0},
+}
+CRITERIA: dict[str, Keys] = {
+    **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
+    "norms-complete": {"split-criterion": "norms", "linkage": "complete"},
+    # What everyone copies from the authors' code, without the tests that we added.
+    "norms-0.4-1.6": {
+        "split-criterion": "norms",
+        "eps1": 0.4,
+        "eps2": 1.6,
+        "gamma-max": 0.0,
+        "min-cluster-size": 1,
+    },
+    **BASELINES,
+}
+SPLIT_KEYS = (*CRITERIA["norms-0.4-1.6"], "linkage", "heard-share")
+
+
+def run_config(data: str, folder: str, family: str, criterion: str, seed: int, more: Keys) -> Keys:
+    """The whole run config of one run; ``more`` has the last word.
+
+    ``folder`` is where the data lie; empty for the embedded digits.
+    """
+    spec = EVERY[family]
+    keys: Keys = {
+        "dataset": folder or data,
+        # As many examples for each client in every family, up to 20 clients.
+        "dataset-size": 0 if data == "digits" else min(200 * spec.clients, 10_000),
+        "model": MODELS[data],
+        "num-server-rounds": spec.rounds,
+        "min-available-nodes": spec.clients,
+        "seed": seed,
+    }
+    config = RunConfig.read(keys | spec.keys | CRITERIA[criterion]).as_keys()
+    config["learning-rate"] *= SLOWER.get(data, 1.0)
+    return RunConfig.read(config | more).as_keys()
+
+
+class Job(NamedTuple):
+    """One run: what it is, and its whole run config."""
+
+    data: str
+    family: str
+    criterion: str
+    seed: int
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        return f"{self.data}--{self.family}--{self.criterion}--{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys that the result depends on."""
+        unused = {"output-dir", *(SPLIT_KEYS if self.criterion in BASELINES else ())}
+        return {key: value for key, value in self.config.items() if key not in unused}
+
+    @property
+    def cost(self) -> int:
+        """In proportion to its training steps, for the time left."""
+        examples = self.config["dataset-size"] or 1_797
+        return int(self.config["num-server-rounds"] * self.config["local-epochs"] * examples)
+
+
+def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """The true group of every client at the end of the run, by its name."""
+    from cflower.data.shifts import groups_of  # loads much that `--table` need not wait for
+
+    clients = config["min-available-nodes"]
+    num_groups = 1 if config["shift"] == "none" else config["num-groups"]
+    groups = groups_of(clients, num_groups, config["group-sizes"])
+    last = config["num-server-rounds"]
+    later = [group_at(config["drift"], i, last) for i in range(clients)]
+    pairs = enumerate(zip(groups, later, strict=True))
+    return {f"partition-{i}": first if now is None else now for i, (first, now) in pairs}
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A criterion that knows the groups: it splits by them in the first round."""
+
+    truth: Mapping[str, int]
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """One child for each group of which a client has replied."""
+        groups = np.array([self.truth[client] for client in evidence.clients])
+        if len(set(groups)) < 2:
+            return verdict(evidence, Outcome.NEVER, "one true group"), memory
+        names = np.array(evidence.clients)
+        sides = tuple(tuple(names[groups == group].tolist()) for group in np.unique(groups))
+        across = evidence.similarity[groups[:, None] != groups].max()
+        seen = {"sides": sides, "alpha_cross": float(across)}
+        return verdict(evidence, Outcome.SPLIT, "the true groups", **seen), memory
+
+    def inherit(self, memory: Memory) -> Memory:
+        """Nothing."""
+        return {}
+
+
+def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> dict[str, Any]:
+    """How right a run was: the figures of its record.
+
+    Among adversaries (``label-noise``) only the honest clients count: it is right when they are
+    one cluster that holds no adversary, however the adversaries themselves are divided.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    truth, found = truth_of(config), {n: c["cluster"] for n, c in summary["clients"].items()}
+    judged = set(truth)
+    if config["shift"] == "label-noise":
+        judged = {name for name, group in truth.items() if group < config["num-groups"] - 1}
+        with_honest = {found[name] for name in judged}
+        found = {n: cluster if cluster in with_honest else "" for n, cluster in found.items()}
+    names = sorted(truth)
+    index = adjusted_rand_score([truth[n] for n in names], [found[n] for n in names])
+    splits = [split for split in summary["splits"] if split.get("trial") != "undone"]
+    sides = [
+        [tree["clusters"][child]["edge_clients"] for child in split["children"]] for split in splits
+    ]
+    clients = [summary["clients"][name] for name in judged]
+    known = [c["num_examples"] for c in clients if c["num_examples"]]
+    # A client that was never placed in a leaf has not reported its number of examples.
+    weights = [c["num_examples"] or np.mean(known) for c in clients]
+    return {
+        "exact": bool(index == 1.0),
+        "adjusted_rand_index": float(index),
+        "groups": len(set(truth.values())),
+        "clusters": len(summary["clusters"]),
+        "splits": len(splits),
+        "undone": len(summary["splits"]) - len(splits),
+        "moves": len(tree.get("moves", ())),
+        "false_splits": sum(separates(split, truth, judged) for split in sides),
+        "last_split": max((s["round"] for s in splits), default=None),
+        "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
+    }
+
+
+def separates(sides: Iterable[Iterable[str]], truth: Mapping[str, int], judged: set[str]) -> bool:
+    """Whether a split puts two judged clients of one true group on different sides.
+
+    >>> separates([["a"], ["b", "c"]], {"a": 0, "b": 0, "c": 1}, {"a", "b", "c"})
+    True
+    """
+    groups = [{truth[name] for name in side if name in judged} for side in sides]
+    return sum(map(len, groups)) > len(set().union(*groups))

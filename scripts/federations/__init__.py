@@ -1,1 +1,0 @@
-"""The families of federations that battery.py and audit.py run, and the table of what came out."""
