@@ -32,8 +32,7 @@ SETTINGS = "split-criterion='norms' eps1=3.5 eps2=1.5 gamma-max=0.6 local-epochs
 
 WAY = """
 SuperNodes go through nginx (port {proxy}), which refuses everybody else. You, as an operator, go to
-the SuperLink (port {superlink}), which is reached from this machine only.
-"""
+the SuperLink (port {superlink}), which is reached from this machine only."""
 
 
 class Federation:
@@ -113,6 +112,8 @@ class Federation:
             time.sleep(2.0)
             self._start_nodes()  # those that were refused
         self.print_status()
+        if not insecure:
+            print(WAY.format(**self.settings["ports"]))
         print(self.next_steps())
 
     def _add_node(self, number: int, data: Path | None) -> None:
@@ -219,5 +220,4 @@ class Federation:
             f"{BIN / 'flwr'} stop RUN_ID {NAME}",
             f"{BIN / 'cflower'} show",
         )
-        way = "" if self.settings["insecure"] else WAY.format(**self.settings["ports"])
-        return way + "\n  ".join((f"\nNext{where}:", *commands))
+        return "\n  ".join((f"\nNext{where}:", *commands))
