@@ -28,13 +28,12 @@ def test_adversaries_do_no_harm_with_the_defaults(attack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["fedmedian", "fedtrimmedavg"])
-@pytest.mark.parametrize("shift", ["none", "label-permutation"])
-def test_a_median_withstands_a_backdoor_with_groups_and_without(rule, shift):
-    bad = 2 if shift == "none" else 1
-    found = attacked("backdoor", CLIENTS, bad, {**KEYS, "shift": shift, "aggregation": rule})
+@pytest.mark.parametrize(("shift", "bad"), [("none", 3), ("label-permutation", 1)])
+def test_a_median_withstands_a_backdoor_with_groups_and_without(shift, bad):
+    keys = {**KEYS, "shift": shift, "num-groups": 2, "aggregation": "fedmedian"}
+    found = attacked("backdoor", CLIENTS, bad, keys)
     assert found.success < 0.25
-    assert len(found.summary["clusters"]) == (1 if shift == "none" else 2)
+    assert found.accuracy > 0.9
 
 
 def test_what_adversaries_send():
