@@ -72,7 +72,7 @@ def served(clustered: Path, federated: Path) -> list[Served]:
     found = []
     for name in in_order(leaf_of):
         partition = int(name.removeprefix("partition-"))
-        examples = load_client_data(config.part(DataSettings), partition, len(leaf_of)).validation
+        examples = load_client_data(config.part(DataSettings), partition, len(leaf_of)).report
         steps = leaf_of[name].split(".")
         way = [".".join(steps[: i + 1]) for i in range(len(steps))]
         logits = {cluster: ours.logits(cluster, examples) for cluster in way}

@@ -80,7 +80,7 @@ def measured(absent: list[int], config: dict[str, Any], out: Path, name: str) ->
         settings = RunConfig.read(config).part(DataSettings)
         right = examples = 0.0
         for client in absent:
-            data = load_client_data(settings, client, config["min-available-nodes"]).validation
+            data = load_client_data(settings, client, config["min-available-nodes"]).report
             right += evaluate(model, data)["accuracy"] * len(data)
             examples += len(data)
         shutil.rmtree(folder)

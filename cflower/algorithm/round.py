@@ -125,7 +125,7 @@ class CFL:
         It can if its client still trains that cluster's model. It can also place a client that the
         cluster's split left out, as long as the model it trained was near θ*.
         """
-        (client, name, role, asked, _), tree = reply.ask, state.tree
+        (client, name, role, asked, *_), tree = reply.ask, state.tree
         if name not in tree.clusters:
             return f"cluster {name} was joined again"
         here = tree.training_cluster(client)

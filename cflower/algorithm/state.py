@@ -15,6 +15,9 @@ from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Vector, Weights, norm
 
+DECIDE, REPORT = "decide", "report"
+"""The parts of a client's held-out examples: nothing is decided by those that are reported."""
+
 
 class Role(StrEnum):
     """The purpose of an ask: which model the client gets, and what its reply is for."""
@@ -38,6 +41,8 @@ class Ask(NamedTuple):
     role: Role
     server_round: int
     task: Literal["train", "evaluate"] = "train"
+    part: str = REPORT
+    """The examples to measure the model on, `DECIDE` or `REPORT`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,9 @@ from flwr.supercore.object_ref import load_app
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
 that explains why it cannot take part."""
+PARTS_APART = "parts-apart"
+"""The fact, in `FACTS` of a reply to the final evaluation, that no example decides and is reported:
+the client measures on the part that ``part`` in the config of a message asks for."""
 ROLL_CALL = "query.roll_call"
 EVALUATE = "evaluate.default"
 

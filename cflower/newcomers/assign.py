@@ -127,9 +127,9 @@ def assign(
     levels = path_of(
         saved.tree,
         partial(newcomers_update, saved, examples, progress),
-        lambda cluster: evaluate(saved.module(cluster.model), examples.validation),
+        lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    return Assignment(levels, len(examples.train), len(examples.validation))
+    return Assignment(levels, len(examples.train), len(examples.report))
 
 
 def assign_with_app(

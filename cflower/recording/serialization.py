@@ -187,6 +187,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     return {
         "finished": True,
         "selection": report.selection,
+        "decided_by": report.decided_by,
         "metrics": report.metrics,
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,

@@ -127,6 +127,7 @@ NO_SUMMARY: Mapping[str, Any] = {
     "rounds": 0,
     "metric": {"name": "accuracy", "higher_is_better": True},
     "selection": "leaf",
+    "decided_by": "none",
     "clusters": {},
     "splits": [],
     "not_split": None,

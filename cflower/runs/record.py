@@ -29,6 +29,9 @@ from cflower.runs.format import (
 )
 from cflower.runs.run_files import read_json, read_lines
 
+SAME_EXAMPLES = (
+    "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
+)
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
 
@@ -245,10 +248,16 @@ def finding(summary: Mapping[str, Any]) -> str:
         text += "."
     if summary["not_split"]:
         text += f" {summary['not_split']}"
+    text = " ".join([text, *remarks(summary)])
     if summary["adjusted_rand_index"] is not None:
         index = summary["adjusted_rand_index"]
         text += f" Adjusted Rand index against the true groups {index:.3f}."
     return text
+
+
+def remarks(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on what a reader of the figures has to know."""
+    return [SAME_EXAMPLES] if summary.get("decided_by") == "reported" else []
 
 
 def common_score(summary: Mapping[str, Any]) -> float | None:

@@ -454,6 +454,7 @@ class ClusteredFL(Strategy):
         members = set(self.tree.clients)
         clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
+        assert self._cfl is not None
         report = FinalReport(
             self.state,
             closing.evaluate(clients, self.roll_call.facts),
@@ -462,6 +463,7 @@ class ClusteredFL(Strategy):
             self.failures,
             self.selection,
             self._by_round,
+            judged=self._cfl.trial_rounds > 0 or self.selection != "leaf",
         )
         report.warn_without(self.leading)
         report.warn_unable()

@@ -10,6 +10,7 @@ from flwr.supercore import log
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
+from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
@@ -119,6 +120,19 @@ class FinalReport:
     selection: Selection = "leaf"
     by_round: Mapping[int, Metrics] = field(default_factory=dict)
     """Mean metrics of the clients in each round since the start or resumption."""
+    judged: bool = False
+    """Whether anything in the run was decided by held-out examples."""
+
+    @property
+    def decided_by(self) -> str:
+        """The examples by which held-out metrics decided: "none", "other" or "reported" ones.
+
+        Most clients' word counts: a single one cannot change the sentence about a run.
+        """
+        apart = sum(bool(result.facts.get(PARTS_APART)) for result in self.clients.values())
+        if not self.judged:
+            return "none"
+        return "other" if 2 * apart > len(self.clients) else "reported"
 
     @property
     def served(self) -> dict[str, ClientMetrics]:

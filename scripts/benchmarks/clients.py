@@ -80,7 +80,7 @@ class BareLoop:
         self.clients = []
         for partition in range(clients):
             data = load_client_data(self.config.part(DataSettings), partition, clients)
-            examples = data.train, data.validation
+            examples = data.train, data.report
             self.clients.append([torch.tensor(a) for e in examples for a in (e.inputs, e.labels)])
         first = data.train
         self.model = build_model(self.config.model, first.input_shape, first.num_classes, seed=0)

@@ -20,8 +20,8 @@ def test_nodes_get_digits_of_their_own_in_three_formats(tmp_path, monkeypatch):
         make_data(tmp_path / str(number), number)
         data = load_own_data(OwnData(str(tmp_path / str(number)), CLASSES))
         assert data.train.input_shape == (1, 8, 8)
-        assert len(data.train) + len(data.validation) == 160
-        inputs.append(np.concatenate([data.train.inputs, data.validation.inputs]))
+        assert len(data.train) + len(data.report) == 160
+        inputs.append(np.concatenate([data.train.inputs, data.report.inputs]))
     suffixes = {path.suffix for path in tmp_path.rglob("*") if path.parent.name in "123"}
     assert {".parquet", ".npz"} <= suffixes
     # Handwritten digits are heavier above the middle than below it, the right way up.

@@ -19,6 +19,7 @@ from cflower.runs.record import (
     common_score,
     headline,
     lasting,
+    remarks,
 )
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
@@ -78,9 +79,10 @@ def about(run: RunRecord) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model of all clients before the first split."""
     summary, metric, clustered = run.summary, run.metric, run.settings["method"] == "clustered"
     splits = [split["round"] for split in lasting(summary["splits"])]
+    sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
-        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
+        "sentence": " ".join([sentence, *remarks(summary)]),
         "notSplit": summary["not_split"] if clustered else None,
         "kind": run.settings["method"],
         "finished": run.finished,
