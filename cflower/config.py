@@ -77,6 +77,7 @@ class RunConfig(TrainingSettings, DataSettings):
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
     inner_interval: int = number(-1, least=-1)
+    personal: bool = True
 
     metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)
@@ -134,7 +135,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
         It does not depend on ``method``, so that baselines have the same parts.
         """
-        judged = self.split_criterion == "auto" and self.trial_rounds != 0
+        judged = self.split_criterion == "auto" and (self.trial_rounds != 0 or self.personal)
         return judged or self.trial_rounds > 0 or self.selection != "leaf"
 
     @property

@@ -158,7 +158,7 @@ def settled(
         Rounds until an open split is judged again.
     """
     assert state.judging is not None
-    due, decisions = state.judging
+    due, decisions, _ = state.judging
     state = replace(state, judging=None)
     evaluations = {reply.ask: reply for reply in replies}
     measures = measures_in(evaluations.values(), metric)

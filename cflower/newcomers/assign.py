@@ -1,7 +1,7 @@
 """Algorithm 4 after the run: which cluster a client that did not take part belongs to."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +22,8 @@ from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
+from cflower.runs.format import SUMMARY
+from cflower.runs.run_files import read_json
 from cflower.runs.stored_run import StoredRun, check_assignable
 from cflower.seeding import torch_seed
 
@@ -49,6 +51,15 @@ class Assignment:
     num_held_out: int
     metric: Metric = Metric()
     """The leading metric of the run."""
+    personal: Mapping[str, Any] = field(default_factory=dict)
+    """The personal step of the leaf in ``summary.json``; empty without one."""
+
+    @property
+    def share(self) -> float:
+        """The share of a model of its own that serves the newcomer best, by its leaf's κ."""
+        if not self.personal.get("accepted"):
+            return 0.0
+        return self.num_train / (self.num_train + float(self.personal["kappa"]))
 
     @property
     def cluster(self) -> str:
@@ -129,7 +140,8 @@ def assign(
         partial(newcomers_update, saved, examples, progress),
         lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    return Assignment(levels, len(examples.train), len(examples.report))
+    numbers = len(examples.train), len(examples.report)
+    return Assignment(levels, *numbers, personal=personal_step(path, levels[-1].cluster))
 
 
 def assign_with_app(
@@ -143,7 +155,13 @@ def assign_with_app(
     progress("Training")
     levels = path_of(stored.tree, client.update, client.evaluate)
     metric = Metric(stored.settings["metric"], stored.settings["higher-is-better"])
-    return Assignment(levels, int(client.num_train), int(client.num_held_out), metric)
+    step = personal_step(path, levels[-1].cluster)
+    return Assignment(levels, int(client.num_train), int(client.num_held_out), metric, step)
+
+
+def personal_step(run: Path, leaf: str) -> Mapping[str, Any]:
+    """The personal step of a leaf in ``summary.json``; empty without one."""
+    return dict(read_json(run, SUMMARY).get("personal", {}).get(leaf, {}))
 
 
 def path_of(

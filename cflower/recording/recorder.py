@@ -25,9 +25,11 @@ from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
+    PERSONAL,
     data_line,
     final_result,
     note_split,
+    personal_files,
     round_line,
     served_lines,
     tree_lines,
@@ -128,6 +130,7 @@ class Recorder(Observer):
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._layout = run.layout
         folder = self.path / CHECKPOINTS
         self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
         record = start_record(run, self.config)
@@ -185,6 +188,7 @@ class Recorder(Observer):
         try:
             if report is not None:
                 with self._writing(f"after round {report.num_rounds}"):
+                    self._write_personal(report.state)
                     self._write_summary(report.num_rounds, report)
                 view = run_view(self.summary, read_json(self.path, "tree.json"))
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
@@ -271,6 +275,17 @@ class Recorder(Observer):
             if file.parent.name in FOLDERS and file.stem not in clusters:
                 file.unlink()  # of children that were joined again
 
+    def _write_personal(self, state: CFLState) -> None:
+        """Write the clients' own models, and remove those of an earlier end of the run."""
+        files = personal_files(state)
+        for step in state.personal.values():
+            for client, model in step.models.items():
+                self._write_arrays(files[client], model, self._layout.arrays)
+        there = {f"{name}.safetensors" for name in files.values()}
+        for file in self.path.glob(f"{PERSONAL}/*.safetensors"):
+            if f"{PERSONAL}/{file.name}" not in there:
+                file.unlink()
+
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """Write `summary` and ``summary.json``."""
         tree, failures, clients = report.state.tree, report.failures, self._clients
@@ -290,7 +305,7 @@ class Recorder(Observer):
             "excluded": only(failures.excluded, in_order(failures.excluded)),
         }
         if isinstance(report, FinalReport):
-            self.summary |= final_result(report)
+            self.summary |= final_result(report, self._metric)
             clients = clients | served_lines(report, self._metric.name)
         self.summary["clients"] = {
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}

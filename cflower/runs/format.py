@@ -135,6 +135,8 @@ NO_SUMMARY: Mapping[str, Any] = {
     "common_rounds": 0,
     "clients": {},
     "metrics": {},
+    "fairness": {},
+    "personal": {},
     "groups": None,
     "adjusted_rand_index": None,
     "baselines": None,

@@ -16,7 +16,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
-from cflower.runs.baselines import BASELINES, Baseline, against
+from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
 from cflower.runs.format import (
     CLIENTS,
     CONFIG,
@@ -241,7 +241,7 @@ def finding(summary: Mapping[str, Any]) -> str:
     metric, common, text = metric_of(summary), common_score(summary), headline(summary)
     if metric.name in summary["metrics"]:
         own = metric.in_words(summary["metrics"][metric.name])
-        text += f" Own model: mean {metric.name} {own}"
+        text += f" Own model: mean {metric.name} {own}{even(summary)}"
         if common is not None:
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
             text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
@@ -257,7 +257,22 @@ def finding(summary: Mapping[str, Any]) -> str:
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on what a reader of the figures has to know."""
-    return [SAME_EXAMPLES] if summary.get("decided_by") == "reported" else []
+    sentences = [SAME_EXAMPLES] if summary.get("decided_by") == "reported" else []
+    steps = summary.get("personal", {}).values()
+    if own := sum(step["clients"] for step in steps):
+        accepted = sum(step["accepted"] for step in steps)
+        leaves = counted(accepted, "cluster")
+        sentences.append(
+            f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
+            "cluster's moved towards one that they trained by themselves."
+        )
+    return sentences
+
+
+def even(summary: Mapping[str, Any]) -> str:
+    """The fairness of the own models in brackets; empty before the end of a run."""
+    words = fairness_in_words(summary.get("fairness", {}).get("own", {}), metric_of(summary))
+    return f" ({words})" if words else ""
 
 
 def common_score(summary: Mapping[str, Any]) -> float | None:
@@ -288,10 +303,12 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
     metric, lines = metric_of(summary), []
     for name, baseline in baselines_of(summary).items():
         line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
+        if words := fairness_in_words(baseline, metric):
+            line += f" ({words})"
         if compared := against(summary, baseline["clients"], metric):
             line += f". Own model: {compared.sentence}"
         lines.append(line)
-    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}"
+    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}{even(summary)}"
     return [own, *lines] if lines else []
 
 
@@ -305,6 +322,10 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name in in_order(summary["clients"]):
         client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
         client.setdefault(f"leaf_{metric}", client.get(metric))
+        client[f"own_{metric}"] = client[f"leaf_{metric}"]
+        if summary["selection"] == "leaf":
+            client[f"own_{metric}"] = client.get(metric)
+        client["share"] = client.get("served_by", {}).get("share") or None
         for key, baseline in baselines_of(summary).items():
             client[f"{key}_{metric}"] = baseline["clients"].get(name)
         clients[name] = client

@@ -82,7 +82,11 @@ class StoredRun:
         )
 
     def _model(self, folder: str, cluster: str) -> Weights:
-        path = self.path / folder / f"{cluster}.safetensors"
+        return self.read_model(f"{folder}/{cluster}.safetensors")
+
+    def read_model(self, file: str) -> Weights:
+        """The model in one file of the run folder."""
+        path = self.path / file
         try:
             return self.layout.weights(record_of(read_arrays(path)))
         except BadReplyError as problem:

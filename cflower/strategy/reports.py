@@ -86,6 +86,8 @@ class ClientResult:
     entropies: Mapping[str, float] = field(default_factory=dict)
     """Mean entropy of some leaves' models' predictions on its held-out examples, in nats; empty if
     its app does not report them."""
+    personal: ClientMetrics | None = None
+    """Its own model, if a personal step gave it one."""
 
     @property
     def leaf(self) -> ClientMetrics:
@@ -104,8 +106,12 @@ class ClientResult:
         return {"fl": self.federated, **own}
 
     def served(self, selection: Selection) -> ClientMetrics:
-        """Its metrics under the selected model; under its leaf's if its app cannot do that."""
-        return self.columns[selection] or self.leaf
+        """Its metrics under the selected model; under its leaf's if its app cannot do that.
+
+        Its own model, if it has one, takes the place of its leaf's.
+        """
+        chosen = self.columns[selection] or self.leaf
+        return self.personal or chosen if selection == "leaf" else chosen
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
+from cflower.algorithm.state import Personal
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
 from cflower.messages.metrics import Metric, mean_over_clients
@@ -84,6 +85,19 @@ class ClusteredResult(Result):
             size = counted(len(members), "client")
             lines.append(f"\t{name}: {size}: {metrics}" if metrics else f"\t{name}: {size}")
         return "\n".join(lines)
+
+
+def in_words(step: Personal) -> str:
+    """The result of a personal step in one sentence."""
+    if not step.accepted:
+        return f"refused: {step.proposal.reason}"
+    start = "the run's first model" if step.start else "the leaf's model"
+    shares = sorted(step.shares.values())
+    return (
+        f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
+        f"{shares[0]:.0%} to {shares[-1]:.0%} of a model trained by itself from {start} "
+        f"(kappa = {step.kappa:.3g})"
+    )
 
 
 def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, Any]:

@@ -12,10 +12,12 @@ from flwr.supercore import log
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.round import CFL
 from cflower.messages.claims import COMMITMENT
-from cflower.messages.client_names import EVALUATE, has_function
+from cflower.messages.client_names import EVALUATE, adds_noise, has_function
 from cflower.settings import key_of
 
 Plain = (bool, int, float, str, type(None))
+MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
+"""Models of each client that a personal step holds at most, and the memory that they may take."""
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
 
@@ -62,6 +64,21 @@ def settings_of(strategy: Any) -> dict[str, Any]:
     return settings
 
 
+def personal_obstacle(strategy: Any, grid: Grid, *, alone: bool) -> str:
+    """Why a run has no personal step; empty if it can have one."""
+    if not alone or adds_noise(grid):
+        return "every further training of a client would cost differential privacy"
+    if not has_function(grid, EVALUATE, if_unknown=True):
+        return "the ClientApp has no evaluate function"
+    if strategy.selection != "leaf":
+        return f"selection = {strategy.selection!r} chooses among the clusters' models"
+    layout, clients = strategy.layout, len(strategy.roll_call.clients)
+    needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
+    if needed > MOST_GIGABYTES:
+        return f"the models of {clients} clients take {needed:.0f} GB at once"
+    return ""
+
+
 def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
 
@@ -72,6 +89,9 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     if trial_rounds and not has_function(grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
+    obstacle = personal_obstacle(strategy, grid, alone=alone) if strategy.personal else ""
+    if obstacle:
+        log(INFO, "There will be no personal step: %s.", obstacle)
     layout, metric = strategy.layout, strategy.leading
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
@@ -89,5 +109,6 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
         trial_rounds=trial_rounds if alone else 0,
         moving=strategy.moving and alone,
         inner_interval=strategy.inner_interval if alone else 0,
+        personal=strategy.personal and not obstacle,
         metric=Measure(metric.name, metric.higher_is_better, metric.share),
     )
