@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Vector, Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -141,7 +141,15 @@ def check_assignable(run: Path, method: str) -> None:
             "groups to assign a newcomer to."
         )
     if not lasting(summary["splits"]):
-        raise RunFolderError(
+        text = (
             f"The run {run.name} was never split: all its clients share the model of cluster 0, "
             "which is a newcomer's too."
         )
+        step = summary.get("personal", {}).get(ROOT, {})
+        if step.get("accepted"):
+            text += (
+                " Its clients moved it towards models of their own: with n training examples "
+                f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
+                f"{step['length']} rounds from the {step['start']} model serves a newcomer."
+            )
+        raise RunFolderError(text)
