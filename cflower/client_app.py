@@ -1,29 +1,35 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 from torch import nn
 
+from cflower.algorithm.state import DECIDE
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data, natural_id_of, outline_of
 from cflower.data.drift import group_at
+from cflower.data.examples import Examples
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
 from cflower.learning.models import arrays_of, build_model
-from cflower.learning.selection import judge_path, mean_entropy
+from cflower.learning.selection import choose, judge_path, losses_of, mean_entropy
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.claims import is_name
-from cflower.messages.client_names import FACTS, answer, client_name
-from cflower.ordering import in_order
+from cflower.messages.client_names import FACTS, PARTS_APART, answer, client_name
+from cflower.messages.messenger import PART
+from cflower.ordering import in_order, only
 from cflower.privacy.permutation import derived_number, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
@@ -93,7 +99,7 @@ def train_round(message: Message, context: Context) -> Message:
     """One message a round: the received model is evaluated as it is, then trained."""
     config, data, model = prepare(message, context)
     server_round = round_of(message)
-    held_out = evaluate(model, data.validation)
+    held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     losses = train(
         model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
@@ -105,12 +111,13 @@ def train_round(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
-    """The received model on the held-out examples, and the true group if it is known."""
+    """The received model on the part that is asked for, and the true group if it is known."""
     _, data, model = prepare(message, context)
-    metrics = MetricRecord(dict(evaluate(model, data.validation)))
-    metrics["num-examples"] = len(data.validation)
+    examples = asked_part(message, data)
+    metrics = MetricRecord(dict(evaluate(model, examples)))
+    metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
-    content[FACTS] = ConfigRecord({**group_of(data)})
+    content[FACTS] = ConfigRecord(facts_at_end(data))
     return Message(content, reply_to=message)
 
 
@@ -118,33 +125,47 @@ def evaluate_round(message: Message, context: Context) -> Message:
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble.
 
-    Also the mean entropy of the predictions of its leaf's model and of a few other leaves.
+    Also the mean entropy of the predictions of its leaf's model and of a few other leaves. The best
+    one and the entropies, which place newcomers, are of the examples that decide.
     """
     config = config_of(context)
     data = data_of(config, context, round_of(message))
     models = message.content.array_records
-    logits = {
-        name: predict(loaded(config, data, models[name]), data.validation)
-        for name in in_order(models)
-    }
+    names = in_order(models)
+    others = [name for name in names if name.startswith(OTHER)]
+    path = [name for name in names if name not in others]
+
+    def logits_on(examples: Examples, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        return {name: predict(loaded(config, data, models[name]), examples) for name in names}
+
+    deciding = logits_on(data.decide, names)
+    reported = logits_on(data.report, path) if data.apart else only(deciding, path)
     leaf = str(message.content.config_records["config"]["cluster"])
-    others = [name for name in logits if name.startswith(OTHER)]
-    entropies = {name.removeprefix(OTHER): mean_entropy(logits[name]) for name in [leaf, *others]}
-    path = {name: logits[name] for name in logits if name not in others}
+    compared = [leaf, *others]
+    entropies = {name.removeprefix(OTHER): mean_entropy(deciding[name]) for name in compared}
     rng = generator(config.seed, "selection", client_name(context))
-    judged = judge_path(path, data.validation.labels.ravel(), rng)
+    level = None
+    if data.apart:
+        level = choose(losses_of(only(deciding, path), data.decide.labels.ravel()))
+    judged = judge_path(reported, data.report.labels.ravel(), rng, level)
     records: dict[str, Any] = {ENTROPIES: MetricRecord(dict(entropies))}
-    records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **group_of(data)})
+    records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **facts_at_end(data)})
     evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     for name, metrics in evaluated.items():
-        metrics = with_perplexity(metrics, data.validation)
-        records[name] = MetricRecord({**metrics, "num-examples": len(data.validation)})
+        metrics = with_perplexity(metrics, data.report)
+        records[name] = MetricRecord({**metrics, "num-examples": len(data.report)})
     return Message(RecordDict(records), reply_to=message)
 
 
-def group_of(data: ClientData) -> dict[str, int | str]:
-    """The true group, if a shift or a column defines one: reported when training is over."""
-    return {} if data.group is None else {"group": data.group}
+def asked_part(message: Message, data: ClientData) -> Examples:
+    """The examples to measure a model on: those that decide, or those that are reported."""
+    config = message.content.config_records["config"]
+    return data.decide if config.get(PART) == DECIDE else data.report
+
+
+def facts_at_end(data: ClientData) -> dict[str, Any]:
+    """The true group, if it is known, and whether examples that decide are not reported."""
+    return {PARTS_APART: data.apart} | ({} if data.group is None else {"group": data.group})
 
 
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
@@ -207,6 +228,7 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
         config.seed,
         roles=settings.roles,
         standardise=config.standardise,
+        decide_fraction=settings.decide_fraction,
     )
     return load_own_data(own)
 

@@ -80,6 +80,7 @@ class RunConfig(TrainingSettings, DataSettings):
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
     inner_interval: int = number(-1, least=-1)
+    personal: bool = True
 
     metric: str = "accuracy"
     selection: Selection = choice("leaf", SELECTIONS)
@@ -130,6 +131,15 @@ class RunConfig(TrainingSettings, DataSettings):
             f"Got class-names={self.class_names!r}, but expected at least two different names "
             'separated by commas, such as "cat,dog".',
         )
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything is decided by held-out examples: then some of them are for that only.
+
+        It does not depend on ``method``, so that baselines have the same parts.
+        """
+        judged = self.split_criterion == "auto" and (self.trial_rounds != 0 or self.personal)
+        return judged or self.trial_rounds > 0 or self.selection != "leaf"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -185,7 +195,10 @@ class RunConfig(TrainingSettings, DataSettings):
 @lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one
 def part_of(config: RunConfig, kind: type[Part]) -> Part:
     """The fields of a config that ``kind`` also has, as a ``kind``."""
-    return kind(**{spec.name: getattr(config, spec.name) for spec in fields(kind)})
+    values = {spec.name: getattr(config, spec.name) for spec in fields(kind)}
+    if "decide_fraction" in values and not config.decides:
+        values["decide_fraction"] = 0.0
+    return kind(**values)
 
 
 def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:

@@ -132,7 +132,8 @@ def strategy_of(
     for name in ("trial_rounds", "inner_interval"):
         if settings[name] < 0:
             settings[name] = None  # the criterion's
-    settings["moving"] = None if config.moving else False
+    for name in ("moving", "personal"):
+        settings[name] = None if settings[name] else False
     learning_rate = config.server_learning_rate or None
     return ClusteredFL(
         criterion or criterion_of(config),

@@ -1,7 +1,7 @@
 """Clients that spoil the training: are they separated, and are the others as good as without them?
 
     python scripts/run.py adversaries --data digits,mnist=/data/mnist,table --seeds 0-2
-    python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedavg,fedmedian,FedMedian
+    python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedavg,FedMedian
 
 Each attack is run with cflower and with a rule (the key ``aggregation``), and while the adversaries
 stay away, which leaves the others exactly the same examples. Rules with capitals are Flower's own
@@ -289,7 +289,7 @@ def evaluated(config: RunConfig, clients: int, models: list[dict[str, Any]]) -> 
     """Mean accuracy of the honest clients' models, and the success of a backdoor."""
     accuracies, turned = [], list[Vector]()
     for client, arrays in enumerate(models):
-        data = load_client_data(config.part(DataSettings), client, clients, None).validation
+        data = load_client_data(config.part(DataSettings), client, clients, None).report
         model = build_model(config.model, data.input_shape, data.num_classes, config.seed)
         model.load_state_dict({key: torch.tensor(value) for key, value in arrays.items()})
         accuracies.append(evaluate(model, data)["accuracy"])

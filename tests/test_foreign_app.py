@@ -229,11 +229,15 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
-def test_differential_privacy_on_the_clients_finds_the_groups(kind):
+def test_differential_privacy_on_the_clients_finds_the_groups(kind, caplog):
+    caplog.set_level(logging.INFO, "flwr")
     wrap, mod = PRIVATE[kind]
-    strategy, grid = ClusteredFL(CRITERION), nodes(client_app(mods=[mod]))
+    strategy, grid = ClusteredFL(CRITERION, personal=True), nodes(client_app(mods=[mod]))
     wrap(strategy).start(grid, initial_arrays(), ROUNDS, train_config=TRAIN)
     assert clusters_of(strategy) == PLANTED
+    # A personal step would be further trainings, which the privacy budget does not include.
+    assert len([m for m in caplog.messages if m.startswith("There will be no personal step")]) == 1
+    assert not strategy.state.personal
 
 
 @pytest.mark.parametrize(

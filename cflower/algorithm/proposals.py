@@ -1,10 +1,10 @@
 """Changes of the tree that the clients judge: one life cycle for a split and for a join.
 
 Not in the paper. A split is a hypothesis. For some rounds after it the common model goes on
-learning from all clients; then every client evaluates both models on its held-out examples, and the
-paired test decides. A join of two leaves is the same question with the roles exchanged: their
-members train the model above them now and then, and if their updates of it no longer differ, they
-evaluate the mean of both models against their own.
+learning from all clients; then every client evaluates both models on the part of its examples that
+decides, and the paired test decides. A join of two leaves is the same question with the roles
+exchanged: their members train the model above them now and then, and if their updates of it no
+longer differ, they evaluate the mean of both models against their own.
 """
 
 import re
@@ -17,7 +17,7 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.algorithm.state import Ask, CFLState, Move, Reply, Role
+from cflower.algorithm.state import DECIDE, Ask, CFLState, Move, Reply, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order, only, without
@@ -137,8 +137,8 @@ def judged_by(tree: ParameterTree, proposal: Proposal) -> list[tuple[Ask, Ask]]:
     due, cluster, pairs = proposal.due, proposal.cluster, []
     for client in members:
         if client not in tree.unassigned:
-            own = Ask(client, tree.leaf_of(client).name, Role.OWN, due, "evaluate")
-            pairs.append((own, Ask(client, cluster, Role.COMMON, due, "evaluate")))
+            own = Ask(client, tree.leaf_of(client).name, Role.OWN, due, "evaluate", DECIDE)
+            pairs.append((own, Ask(client, cluster, Role.COMMON, due, "evaluate", DECIDE)))
     return pairs
 
 
@@ -158,7 +158,7 @@ def settled(
         Rounds until an open split is judged again.
     """
     assert state.judging is not None
-    due, decisions = state.judging
+    due, decisions, _ = state.judging
     state = replace(state, judging=None)
     evaluations = {reply.ask: reply for reply in replies}
     measures = measures_in(evaluations.values(), metric)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm import moves, proposals
+from cflower.algorithm import moves, personal, proposals
 from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
@@ -41,7 +41,7 @@ class RoundResult(NamedTuple):
     decisions: tuple[Decision, ...]
     """One for each leaf at the start of the round, then one for each split on trial."""
     asks: tuple[Ask, ...] = ()
-    """Evaluations to ask for; the replies go into a second call, which ends the round."""
+    """Of proposals: the replies go into a further call, which ends the round or asks again."""
 
 
 @dataclass
@@ -75,6 +75,8 @@ class CFL:
     """Whether members with changed data move to other leaves."""
     inner_interval: int = 0
     """Split clusters go on learning in every so many-th round; 0: they do not."""
+    personal: bool = False
+    """Whether the run ends with the personal step (`cflower.algorithm.personal`)."""
     metric: Measure = Measure()
     """The metric by which clients judge proposals, next to their loss."""
     trim: float = 0.0
@@ -128,7 +130,7 @@ class CFL:
         It can if its client still trains that cluster's model. It can also place a client that the
         cluster's split left out, as long as the model it trained was near θ*.
         """
-        (client, name, role, asked, _), tree = reply.ask, state.tree
+        (client, name, role, asked, *_), tree = reply.ask, state.tree
         if name not in tree.clusters:
             return f"cluster {name} was joined again"
         here = tree.training_cluster(client)
@@ -150,7 +152,7 @@ class CFL:
         server_round: int,
         excluded: Container[str] = (),
     ) -> RoundResult:
-        """The state after the clients' replies: to training, or to the evaluation of proposals.
+        """The state after the clients' replies: to training, or to the asks of proposals.
 
         Parameters
         ----------
@@ -164,8 +166,19 @@ class CFL:
         """
         if state.judging is None:
             return self.run_round(state, replies, server_round, excluded)
+        if state.judging.chains:
+            state, asks = personal.heard(state, replies, self.metric, self.as_sent)
+            return RoundResult(state, (), asks)
         state, decisions = proposals.settled(state, replies, self.metric, self.trial_rounds)
         return RoundResult(state, decisions)
+
+    def personalised(self, state: CFLState, first: Weights, server_round: int) -> RoundResult:
+        """The personal steps after the last round; their replies go into `heard`, which asks again.
+
+        ``first`` is the run's first model.
+        """
+        state, asks = personal.proposed(state, first, server_round)
+        return RoundResult(state, (), asks)
 
     def run_round(
         self,

@@ -7,13 +7,20 @@ messages and gives the replies to `CFL.heard`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
+from math import inf
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Vector, Weights, norm
+
+DECIDE, REPORT = "decide", "report"
+"""The parts of a client's held-out examples: nothing is decided by those that are reported."""
 
 
 class Role(StrEnum):
@@ -27,6 +34,8 @@ class Role(StrEnum):
     """The model of a split cluster that goes on learning; the update moves that model."""
     COMMON = "common"
     """The common model of a proposal; the metrics judge it."""
+    PERSONAL = "personal"
+    """A model of the client's own, or on the way to one (`cflower.algorithm.personal`)."""
 
 
 class Ask(NamedTuple):
@@ -38,6 +47,10 @@ class Ask(NamedTuple):
     role: Role
     server_round: int
     task: Literal["train", "evaluate"] = "train"
+    part: str = REPORT
+    """The examples to measure the model on, `DECIDE` or `REPORT`."""
+    candidate: int = 0
+    """Of `Role.PERSONAL`: the number of the model among `Chain.candidates`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +124,101 @@ class Move(NamedTuple):
     """One sentence with the figures behind it."""
 
 
+KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
+"""Candidates for κ, in the median number of the members' training examples; ∞ is the other one."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The personal step of a leaf in progress."""
+
+    members: tuple[str, ...]
+    starts: tuple[Weights, ...]
+    """The models from which members train by themselves, one after the other; the leaf's first."""
+    measured: tuple[Mapping[str, Reply], ...] = ()
+    """The members' evaluations of each candidate so far."""
+    trainings: int = 0
+    """Trainings from the present start."""
+    here: Mapping[str, Weights] = field(default_factory=dict)
+    """The members' models after the last of them."""
+    best: Mapping[str, Weights] = field(default_factory=dict)
+    """Those with the largest gain over the leaf's model, and that gain, and their training."""
+    gain: float = 0.0
+    best_at: int = 0
+    kept: tuple[Mapping[str, Weights], ...] = ()
+    """v_i of each member from each start that is over; empty without a gain."""
+    kept_at: tuple[int, ...] = ()
+    """The number of trainings that made them."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """n_i, the members' training examples."""
+    total: int = 0
+    """Trainings of a member so far."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether a start is left."""
+        return len(self.kept) < len(self.starts) and bool(self.members)
+
+    @property
+    def candidates(self) -> list[tuple[int, float]]:
+        """Start and κ of each candidate, the leaf's model first."""
+        starts = [start for start, models in enumerate(self.kept) if models]
+        return [(0, inf), *product(starts, KAPPAS)]
+
+    def kappa(self, factor: float) -> float:
+        """κ in training examples."""
+        return inf if factor == inf else factor * float(np.median(list(self.sizes.values())))
+
+    def share(self, client: str, factor: float) -> float:
+        """a_i = n_i / (n_i + κ)."""
+        return self.sizes[client] / (self.sizes[client] + self.kappa(factor))
+
+    def received(self, client: str) -> Weights:
+        """The model that a member trains next."""
+        return self.here.get(client, self.starts[min(len(self.kept), len(self.starts) - 1)])
+
+    def candidate(self, client: str, number: int) -> Weights:
+        """W + a_i (v_i − w); the leaf's model for a member without v_i."""
+        leaf, (start, factor) = self.starts[0], self.candidates[number]
+        if factor == inf or client not in self.kept[start]:
+            return leaf
+        share = self.share(client, factor)
+        own = self.kept[start][client]
+        return Weights(*(w + share * (v - w) for w, v in zip(leaf, own, strict=True)))
+
+
+class Personal(NamedTuple):
+    """The personal step of a leaf, judged."""
+
+    proposal: Proposal
+    kappa: float
+    """In training examples; ∞ is the leaf's model, 0 the client's own."""
+    start: int
+    """The start that the members chose: 0 for the leaf's model, 1 for the run's first one."""
+    length: int
+    """The number of trainings from there to their own models."""
+    trainings: int
+    """Trainings of each member in all."""
+    evaluations: int
+    models: Mapping[str, Weights]
+    """The models that serve members; empty if the step was refused."""
+    shares: Mapping[str, float]
+    """a_i of these members."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it serves the members better than the leaf's model."""
+        return bool(self.models)
+
+
 class Judging(NamedTuple):
     """A round that waits for the clients to evaluate its proposals."""
 
     proposals: tuple[Proposal, ...]
     decisions: tuple[Decision, ...]
     """The round's decisions so far."""
+    chains: Mapping[str, Chain] = {}
+    """Of personal steps, by the name of their leaf."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +234,18 @@ class CFLState:
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
     judging: Judging | None = None
+    personal: Mapping[str, Personal] = field(default_factory=dict)
+    """The personal steps at the end of the run, by the name of their leaf."""
 
     def model_of(self, ask: Ask) -> Weights:
         """The model that an ask is about."""
+        if ask.role is Role.PERSONAL:
+            chain = self.judging.chains[ask.cluster] if self.judging else None
+            if chain is None:
+                return self.personal[ask.cluster].models[ask.client]
+            if ask.task == "train":
+                return chain.received(ask.client)
+            return chain.candidate(ask.client, ask.candidate)
         cluster = self.tree.clusters[ask.cluster]
         if ask.role in (Role.OWN, Role.PLACE):
             return cluster.model

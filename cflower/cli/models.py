@@ -108,6 +108,7 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
         "stranger_at": None if stranger_at is None else stranger_at.cluster,
         "num_train": assignment.num_train,
         "num_held_out": assignment.num_held_out,
+        "personal_share": assignment.share,
         "path": path,
     }
 
@@ -135,12 +136,26 @@ def assignment_sentence(assignment: "Assignment") -> str:
     """The result of Algorithm 4."""
     stranger_at = assignment.stranger_at
     if stranger_at is None:
-        return f"The newcomer belongs to cluster {assignment.cluster}."
+        sentence = f"The newcomer belongs to cluster {assignment.cluster}."
+        return f"{sentence} {personal_sentence(assignment)}".rstrip()
     return (
         f"The newcomer resembles no cluster: at cluster {stranger_at.cluster} its largest "
         f"similarity is {stranger_at.similarity:+.3f}, and members have more than "
         f"{stranger_at.bar:+.3f}. The best model for it is that of cluster "
         f"{assignment.best.cluster}."
+    )
+
+
+def personal_sentence(assignment: "Assignment") -> str:
+    """What the leaf's personal step means for a newcomer; empty without one."""
+    if not assignment.share:
+        return ""
+    step = assignment.personal
+    start = "the cluster's model" if step["start"] == "leaf" else "the run's first model"
+    return (
+        f"The members of this cluster have models of their own: with its {assignment.num_train} "
+        f"training examples, {assignment.share:.0%} of a model that it trains by itself for "
+        f"{step['length']} rounds from {start} serves the newcomer, else the cluster's model."
     )
 
 

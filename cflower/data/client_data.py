@@ -1,4 +1,4 @@
-"""The data of one client: its share of the source, shifted as its group, and split in two."""
+"""The data of one client: its share of the source, shifted as its group, in three parts."""
 
 from functools import lru_cache
 from threading import RLock
@@ -7,7 +7,7 @@ import numpy as np
 
 from cflower.data.columns import Roles, check_classes
 from cflower.data.drift import check_changes
-from cflower.data.examples import Examples, split
+from cflower.data.examples import Examples, parts_of, split
 from cflower.data.partition import Positions, deal_out
 from cflower.data.prepared import ClientData, check_one_shape, prepared
 from cflower.data.settings import DataSettings
@@ -39,7 +39,7 @@ def load_client_data(
     Returns
     -------
     ClientData
-        Read-only arrays. Which examples are held out depends on the seed, the partition and
+        Read-only arrays. Which examples are in which part depends on the seed, the partition and
         the number of its examples only. `group` is None without a shift or a group-column.
 
     Raises
@@ -90,7 +90,7 @@ def _as_client(
     num_partitions: int,
     changed_to: int | None = None,
 ) -> ClientData:
-    """The examples dealt to one client, shifted as its group and split in two."""
+    """The examples dealt to one client, shifted as its group, in three parts."""
     group: int | str | None = None
     if settings.shift != "none":
         check_changes(settings.drift, num_partitions, settings.num_groups)
@@ -100,8 +100,11 @@ def _as_client(
     elif settings.group_column:
         group = most_common(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    train, held_out = split(len(examples), settings.validation_fraction, rng)
-    return prepared(examples.take(train), examples.take(held_out), group, settings.standardise)
+    train, *held_out = split(
+        len(examples), settings.validation_fraction, rng, settings.decide_fraction
+    )
+    parts = parts_of(examples.take, train, *held_out)
+    return prepared(parts, group, settings.standardise)
 
 
 def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:

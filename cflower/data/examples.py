@@ -1,5 +1,6 @@
 """Labelled examples in memory, to train on or to evaluate with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,36 +67,61 @@ class Examples:
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
 
+Positions = NDArray[np.int64]
+
+
+def parts_of(
+    take: Callable[[Positions], Examples], train: Positions, decide: Positions, report: Positions
+) -> tuple[Examples, Examples, Examples]:
+    """The examples of each part; one object for the last two if they are the same."""
+    reported = take(report)
+    return take(train), reported if decide is report else take(decide), reported
+
+
 def split(
-    num_examples: int, fraction: float, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of examples to train on and of held-out examples, drawn at random, none empty.
+    num_examples: int, fraction: float, rng: np.random.Generator, decide: float = 0.0
+) -> tuple[Positions, Positions, Positions]:
+    """Positions of a client's three parts: to train on, to decide by, to report.
 
     Parameters
     ----------
     num_examples : int
-        How many there are, at least two.
+        How many there are: at least three, or two if none decide.
     fraction : float
-        Share of the examples to hold out, 0 < fraction < 1. Rounded to whole examples, at least
-        one on either side.
+        Share of the examples to hold out, 0 < fraction < 1.
     rng : numpy.random.Generator
-        The same stream and number hold out the same positions.
+        The same stream and number give the same positions.
+    decide : float
+        Share of the held-out examples that decide, 0 <= decide < 1; 0: the part is the same as the
+        one to report.
+
+    Returns
+    -------
+    tuple of NDArray[np.int64]
+        In ascending order. Shares are rounded to whole examples; no part is empty.
 
     Raises
     ------
     DataError
-        With fewer than two examples, or a fraction outside (0, 1).
+        With too few examples, or a fraction outside (0, 1).
     """
     require_data(
         0 < fraction < 1,
         f"validation-fraction = {fraction} holds out nothing or everything: expected a "
         "number between 0 and 1, e.g. 0.2.",
     )
+    least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
     require_data(
-        num_examples > 1,
-        f"a client has too few examples ({num_examples}), but at least 2 are needed, one to train "
-        "on and one held out: use fewer clients, more data or a milder partitioner or shift.",
+        num_examples > least,
+        f"a client has too few examples ({num_examples}), but at least {least + 1} are needed, to "
+        f"{parts}: use fewer clients, more data or a milder partitioner or shift"
+        + (", or set decide-fraction = 0." if decide else "."),
     )
-    num_held_out = min(max(round(fraction * num_examples), 1), num_examples - 1)
+    num_held_out = min(max(round(fraction * num_examples), least), num_examples - 1)
     order = rng.permutation(num_examples)
-    return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])
+    train, held_out = np.sort(order[num_held_out:]), order[:num_held_out]
+    if not decide:
+        report = np.sort(held_out)
+        return train, report, report
+    num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
+    return train, np.sort(held_out[:num_deciding]), np.sort(held_out[num_deciding:])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes, listed
-from cflower.data.examples import Examples, split
+from cflower.data.examples import Examples, parts_of, split
 from cflower.data.folders import load_folder
 from cflower.data.prepared import ClientData, check_one_shape, prepared
 from cflower.data.stored import Stored, most_common
@@ -30,8 +30,8 @@ class OwnData:
     class_names : tuple of str
         The classes of the run, or the vocabulary of texts; empty for the folder's own, in natural
         order of their names.
-    validation_fraction, seed
-        Share of the examples that are held out for evaluation, in (0, 1); which, by the seed.
+    validation_fraction, decide_fraction, seed
+        See `cflower.data.examples.split`; the seed decides which examples are held out.
     key : str
         The setting that names the folder, for errors.
     roles : Roles
@@ -47,6 +47,7 @@ class OwnData:
     key: str = "data-path"
     roles: Roles = DEFAULT_ROLES
     standardise: str = "none"
+    decide_fraction: float = 0.0
 
 
 @lru_cache(maxsize=16)
@@ -54,8 +55,8 @@ def load_own_data(own: OwnData) -> ClientData:
     """The examples of a client's own folder; cached, so that a process reads it once.
 
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
-    only from a group column. Which examples are held out depends on the seed and on the content of
-    the folder only, so they are the same after a restart.
+    only from a group column. Which examples are in which part depends on the seed and on
+    the content of the folder only, so they are the same after a restart.
 
     Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
     classes.
@@ -79,10 +80,12 @@ def load_own_data(own: OwnData) -> ClientData:
     # Divided before they are decoded: as floats, images take four times the memory, and once is
     # enough.
     rng = generator(own.seed, "hold-out", "own-data")
-    train, validation = map(chosen, split(len(source), own.validation_fraction, rng))
-    check_one_shape(name, train.input_shape, validation.input_shape)
+    places = split(len(source), own.validation_fraction, rng, own.decide_fraction)
+    parts = parts_of(chosen, *places)
+    for part in parts[1:]:
+        check_one_shape(name, parts[0].input_shape, part.input_shape)
     group = most_common(source.metadata_of(roles.group)) if roles.group else None
-    return prepared(train, validation, group, own.standardise)
+    return prepared(parts, group, own.standardise)
 
 
 def _labels_in(source: Stored, classes: tuple[str, ...], name: str) -> NDArray[np.int64]:

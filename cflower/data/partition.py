@@ -82,7 +82,7 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
 
     if settings.partitioner == "dirichlet":
         mean = num_examples // num_clients
-        fewest = max(min(2, mean), min(10, mean // 4))  # 2: one to train on, one held out
+        fewest = max(min(3, mean), min(10, mean // 4))  # 3: one for each part
         dealer: Partitioner = dealers.DirichletPartitioner(
             num_clients,
             partition_by=LABEL,

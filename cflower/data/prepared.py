@@ -1,5 +1,6 @@
-"""A client's examples, checked, standardised and split into those to train on and held-out ones."""
+"""A client's examples in three parts, checked and standardised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,33 +11,44 @@ from cflower.settings import require_data
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """A client's examples to train on and to evaluate with, and its true group, if it is known.
+    """A client's examples to train on, to decide by and to report, and its true group if known.
 
     A shift numbers its groups; a column of groups names them.
     """
 
     train: Examples
-    validation: Examples
+    decide: Examples
+    """Trials, joins, the personal step and `selection` decide by these and by no others."""
+    report: Examples
+    """All figures are of these; the same object as ``decide`` if the parts are not kept apart."""
     group: int | str | None
 
+    @property
+    def apart(self) -> bool:
+        """Whether nothing is decided by the examples that are reported."""
+        return self.decide is not self.report
 
-def prepared(
-    train: Examples, validation: Examples, group: int | str | None, standardise: str
-) -> ClientData:
-    """A client's two parts in read-only arrays, standardised if the setting is ``"client"``.
+
+def prepared(parts: Sequence[Examples], group: int | str | None, standardise: str) -> ClientData:
+    """A client's three parts in read-only arrays, standardised if the setting is ``"client"``.
+
+    The last two may be one object.
 
     Standardising is not the default: clients that differ by an offset or a unit only then look
     alike, and that may be just what separates the groups.
     """
+    train, decide, report = parts
+    apart = decide is not report
     if standardise == "client":
-        train, validation = standardised(train, validation)
-    for array in (train.inputs, train.labels, validation.inputs, validation.labels):
-        array.flags.writeable = False
-    return ClientData(train, validation, group)
+        train, report, *others = standardised(train, report, *([decide] if apart else []))
+        decide = others[0] if apart else report
+    for part in (train, decide, report):
+        part.inputs.flags.writeable = part.labels.flags.writeable = False
+    return ClientData(train, decide, report, group)
 
 
-def standardised(train: Examples, validation: Examples) -> tuple[Examples, Examples]:
-    """Both parts by the mean and deviation of every column of the first; constant columns are 0.
+def standardised(train: Examples, *others: Examples) -> list[Examples]:
+    """All parts by the mean and deviation of every column of the first; constant columns are 0.
 
     Raises a DataError if the inputs are no rows of numbers.
     """
@@ -53,7 +65,7 @@ def standardised(train: Examples, validation: Examples) -> tuple[Examples, Examp
         inputs = ((part.inputs - mean) / deviation).astype(np.float32)
         return Examples(inputs, part.labels, part.class_names)
 
-    return scaled(train), scaled(validation)
+    return list(map(scaled, (train, *others)))
 
 
 def check_one_shape(source: str, first: tuple[int, ...], other: tuple[int, ...]) -> None:

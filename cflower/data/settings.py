@@ -47,6 +47,7 @@ class DataSettings:
     missing_labels: str = ""
     drift: str = ""
     validation_fraction: float = number(0.2, above=0, below=1)
+    decide_fraction: float = number(0.5, least=0, below=1)
     seed: int = number(0, least=0)
 
     def __post_init__(self) -> None:

@@ -36,6 +36,9 @@ session = onnxruntime.InferenceSession({file!r})
 """Code that loads a model of cflower's own app, by format."""
 
 
+OWN_MODEL = "for {client} alone: {share:.0%} of a model trained by itself, else the cluster's"
+
+
 class ModelFile(NamedTuple):
     """The exported file."""
 
@@ -51,7 +54,9 @@ arrays = load_file({file!r})  # under the app's own names: {keys}"""
 """Code that loads the arrays of any other app."""
 
 
-def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile) -> str:
+def model_card(
+    record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile, client: str = ""
+) -> str:
     """Markdown about one cluster's model.
 
     Parameters
@@ -63,13 +68,17 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
         Shape and classes of the run's examples; None if only the run's own app knows them.
     file : ModelFile
         The exported file.
+    client : str
+        The client with this model of its own; empty for the cluster's model.
     """
+    own = record.summary["clients"][client]["served_by"] if client else {}
     members = record.clusters[cluster]["members"]
     properties, loading = own_model(record, kind, file) if kind else other_model(record, file)
     facts = {
         "run": f"{record.name}, {progress_of(record)}, seed {record.settings['seed']}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
         "members": f"{counted(len(members), 'client')}: {', '.join(members)}",
+        **({"own model": OWN_MODEL.format(client=client, **own)} if client else {}),
         **properties,
         "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
     }
@@ -77,7 +86,7 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
     versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     return "\n".join(
         [
-            f"# Model of cluster {cluster}",
+            f"# Model of {client}" if client else f"# Model of cluster {cluster}",
             "",
             "Trained with cflower by Clustered Federated Learning (Sattler, Müller, Samek, arXiv "
             "1910.01991): the clients sent weight updates, never their examples.",
@@ -88,7 +97,7 @@ def model_card(record: RunRecord, cluster: str, kind: DataSpec | None, file: Mod
             "",
             "## How good it is",
             "",
-            *quality(record, cluster),
+            *quality(record, cluster, client),
             "",
             "## How to use it",
             "",
@@ -152,16 +161,17 @@ def origin_of(record: RunRecord, cluster: str) -> str:
     return f"{text}; the model as it was before {split}"
 
 
-def quality(record: RunRecord, cluster: str) -> list[str]:
+def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     """The final evaluation of this model, by client."""
     metric, is_leaf = record.metric, not record.clusters[cluster]["children"]
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
     baselines = baselines_of(record.summary)
-    key = f"{'leaf' if is_leaf else 'fl'}_{metric.name}"
+    key = f"{'own' if client else 'leaf' if is_leaf else 'fl'}_{metric.name}"
     columns = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
-    clients = only(all_clients(record.summary), in_order(record.clusters[cluster]["members"]))
-    rows = {name: client for name, client in clients.items() if client.get(key) is not None}
+    members = (client,) if client else in_order(record.clusters[cluster]["members"])
+    clients = only(all_clients(record.summary), members)
+    rows = {name: one for name, one in clients.items() if one.get(key) is not None}
     if not rows:
         return ["No member answered the final evaluation."]
     means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError, ExportError, RunFolderError
 from cflower.exporting.card import ModelFile, model_card
 from cflower.exporting.files import FORMATS, check_format, write_model
@@ -41,7 +42,7 @@ def export(
     run : Path or str
         The run folder.
     client : str
-        Selects the model of this client's leaf. Either this or ``cluster``.
+        Selects the model that serves this client. Either this or ``cluster``.
     cluster : str
         Selects this cluster's model, such as ``0.1``; ``0`` is the model for all.
     file_format : str
@@ -79,19 +80,21 @@ def export(
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not finished."
         )
-    own = not module and "model" in record.config and (folder / "examples.json").is_file()
-    saved = SavedRun.read(folder, seed_file, own_code) if own else StoredRun.read(folder)
-    name = cluster_of(record, client, cluster)
-    path = Path(output or f"{folder.name}-{name}{FORMATS[file_format]}").expanduser()
+    is_own = not module and "model" in record.config and (folder / "examples.json").is_file()
+    saved = SavedRun.read(folder, seed_file, own_code) if is_own else StoredRun.read(folder)
+    name, own = model_of(record, client, cluster)
+    weights = saved.read_model(own) if own else saved.weights(name)
+    suffix = f"-{Path(own).stem}" if own else ""
+    path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
     check_free(path)
     check_free(card)
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
             file, text = Path(place) / "model", Path(place) / "card"
-            kind = write_file(saved, name, file, file_format, module, input_shape)
+            kind = write_file(saved, weights, name, file, file_format, module, input_shape)
             facts = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
-            text.write_text(model_card(record, name, kind, facts))
+            text.write_text(model_card(record, name, kind, facts, client if own else ""))
             text.replace(card)
             file.replace(path)
     except OSError as error:
@@ -103,14 +106,14 @@ def export(
 
 def write_file(
     saved: StoredRun,
+    weights: Weights,
     cluster: str,
     file: Path,
     file_format: str,
     module: str,
     input_shape: tuple[int, ...],
 ) -> DataSpec | None:
-    """Write a cluster's model; what its examples look like, if the run is of cflower's own app."""
-    weights = saved.weights(cluster)
+    """Write a model; what its examples look like, if the run is of cflower's own app."""
     metadata = {"format": "pt", "run": saved.path.name, "cluster": cluster}
     if isinstance(saved, SavedRun):
         kind = saved.kind
@@ -172,19 +175,25 @@ def module_of(
     return cast(torch.nn.Module, module)
 
 
-def cluster_of(record: RunRecord, client: str, cluster: str) -> str:
-    """The cluster that its name or one of its clients selects."""
+def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
+    """The cluster that its name or one of its clients selects, and the file of its own model.
+
+    A client is given the model that serves it. The file is empty for a cluster's model.
+    """
     if bool(client) == bool(cluster):
         raise ConfigError(
             f"Got client {client!r} and cluster {cluster!r}, but expected exactly one of them."
         )
     if cluster:
-        return check_choice("cluster", cluster, record.clusters)
+        return check_choice("cluster", cluster, record.clusters), ""
     clients = {name: leaf for leaf in record.leaves for name in record.clusters[leaf]["members"]}
     if client not in clients:
         hint = did_you_mean(client, clients) or ": `cflower show` lists them."
         raise ConfigError(f"The run {record.name} has no client {client!r}{hint}")
-    return clients[client]
+    served = record.summary["clients"].get(client, {}).get("served_by") or {}
+    kind = served.get("model")
+    own = str(served["file"]) if kind == "personal" else ""
+    return str(served["cluster"]) if kind in ("personal", "above") else clients[client], own
 
 
 def check_free(path: Path) -> None:

@@ -19,18 +19,19 @@ class Judged(NamedTuple):
     levels: dict[str, Metrics]
     """Metrics of each model on all examples."""
     best: Metrics
-    """The chosen level, measured by two-fold cross-fitting: each half of the examples is judged by
-    the level that the other half chooses."""
+    """The chosen level; if these examples choose it themselves, measured by two-fold cross-fitting:
+    each half of them is judged by the level that the other half chooses."""
     ensemble: Metrics
     """Their predicted probabilities averaged, on all examples."""
     best_level: str
-    """The level that all examples choose: the one to use from now on."""
+    """The level to use from now on: the given one, or that which all examples choose."""
 
 
 def judge_path(
     logits: Mapping[str, NDArray[np.floating]],
     labels: NDArray[np.integer],
     rng: np.random.Generator,
+    level: int | None = None,
 ) -> Judged:
     """Judge the models on a client's path, their best and their ensemble.
 
@@ -41,23 +42,40 @@ def judge_path(
     labels : ndarray of int, shape (n,)
     rng : numpy.random.Generator
         Halves the examples.
+    level : int, optional
+        The best model's position, which other examples chose; if not given, these choose.
     """
-    # Half a second to import, of which training, most of the messages, needs nothing.
-    from scipy.special import log_softmax, logsumexp
+    from scipy.special import logsumexp  # as in `log_probabilities`
 
     names, every = list(logits), np.arange(len(labels))
-    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
-        log_p = np.stack([log_softmax(logits[name].astype(np.float64), axis=1) for name in names])
+    log_p = log_probabilities(logits)
+    with np.errstate(over="ignore", invalid="ignore"):
         mixed = logsumexp(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
     right = np.stack([logits[name].argmax(axis=1) == labels for name in names])  # (levels, n)
     losses = -log_p[:, every, labels]  # shape: (levels, n)
-    level = chosen_by_others(losses, rng)
+    best = chosen_by_others(losses, rng) if level is None else level
     return Judged(
         {name: measured(right[i], losses[i]) for i, name in enumerate(names)},
-        measured(right[level, every], losses[level, every]),
+        measured(right[best, every], losses[best, every]),
         measured(mixed.argmax(axis=1) == labels, -mixed[every, labels]),
-        names[choose(losses)],
+        names[choose(losses) if level is None else level],
     )
+
+
+def losses_of(
+    logits: Mapping[str, NDArray[np.floating]], labels: NDArray[np.integer]
+) -> NDArray[np.floating]:
+    """The cross entropy of each model on each example in nats, shape (levels, n)."""
+    return -log_probabilities(logits)[:, np.arange(len(labels)), labels]
+
+
+def log_probabilities(logits: Mapping[str, NDArray[np.floating]]) -> NDArray[np.floating]:
+    """The logarithms of predicted probabilities, shape (levels, n, num_classes)."""
+    # Half a second to import, of which training, most of the messages, needs nothing.
+    from scipy.special import log_softmax
+
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
+        return np.stack([log_softmax(one.astype(np.float64), axis=1) for one in logits.values()])
 
 
 def chosen_by_others(losses: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.integer]:

@@ -114,6 +114,7 @@ KINDS = {
     ),
     "evaluates-way": FLAG,
     "tells-entropies": FLAG,
+    "parts-apart": FLAG,
     "label-counts": WHOLE_NUMBERS,
     "sample-images": Kind(partial(is_sized, kind=bytes), "a few bytes"),
     "sample-shape": Kind(partial(is_list, of=is_whole, least=3, most=3), "three whole numbers"),

@@ -17,8 +17,13 @@ from flwr.supercore.object_ref import load_app
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
 that explains why it cannot take part."""
+PARTS_APART = "parts-apart"
+"""The fact, in `FACTS` of a reply to the final evaluation, that no example decides and is reported:
+the client measures on the part that ``part`` in the config of a message asks for."""
 ROLL_CALL = "query.roll_call"
 EVALUATE = "evaluate.default"
+PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
+"""Flower's mods for differential privacy."""
 
 
 def name_clients(app: ClientApp) -> ClientApp:
@@ -72,12 +77,36 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
     A grid in process has the app as its attribute ``client_app``.
     """
-    app = getattr(grid, "client_app", None) or bundled_client_app()
+    app = app_of(grid)
     if app is not None and not isinstance(app, ClientApp):
         return True  # a plain function gets every message
     # Flower has no public way to ask a ClientApp this.
     functions = getattr(app, "_registered_funcs", None)
     return message_type in functions if functions else if_unknown
+
+
+def adds_noise(grid: Grid) -> bool:
+    """Whether a mod of the run's ClientApp clips updates, for differential privacy.
+
+    Mods are found where Flower keeps them: in the closures of the app's functions.
+    """
+    functions = getattr(app_of(grid), "_registered_funcs", {})
+    left, seen = list(functions.values()), set[int]()
+    while left:
+        thing = left.pop()
+        name = getattr(thing, "__name__", type(thing).__name__)
+        if name in PRIVATE_MODS:
+            return True
+        seen.add(id(thing))
+        held = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+        held += [mod for item in held if isinstance(item, list) for mod in item]
+        left += [one for one in held if callable(one) and id(one) not in seen]
+    return False
+
+
+def app_of(grid: Grid) -> Any:
+    """The run's ClientApp: the grid's own in process, else that of the bundle; None without."""
+    return getattr(grid, "client_app", None) or bundled_client_app()
 
 
 def bundled_client_app() -> Any:

@@ -45,6 +45,10 @@ HEAVY = (
 )
 
 
+PART = "part"
+"""In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
+
+
 class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
@@ -96,8 +100,8 @@ class ClientMessenger:
         """A message for every ask, with its models by their keys; its type is the ask's task.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
-        another; the arrays in them are made once for each model. ``server-round`` and ``cluster``
-        are added to the config.
+        another; the arrays in them are made once for each model. ``server-round``, ``cluster``
+        and ``part`` are added to the config.
         """
         self._sent, made = [], dict[int, ArrayRecord]()
         for ask, models in asks.items():
@@ -107,7 +111,7 @@ class ClientMessenger:
                     made[id(model)] = layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
             content[self._config_key] = ConfigRecord(
-                {**config, "server-round": ask.server_round, "cluster": ask.cluster}
+                {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
             )
             node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
             message = Message(content, node, message_type or ask.task, group_id=group)

@@ -1,7 +1,7 @@
 """Algorithm 4 after the run: which cluster a client that did not take part belongs to."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -56,6 +56,15 @@ class Assignment:
     num_held_out: int
     metric: Metric = Metric()
     """The leading metric of the run."""
+    personal: Mapping[str, Any] = field(default_factory=dict)
+    """The personal step of the leaf in ``summary.json``; empty without one."""
+
+    @property
+    def share(self) -> float:
+        """The share of a model of its own that serves the newcomer best, by its leaf's κ."""
+        if not self.personal.get("accepted"):
+            return 0.0
+        return self.num_train / (self.num_train + float(self.personal["kappa"]))
 
     @property
     def cluster(self) -> str:
@@ -137,10 +146,13 @@ def assign(
     levels = path_of(
         saved.tree,
         partial(newcomers_update, saved, examples, progress),
-        lambda cluster: evaluate(saved.module(cluster.model), examples.validation),
+        lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    metric = metric_of(read_json(path, SUMMARY))
-    return Assignment(levels, len(examples.train), len(examples.validation), metric)
+    metric, numbers = (
+        metric_of(read_json(path, SUMMARY)),
+        (len(examples.train), len(examples.report)),
+    )
+    return Assignment(levels, *numbers, metric, personal_step(path, levels[-1].cluster))
 
 
 def assign_with_app(
@@ -153,8 +165,13 @@ def assign_with_app(
     client = LocalClient(stored, client_app, node_config)
     progress("Training")
     levels = path_of(stored.tree, client.update, client.evaluate)
-    metric = metric_of(read_json(path, SUMMARY))
-    return Assignment(levels, int(client.num_train), int(client.num_held_out), metric)
+    metric, step = metric_of(read_json(path, SUMMARY)), personal_step(path, levels[-1].cluster)
+    return Assignment(levels, int(client.num_train), int(client.num_held_out), metric, step)
+
+
+def personal_step(run: Path, leaf: str) -> Mapping[str, Any]:
+    """The personal step of a leaf in ``summary.json``; empty without one."""
+    return dict(read_json(run, SUMMARY).get("personal", {}).get(leaf, {}))
 
 
 def path_of(

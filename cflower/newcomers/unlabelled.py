@@ -136,7 +136,7 @@ def compare_with_leaves(
     saved: SavedRun, members: MembersEntropies, data: ClientData, progress: Progress
 ) -> Recognition:
     """Compare the newcomer's inputs with those of every leaf; see `assign_unlabelled`."""
-    leaves, parts = saved.tree.leaves, (data.train, data.validation)
+    leaves, parts = saved.tree.leaves, (data.train, data.report)
     entropies = {}
     for leaf in leaves:
         logits = [predict(saved.module(leaf.model), part) for part in parts]

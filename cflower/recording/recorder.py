@@ -27,9 +27,11 @@ from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
+    PERSONAL,
     data_line,
     final_result,
     note_split,
+    personal_files,
     round_line,
     scalars,
     served_lines,
@@ -134,6 +136,7 @@ class Recorder(Observer):
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
         self._metric, self._seed = run.metric, run.settings["seed"]
+        self._layout = run.layout
         folder = self.path / CHECKPOINTS
         self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
         record = start_record(run, self.config)
@@ -193,6 +196,7 @@ class Recorder(Observer):
             if report is not None:
                 self._metric = report.metric
                 with self._writing(f"after round {report.num_rounds}"):
+                    self._write_personal(report.state)
                     self._write_summary(report.num_rounds, report)
                 view = run_view(self.summary, read_json(self.path, "tree.json"))
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
@@ -294,6 +298,17 @@ class Recorder(Observer):
         for file in self.path.glob("*/0*.safetensors"):
             if file.parent.name in FOLDERS and file.stem not in clusters:
                 file.unlink()  # of children that were joined again
+
+    def _write_personal(self, state: CFLState) -> None:
+        """Write the clients' own models, and remove those of an earlier end of the run."""
+        files = personal_files(state)
+        for step in state.personal.values():
+            for client, model in step.models.items():
+                self._write_arrays(files[client], model, self._layout.arrays)
+        there = {f"{name}.safetensors" for name in files.values()}
+        for file in self.path.glob(f"{PERSONAL}/*.safetensors"):
+            if f"{PERSONAL}/{file.name}" not in there:
+                file.unlink()
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """Write `summary` and ``summary.json``."""

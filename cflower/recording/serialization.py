@@ -1,15 +1,16 @@
 """The content of a run folder as plain values: a round's lines, a split, the tree, a client."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.state import CFLState
+from cflower.algorithm.state import CFLState, Personal
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import in_order, only, without
+from cflower.runs.baselines import fairness
 from cflower.runs.format import OWN_FIELDS, TRIAL_STATUS
 from cflower.strategy.reports import FinalReport, RoundReport
 
@@ -23,6 +24,10 @@ ADVICE = {
     Outcome.CONTENT: "The option --baselines shows whether clients do better alone.",
 }
 """What may help a run without a split, by the last decision on the root."""
+STARTS = ("leaf", "first")
+"""The models from which members train in a personal step."""
+PERSONAL = "personal"
+"""The folder of the clients' own models."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
@@ -170,8 +175,73 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
             "best_cluster": result.best_cluster,
             "levels": {n: numbers(level).get(metric) for n, level in result.levels.items()},
             "entropies": dict(result.entropies),
+            "served_by": served_by(report, name),
         }
     return lines
+
+
+def served_by(report: FinalReport, client: str) -> dict[str, Any]:
+    """The model that serves a client: its kind, cluster, the share of its own, and its file."""
+    result, tree = report.clients[client], report.state.tree
+    step = report.state.personal.get(result.cluster)
+    if step and client in step.models and result.personal:
+        share, file = step.shares[client], personal_files(report.state)[client]
+        start = STARTS[step.start]
+        return by("personal", result.cluster, share=share, start=start, file=f"{file}.safetensors")
+    if report.selection == "ensemble" and result.ensemble:
+        return by("ensemble", result.cluster)
+    best = result.best_cluster if report.selection == "best" else None
+    cluster = tree.clusters[best or result.cluster]
+    folder = "models" if cluster.general is None else "general"
+    kind = "leaf" if cluster.is_leaf else "above"
+    return by(kind, cluster.name, file=f"{folder}/{cluster.name}.safetensors")
+
+
+def by(
+    model: str,
+    cluster: str,
+    *,
+    share: float = 0.0,
+    start: str | None = None,
+    file: str | None = None,
+) -> dict[str, Any]:
+    """The value of ``served_by``."""
+    return {"model": model, "cluster": cluster, "share": share, "start": start, "file": file}
+
+
+def personal_files(state: CFLState) -> dict[str, str]:
+    """The file of each client with a model of its own, numbered: a name may be no file's name."""
+    names = [client for step in state.personal.values() for client in step.models]
+    return {client: f"{PERSONAL}/{i}" for i, client in enumerate(in_order(names))}
+
+
+def personal_line(step: Personal) -> dict[str, Any]:
+    """The personal step of a leaf in ``summary.json``; κ is null for the leaf's model (∞)."""
+    return {
+        "accepted": step.accepted,
+        "reason": step.proposal.reason,
+        "kappa": step.kappa if step.accepted else None,
+        "start": STARTS[step.start] if step.accepted else None,
+        "length": step.length,
+        "clients": len(step.models),
+        "trainings": step.trainings,
+        "evaluations": step.evaluations,
+    }
+
+
+def fairness_of(report: FinalReport) -> dict[str, dict[str, float]]:
+    """The `fairness` of the models that serve the clients, their leaves' and the common one."""
+    served, clients, metric = report.served.values(), report.clients.values(), report.metric
+    ways: dict[str, Iterable[ClientMetrics]] = {
+        "own": served,
+        "leaf": [client.leaf for client in clients],
+        "fl": [client.federated for client in clients],
+    }
+    values = {
+        way: [m.scalars[metric.name] for m in measured if metric.name in m.scalars]
+        for way, measured in ways.items()
+    }
+    return {way: fairness(found, metric) for way, found in values.items() if found}
 
 
 def final_result(report: FinalReport) -> dict[str, Any]:
@@ -186,7 +256,10 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     return {
         "finished": True,
         "selection": report.selection,
+        "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
+        "fairness": fairness_of(report),
+        "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,
     }

@@ -1,6 +1,7 @@
 """The value of a clustered run: the same clients served by it and by a baseline, compared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from statistics import mean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.paired_comparison import Comparison, Measure, PairedTest, paired
@@ -99,16 +100,41 @@ def against(
     return Paired(metric, test) if test else None
 
 
+def fairness(values: Iterable[float], metric: Metric) -> dict[str, float]:
+    """How evenly clients are served: the mean of the worst tenth of them, and the spread.
+
+    Every client counts once. At least one client is the worst tenth; the spread is the standard
+    deviation between clients (as Li et al., arXiv 1905.10497).
+
+    >>> fairness([0.9, 0.5, 0.7], Metric())
+    {'worst_tenth': 0.5, 'spread': 0.16329931618554522}
+    """
+    worst_first = sorted(values, reverse=not metric.higher_is_better)
+    worst = worst_first[: max(1, round(len(worst_first) / 10))]
+    return {"worst_tenth": mean(worst), "spread": pstdev(worst_first)}
+
+
+def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
+    """The `fairness` of one way to serve the clients; empty in runs of earlier versions."""
+    if "worst_tenth" not in line:
+        return ""
+    factor, unit, digits = (100, " points", ".1f") if metric.share else (1, "", ".3g")
+    worst = metric.in_words(line["worst_tenth"])
+    return f"worst tenth {worst}, spread {factor * line['spread']:{digits}}{unit}"
+
+
 def baseline_line(report: FinalReport, metric: Metric) -> dict[str, Any]:
     """A baseline in ``summary.json``."""
     rounds = range(1, report.num_rounds + 1)
+    clients = {
+        name: result.leaf.scalars[metric.name]
+        for name, result in report.clients.items()
+        if metric.name in result.leaf.scalars
+    }
     return {
+        **(fairness(clients.values(), metric) if clients else {}),
         metric.name: report.metrics.get(f"leaf_{metric.name}"),
         "rounds": report.num_rounds,
         "by_round": [report.by_round.get(r, {}).get(metric.name) for r in rounds],
-        "clients": {
-            name: result.leaf.metrics[metric.name]
-            for name, result in report.clients.items()
-            if metric.name in result.leaf.metrics
-        },
+        "clients": clients,
     }

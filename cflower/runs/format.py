@@ -18,7 +18,7 @@ TRIAL_STATUS = {Outcome.ON_TRIAL: OPEN, Outcome.CONFIRMED: CONFIRMED, Outcome.UN
 """Status of a split on trial, by the decision about it."""
 
 OWN_FIELDS = frozenset(
-    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies"}
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies", "served_by"}
 )
 """Fields of a client in the summary; a metric with such a name is left out."""
 COLUMNS = ("fl", "leaf", "best", "ensemble")
@@ -136,6 +136,7 @@ NO_SUMMARY: Mapping[str, Any] = {
     "rounds": 0,
     "metric": {"name": "accuracy", "higher_is_better": True},
     "selection": "leaf",
+    "decided_by": "none",
     "clusters": {},
     "splits": [],
     "not_split": None,
@@ -143,6 +144,8 @@ NO_SUMMARY: Mapping[str, Any] = {
     "common_rounds": 0,
     "clients": {},
     "metrics": {},
+    "fairness": {},
+    "personal": {},
     "groups": None,
     "adjusted_rand_index": None,
     "baselines": None,

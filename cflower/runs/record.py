@@ -18,7 +18,7 @@ from cflower.errors import RunFolderError
 from cflower.messages.claims import listed
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
-from cflower.runs.baselines import BASELINES, Baseline, against
+from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
 from cflower.runs.format import (
     CLIENTS,
     COLUMNS,
@@ -33,6 +33,9 @@ from cflower.runs.format import (
 )
 from cflower.runs.run_files import printable, read_json, read_lines
 
+SAME_EXAMPLES = (
+    "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
+)
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
 
@@ -284,7 +287,7 @@ def finding(summary: Mapping[str, Any]) -> str:
     metric, common, text = metric_of(summary), common_score(summary), headline(summary)
     if metric.name in summary["metrics"]:
         own = metric.in_words(summary["metrics"][metric.name])
-        text += f" Own model: mean {metric.name} {own}"
+        text += f" Own model: mean {metric.name} {own}{even(summary)}"
         if common is not None:
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
             text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
@@ -294,10 +297,31 @@ def finding(summary: Mapping[str, Any]) -> str:
     if central := summary.get("central"):
         values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
         text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
+    text = " ".join([text, *remarks(summary)])
     if summary["adjusted_rand_index"] is not None:
         index = summary["adjusted_rand_index"]
         text += f" Adjusted Rand index against the true groups {index:.3f}."
     return text
+
+
+def remarks(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on what a reader of the figures has to know."""
+    sentences = [SAME_EXAMPLES] if summary.get("decided_by") == "reported" else []
+    steps = summary.get("personal", {}).values()
+    if own := sum(step["clients"] for step in steps):
+        accepted = sum(step["accepted"] for step in steps)
+        leaves = counted(accepted, "cluster")
+        sentences.append(
+            f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
+            "cluster's moved towards one that they trained by themselves."
+        )
+    return sentences
+
+
+def even(summary: Mapping[str, Any]) -> str:
+    """The fairness of the own models in brackets; empty before the end of a run."""
+    words = fairness_in_words(summary.get("fairness", {}).get("own", {}), metric_of(summary))
+    return f" ({words})" if words else ""
 
 
 def common_score(summary: Mapping[str, Any]) -> float | None:
@@ -328,10 +352,12 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
     metric, lines = metric_of(summary), []
     for name, baseline in baselines_of(summary).items():
         line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
+        if words := fairness_in_words(baseline, metric):
+            line += f" ({words})"
         if compared := against(summary, baseline["clients"], metric):
             line += f". Own model: {compared.sentence}"
         lines.append(line)
-    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}"
+    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}{even(summary)}"
     return [own, *lines] if lines else []
 
 
@@ -345,6 +371,10 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name in in_order(summary["clients"]):
         client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
         client.setdefault(f"leaf_{metric}", client.get(metric))
+        client[f"own_{metric}"] = client[f"leaf_{metric}"]
+        if summary["selection"] == "leaf":
+            client[f"own_{metric}"] = client.get(metric)
+        client["share"] = client.get("served_by", {}).get("share") or None
         for key, baseline in baselines_of(summary).items():
             client[f"{key}_{metric}"] = baseline["clients"].get(name)
         clients[name] = client

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Vector, Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -82,7 +82,11 @@ class StoredRun:
         )
 
     def _model(self, folder: str, cluster: str) -> Weights:
-        path = self.path / folder / f"{cluster}.safetensors"
+        return self.read_model(f"{folder}/{cluster}.safetensors")
+
+    def read_model(self, file: str) -> Weights:
+        """The model in one file of the run folder."""
+        path = self.path / file
         try:
             return self.layout.weights(record_of(read_arrays(path)))
         except BadReplyError as problem:
@@ -142,7 +146,15 @@ def check_assignable(run: Path, method: str) -> None:
             "groups to assign a newcomer to."
         )
     if not lasting(summary["splits"]):
-        raise RunFolderError(
+        text = (
             f"The run {run.name} was never split: all its clients share the model of cluster 0, "
             "which is a newcomer's too."
         )
+        step = summary.get("personal", {}).get(ROOT, {})
+        if step.get("accepted"):
+            text += (
+                " Its clients moved it towards models of their own: with n training examples "
+                f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
+                f"{step['length']} rounds from the {step['start']} model serves a newcomer."
+            )
+        raise RunFolderError(text)

@@ -106,7 +106,9 @@ def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
     ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
     """
     selection = summary["selection"]
-    headings = {"fl": "common", "leaf": "own", selection: selection} | {"leaf": "own"}
+    moved = any(step["accepted"] for step in summary.get("personal", {}).values())
+    headings = {"fl": "common"} | ({"leaf": "cluster's"} if moved else {}) | {"own": "own"}
+    headings |= {} if selection == "leaf" else {selection: selection}
     names = {"federated": "FL, all\nrounds", "isolated": "alone"}
     headings |= only(names, baselines_of(summary))
     if not lasting(summary["splits"]):
@@ -119,13 +121,15 @@ def client_table(title: str, clients: Clients, summary: Mapping[str, Any]) -> Ta
     metric, columns, extra = metric_of(summary), columns_of(summary), {}
     if summary["selection"] == "best":
         extra["best_cluster"] = "best is"
+    if any(client["share"] for client in clients.values()):
+        extra["share"] = "share\nof its own"
     if summary["groups"]:
         extra["group"] = "true\ngroup"
     table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra.values()])
     for name, client in clients.items():
         cells = [name, shown(client["held_out"], "g"), client["cluster"]]
         cells += starred(map(client.get, columns), metric)
-        cells += map(shown, map(client.get, extra))
+        cells += [shown(client.get(key), ".0%" if key == "share" else "") for key in extra]
         table.add_row(*map(Text, cells))
     return table
 

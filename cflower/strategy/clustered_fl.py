@@ -51,10 +51,11 @@ from cflower.strategy.results import (
     ClusteredResult,
     Run,
     log_tree,
+    step_in_words,
 )
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
-from cflower.strategy.training_round import TrainingRound, read_evaluations
+from cflower.strategy.training_round import TrainingRound, read_evaluations, read_trainings
 from cflower.strategy.wrappers import (
     OLDER_WORKFLOW,
     refuse_unfit_wrappers,
@@ -123,6 +124,10 @@ class ClusteredFL(Strategy):
     inner_interval : int, optional
         Split clusters go on learning in every so many-th round; 0: they do not. The criterion's
         if not given: 10 for `AutoCriterion`, else 0.
+    personal : bool, optional
+        Whether the run ends with the personal step (`cflower.algorithm.personal`): leaves' models
+        move towards each member's own where that serves the members better. The criterion's if not
+        given: yes for `AutoCriterion`, else no.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
@@ -183,6 +188,7 @@ class ClusteredFL(Strategy):
     trial_rounds: int | None = None
     moving: bool | None = None
     inner_interval: int | None = None
+    personal: bool | None = None
     selection: Selection = "leaf"
     seed: int = 0
     metric: str = "accuracy"
@@ -195,10 +201,10 @@ class ClusteredFL(Strategy):
         self.criterion = self.criterion or AutoCriterion()
         self.optimizer = self.optimizer or ServerOptimizer()
         trimmed_share(self)
-        for name in ("trial_rounds", "moving", "inner_interval"):
+        for name in ("trial_rounds", "moving", "inner_interval", "personal"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self.criterion, name, 0))
-        self.moving = bool(self.moving)
+        self.moving, self.personal = bool(self.moving), bool(self.personal)
         self.leading = Metric.of(self.metric, self.higher_is_better)
         self.higher_is_better = self.leading.higher_is_better
         self.state = CFLState(ParameterTree({}))
@@ -348,6 +354,10 @@ class ClusteredFL(Strategy):
         clients = self.roll_call.gather(run.grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(run.result.arrays, self.untrained)
         self.projection_dim = affordable_length(self.projection_dim, len(clients))
+        try:
+            self._first = self.layout.weights(run.result.arrays)
+        except BadReplyError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
         self._cfl = algorithm_of(self, run.grid, alone=self._own_start)
         facts = only(self.roll_call.facts, clients)
         settings = self.settings | run.settings
@@ -355,13 +365,9 @@ class ClusteredFL(Strategy):
         if checkpoint := self._observers.start(start):
             server_round, state, failures, outstanding = checkpoint
             self.resume(state, server_round, failures, outstanding)
-        if self._finished_rounds:
-            return
-        try:
-            model = self.layout.weights(run.result.arrays)
-        except BadReplyError as problem:
-            raise ConfigError(f"The initial model {problem}.") from None
-        self.state = CFLState(ParameterTree.initial(model, clients, isolated=self.isolated))
+        if not self._finished_rounds:
+            tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
+            self.state = CFLState(tree)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -432,15 +438,36 @@ class ClusteredFL(Strategy):
         assert self._cfl is not None
         proposals = self.state.judging.proposals
         judged = {name for proposal in proposals for name in (proposal.cluster, *proposal.leaves)}
-        free = self._free
-        asks = [ask for ask in self._judges if ask.client in free]
-        messages = self._messages(asks, run.evaluate_config)
-        replies = self._messenger.exchange(run.grid, messages, run.timeout)
-        answers = read_evaluations(self._messenger, replies)
-        self._note_metrics([answer.metrics for answer in answers])
-        self._note_problems()
-        self.state, self._decisions, _ = self._cfl.heard(self.state, answers, server_round)
+        self._decisions = self._settle(run, self._judges, server_round)
         log_decisions(decision for decision in self._decisions if decision.cluster in judged)
+
+    def _settle(self, run: Run, asks: Sequence[Ask], server_round: int) -> tuple[Decision, ...]:
+        """Carry the asks of proposals to the clients until there are none left."""
+        assert self._cfl is not None
+        decisions: tuple[Decision, ...] = ()
+        while asks:
+            free, trains = self._free, asks[0].task == "train"
+            asks = [ask for ask in asks if ask.client in free]
+            messages = self._messages(asks, run.train_config if trains else run.evaluate_config)
+            replies = self._messenger.exchange(run.grid, messages, run.timeout)
+            if trains:
+                answers = read_trainings(self._messenger, replies, self.state, self.layout)
+            else:
+                answers = read_evaluations(self._messenger, replies)
+                self._note_metrics([answer.metrics for answer in answers])
+            self._note_problems()
+            self.state, decisions, asks = self._cfl.heard(self.state, answers, server_round)
+        return decisions
+
+    def _personalise(self, run: Run) -> None:
+        """The personal step at the end of the run, if it is on."""
+        cfl = self._cfl
+        assert cfl is not None
+        if cfl.personal:
+            self.state, _, asks = cfl.personalised(self.state, self._first, run.num_rounds)
+            self._settle(run, asks, run.num_rounds)
+        for leaf, step in self.state.personal.items():
+            log(INFO, "Personal step of cluster %s, %s", leaf, step_in_words(step))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -482,10 +509,12 @@ class ClusteredFL(Strategy):
     def _close(self, run: Run) -> FinalReport:
         """The final evaluation, of all clients that are connected."""
         self.roll_call.update(run.grid)
+        self._personalise(run)
         members = set(self.tree.clients)
         clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.layout, self.state)
-        results = closing.evaluate(clients, self.roll_call.facts)
+        assert self._cfl is not None
+        cfl, results = self._cfl, closing.evaluate(clients, self.roll_call.facts)
         self._note_metrics([result.leaf.metrics for result in results.values()])
         report = FinalReport(
             self.state,
@@ -496,6 +525,7 @@ class ClusteredFL(Strategy):
             self.selection,
             self._by_round,
             self.leading,
+            judged=cfl.trial_rounds > 0 or cfl.personal or self.selection != "leaf",
         )
         report.warn_unable()
         self._messenger.log_limited_examples(report.served)

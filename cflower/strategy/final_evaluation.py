@@ -8,7 +8,7 @@ all their predictions on its examples: by it newcomers without labels are placed
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
@@ -35,6 +35,8 @@ WAY = f"{MessageType.EVALUATE}.way"
 """The message with all models on a client's path, under their clusters' names; its reply has a
 MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
+PERSONAL = "personal"
+"""The key of a client's own model among its levels; no cluster has this name."""
 BEST_CLUSTER = "best-cluster"
 """Key in the `FACTS` of the reply: the cluster with the best model."""
 OTHER = "other "
@@ -95,6 +97,13 @@ class FinalEvaluation:
         replied = only(self._levels, in_turn)
         general = {client: {arrays: paths[client][0]} for client in replied if paths[client][1:]}
         self._ask(general, MessageType.EVALUATE, self._read_one)
+        personal = self.state.personal
+        moved = {
+            client: {arrays: replace(path[-1], model=personal[path[-1].name].models[client])}
+            for client, path in paths.items()
+            if path[-1].name in personal and client in personal[path[-1].name].models
+        }
+        self._ask(moved, MessageType.EVALUATE, self._read_personal)
         return {
             client: self._result(client, path)
             for client, path in paths.items()
@@ -145,6 +154,9 @@ class FinalEvaluation:
         self._read_facts(sent.ask.client, message.content)
         return {sent.ask.cluster: metrics}
 
+    def _read_personal(self, _: Sent, message: Message) -> Levels:
+        return {PERSONAL: read_metrics(message, self.messenger.weighted_by)}
+
     def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
         """Keep and return the valid facts that a client reported with its metrics."""
         self._facts[client], problems = facts_in(content, FACTS)
@@ -165,6 +177,7 @@ class FinalEvaluation:
             facts.get(BEST_CLUSTER) if BEST in measured else sole and leaf,
             facts,
             self._entropies.get(client, {}),
+            measured.get(PERSONAL),
         )
 
 

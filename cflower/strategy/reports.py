@@ -10,6 +10,7 @@ from flwr.supercore import log
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
+from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
@@ -85,6 +86,8 @@ class ClientResult:
     entropies: Mapping[str, float] = field(default_factory=dict)
     """Mean entropy of some leaves' models' predictions on its held-out examples, in nats; empty if
     its app does not report them."""
+    personal: ClientMetrics | None = None
+    """Its own model, if a personal step gave it one."""
 
     @property
     def leaf(self) -> ClientMetrics:
@@ -103,8 +106,12 @@ class ClientResult:
         return {"fl": self.federated, **own}
 
     def served(self, selection: Selection) -> ClientMetrics:
-        """Its metrics under the selected model; under its leaf's if its app cannot do that."""
-        return self.columns[selection] or self.leaf
+        """Its metrics under the selected model; under its leaf's if its app cannot do that.
+
+        Its own model, if it has one, takes the place of its leaf's.
+        """
+        chosen = self.columns[selection] or self.leaf
+        return self.personal or chosen if selection == "leaf" else chosen
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,19 @@ class FinalReport:
     """Mean metrics of the clients in each round since the start or resumption."""
     metric: Metric = Metric()
     """The one that leads."""
+    judged: bool = False
+    """Whether anything in the run was decided by held-out examples."""
+
+    @property
+    def decided_by(self) -> str:
+        """The examples by which held-out metrics decided: "none", "other" or "reported" ones.
+
+        Most clients' word counts: a single one cannot change the sentence about a run.
+        """
+        apart = sum(bool(result.facts.get(PARTS_APART)) for result in self.clients.values())
+        if not self.judged:
+            return "none"
+        return "other" if 2 * apart > len(self.clients) else "reported"
 
     @property
     def served(self) -> dict[str, ClientMetrics]:

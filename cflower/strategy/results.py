@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
+from cflower.algorithm.state import Personal
 from cflower.algorithm.tree import ROOT
 from cflower.messages.claims import listed
 from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients
@@ -108,6 +109,19 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
     return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
+
+
+def step_in_words(step: Personal) -> str:
+    """The result of a personal step in one sentence."""
+    if not step.accepted:
+        return f"refused: {step.proposal.reason}"
+    start = "the run's first model" if step.start else "the leaf's model"
+    shares = sorted(step.shares.values())
+    return (
+        f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
+        f"{shares[0]:.0%} to {shares[-1]:.0%} of a model trained by itself from {start} "
+        f"(kappa = {step.kappa:.3g})"
+    )
 
 
 def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, Any]:

@@ -13,11 +13,13 @@ from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.round import CFL
 from cflower.messages.claims import COMMITMENT
-from cflower.messages.client_names import EVALUATE, has_function
+from cflower.messages.client_names import EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
 from cflower.settings import check_choice, key_of, require
 
 Plain = (bool, int, float, str, type(None))
+MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
+"""Models of each client that a personal step holds at most, and the memory that they may take."""
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
 IN_MEMORY = "aggregation = %r needs all updates of a round in memory: %.3g MB for each client."
@@ -79,6 +81,21 @@ def trimmed_share(strategy: Any) -> float:
     return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(rule, beta)
 
 
+def personal_obstacle(strategy: Any, grid: Grid, *, alone: bool) -> str:
+    """Why a run has no personal step; empty if it can have one."""
+    if not alone or adds_noise(grid):
+        return "every further training of a client would cost differential privacy"
+    if not has_function(grid, EVALUATE, if_unknown=True):
+        return "the ClientApp has no evaluate function"
+    if strategy.selection != "leaf":
+        return f"selection = {strategy.selection!r} chooses among the clusters' models"
+    layout, clients = strategy.layout, len(strategy.roll_call.clients)
+    needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
+    if needed > MOST_GIGABYTES:
+        return f"the models of {clients} clients take {needed:.0f} GB at once"
+    return ""
+
+
 def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
 
@@ -95,6 +112,9 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     if strategy.aggregation != "fedavg":
         megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
         log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
+    obstacle = personal_obstacle(strategy, grid, alone=alone) if strategy.personal else ""
+    if obstacle:
+        log(INFO, "There will be no personal step: %s.", obstacle)
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
     return CFL(
@@ -113,6 +133,7 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
         moving=strategy.moving and alone,
         inner_interval=strategy.inner_interval if alone else 0,
         metric=measure_of(strategy.leading),
+        personal=strategy.personal and not obstacle,
     )
 
 

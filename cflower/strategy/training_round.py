@@ -7,8 +7,9 @@ from logging import INFO, WARNING
 from flwr.app import Message
 from flwr.supercore import log
 
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Reply, Role
+from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.errors import FederationError
 from cflower.messages.claims import listed
 from cflower.messages.failures import (
@@ -19,6 +20,7 @@ from cflower.messages.failures import (
     Fault,
     Problem,
 )
+from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import read_training
@@ -121,6 +123,25 @@ def log_silent(before: Sequence[str], after: Sequence[str]) -> None:
         log(WARNING, SILENT, listed(in_order(new)), PATIENCE)
     if back := set(before) - set(after):
         log(INFO, "Client(s) %s answer again.", listed(in_order(back)))
+
+
+def read_trainings(
+    messenger: ClientMessenger, messages: Iterable[Message], state: CFLState, layout: Layout
+) -> list[Reply]:
+    """The replies to trainings of a proposal: updates that fit, metrics that are plausible."""
+    weighted_by, projection = messenger.weighted_by, Projection(layout.num_trained)
+    replies = [
+        reply
+        for _, reply in messenger.read(
+            messages,
+            lambda sent, message: read_training(
+                message, sent.ask, state.model_of(sent.ask), layout, projection, weighted_by
+            ),
+        )
+    ]
+    metrics = [ClientMetrics(dict(reply.metrics), reply.num_examples) for reply in replies]
+    kept = messenger.plausible([reply.client for reply in replies], metrics)
+    return [replace(r, metrics=one.scalars) for r, one in zip(replies, kept, strict=True)]
 
 
 def read_evaluations(messenger: ClientMessenger, messages: Iterable[Message]) -> list[Reply]:

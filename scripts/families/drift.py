@@ -177,7 +177,7 @@ class Drifting(Federation):
 
     def train(self, client: str, start: Vector, server_round: int, **settings: Any) -> Vector:
         """Measured first."""
-        found = self.measure(client, start, held_out=True)["accuracy"]
+        found = self.measure(client, start, "report")["accuracy"]
         self.accuracy.setdefault(server_round, []).append(found)
         return super().train(client, start, server_round, **settings)
 

@@ -128,7 +128,7 @@ def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cos
         name: {
             "cluster": groups[name],
             "num_examples": len(data.train),
-            "accuracy": federation.measure(name, outcome.models[name], held_out=True)["accuracy"],
+            "accuracy": federation.measure(name, outcome.models[name], "report")["accuracy"],
         }
         for name, data in federation.clients.items()
     }

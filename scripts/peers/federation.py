@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from cflower.seeding import generator, torch_seed
 
 Vector = NDArray[np.float32]
 """All parameters of a model in one row."""
+
+
+Part = Literal["train", "decide", "report"]
 
 
 class Outcome(NamedTuple):
@@ -139,16 +142,15 @@ class Federation:
                 hook.remove()
             return self._vector()
 
-    def measure(self, client: str, model: Vector, *, held_out: bool = False) -> dict[str, float]:
-        """Accuracy and loss of a model on a client's training examples, or the held-out ones."""
+    def measure(self, client: str, model: Vector, part: Part = "train") -> dict[str, float]:
+        """Accuracy and loss of a model on one part of a client's examples."""
         with self.on_client():
-            data = self.clients[client]
-            return evaluate(self._load(model), data.validation if held_out else data.train)
+            return evaluate(self._load(model), getattr(self.clients[client], part))
 
-    def latent(self, client: str, model: Vector, *, held_out: bool = False) -> NDArray[Any]:
+    def latent(self, client: str, model: Vector, part: Part = "train") -> NDArray[Any]:
         """What a model's last layer sees of a client's examples, shape (n, width)."""
         with self.on_client(), torch.no_grad():
-            data = self.clients[client].validation if held_out else self.clients[client].train
+            data = getattr(self.clients[client], part)
             layers = list(self._load(model).eval())[:-1]  # every model here is a Sequential
             return torch.nn.Sequential(*layers)(torch.tensor(data.inputs)).numpy()
 

@@ -85,9 +85,9 @@ def evaluated(federation: Federation, model: Vector) -> tuple[float, float]:
     """The mean held-out accuracy, and 1.02 times the largest latent value of any client."""
     right, examples, largest = 0.0, 0, 0.0
     for client, data in federation.clients.items():
-        accuracy = federation.measure(client, model, held_out=True)["accuracy"]
-        right, examples = right + accuracy * len(data.validation), examples + len(data.validation)
-        largest = max(largest, float(federation.latent(client, model, held_out=True).max()))
+        accuracy = federation.measure(client, model, "decide")["accuracy"]
+        right, examples = right + accuracy * len(data.decide), examples + len(data.decide)
+        largest = max(largest, float(federation.latent(client, model, "decide").max()))
         federation.receive(2)
     return right / examples, 1.02 * largest
 

@@ -14,13 +14,13 @@ from tests.command import in_new_process
 def digest(partition):
     settings = DataSettings(partitioner="dirichlet", shift="label-noise", seed=5)
     data = load_client_data(settings, partition, 4)
-    parts = data.train.inputs, data.train.labels, data.validation.inputs, data.validation.labels
+    parts = [a for e in (data.train, data.decide, data.report) for a in (e.inputs, e.labels)]
     return [crc32(part.tobytes()) for part in parts]
 
 
 def test_clients_share_out_the_digits():
     clients = [load_client_data(DataSettings(shift="none"), place, 10) for place in range(10)]
-    assert sum(len(c.train) + len(c.validation) for c in clients) == 1797
+    assert sum(len(c.train) + len(c.decide) + len(c.report) for c in clients) == 1797
     assert all(c.group is None for c in clients)
     assert all(c.train.input_shape == (1, 8, 8) for c in clients)
 
@@ -28,9 +28,7 @@ def test_clients_share_out_the_digits():
 def test_a_shift_changes_neither_the_deal_nor_the_hold_out():
     plain = load_client_data(DataSettings(shift="none"), 3, 4)
     turned = load_client_data(DataSettings(shift="rotation"), 3, 4)
-    np.testing.assert_array_equal(
-        plain.validation.inputs[..., ::-1, ::-1], turned.validation.inputs
-    )
+    np.testing.assert_array_equal(plain.report.inputs[..., ::-1, ::-1], turned.report.inputs)
     np.testing.assert_array_equal(plain.train.labels, turned.train.labels)
 
 
@@ -65,7 +63,8 @@ def test_an_outline_has_everything_but_the_pictures(shift):
     for place in (0, 5):
         whole, outline = load_client_data(settings, place, 6), outline_of(settings, place, 6)
         assert outline.group == whole.group
-        for known, drawn in ((whole.train, outline.train), (whole.validation, outline.validation)):
+        for part in ("train", "decide", "report"):
+            known, drawn = getattr(whole, part), getattr(outline, part)
             np.testing.assert_array_equal(known.labels, drawn.labels)
             assert known.inputs.shape == drawn.inputs.shape
 

@@ -72,7 +72,7 @@ def test_standardised_by_the_training_part_of_every_client(clinics):
     for before, after in zip(plain, scaled, strict=True):
         mean, deviation = before.train.inputs.mean(axis=0), before.train.inputs.std(axis=0)
         deviation[2] = 1
-        for part in ("train", "validation"):
+        for part in ("train", "decide", "report"):
             expected = (getattr(before, part).inputs - mean) / deviation
             np.testing.assert_allclose(getattr(after, part).inputs, expected, atol=1e-4)
         assert not after.train.inputs[:, 2].any()

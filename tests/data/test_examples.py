@@ -15,12 +15,31 @@ def numbered(num):
 
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_hold_out_partitions_the_examples(num, fraction, seed):
-    train, held = split(num, fraction, np.random.default_rng(seed))
+    train, decide, held = split(num, fraction, np.random.default_rng(seed))
+    assert decide is held
     assert sorted([*train, *held]) == list(range(num))
     assert len(train) >= 1
     assert len(held) == min(max(round(fraction * num), 1), num - 1)
     again = split(num, fraction, np.random.default_rng(seed))[1]
     np.testing.assert_array_equal(held, again)
+
+
+@given(st.integers(3, 60), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_three_parts_share_out_the_examples(num, fraction, share, seed):
+    train, decide, report = split(num, fraction, np.random.default_rng(seed), share)
+    assert sorted([*train, *decide, *report]) == list(range(num))
+    assert min(map(len, (train, decide, report))) >= 1
+    held = min(max(round(fraction * num), 2), num - 1)
+    assert len(train) == num - held
+    assert len(decide) == min(max(round(share * held), 1), held - 1)
+    if round(fraction * num) >= 2:  # the part to train on is the same without a part to decide by
+        alike = split(num, fraction, np.random.default_rng(seed))[0]
+        np.testing.assert_array_equal(train, alike)
+
+
+def test_two_examples_are_too_few_for_three_parts():
+    with pytest.raises(DataError, match=r"\(2\), but at least 3 .* decide-fraction = 0"):
+        split(2, 0.2, np.random.default_rng(0), 0.5)
 
 
 @pytest.mark.parametrize(

@@ -107,5 +107,5 @@ def test_numbers_are_whole_in_one_file_and_broken_in_another(tmp_path):
     pd.DataFrame({"a": [1, 2], "label": ["x", "y"]}).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame({"a": [0.5, 2], "label": ["x", "y"]}).to_csv(tmp_path / "b.csv", index=False)
     data = load_own_data(OwnData(str(tmp_path)))
-    numbers = np.concatenate([data.train.inputs, data.validation.inputs])
+    numbers = np.concatenate([data.train.inputs, data.report.inputs])
     assert sorted(numbers.ravel()) == [0.5, 1, 2, 2]

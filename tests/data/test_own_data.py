@@ -34,7 +34,7 @@ def everything(data):
     """All examples, in whatever order they came."""
     return {
         (image.tobytes(), part.class_names[label])
-        for part in (data.train, data.validation)
+        for part in (data.train, data.report)
         for image, label in zip(part.inputs, part.labels, strict=True)
     }
 
@@ -44,7 +44,7 @@ def test_every_form_gives_the_same_examples(tmp_path, form):
     write(tmp_path / "mine", form)
     data = load_own_data(OwnData(str(tmp_path / "mine"), validation_fraction=0.25))
     assert data.train.input_shape == (1, 6, 6)
-    assert (len(data.train), len(data.validation), data.group) == (9, 3, None)
+    assert (len(data.train), len(data.report), data.group) == (9, 3, None)
     assert everything(data) == {(i.tobytes(), str(n)) for i, n in zip(SCALED, LABELS, strict=True)}
 
 
@@ -78,7 +78,7 @@ def test_the_held_out_examples_depend_on_the_seed_only(tmp_path):
 
     def held_out(seed):
         load_own_data.cache_clear()
-        return load_own_data(OwnData(str(tmp_path / "mine"), seed=seed)).validation.inputs.tobytes()
+        return load_own_data(OwnData(str(tmp_path / "mine"), seed=seed)).report.inputs.tobytes()
 
     assert held_out(0) == held_out(0) != held_out(1)
 
@@ -126,7 +126,7 @@ def test_without_labels_only_the_inputs_are_read(tmp_path, extra, label):
     table.to_csv(tmp_path / "rows.csv", index=False)
     own = OwnData(str(tmp_path), classes, roles=Roles(label=label, unlabelled=True))
     data = load_own_data(own)
-    inputs = np.concatenate([data.train.inputs, data.validation.inputs])
+    inputs = np.concatenate([data.train.inputs, data.report.inputs])
     assert sorted(inputs.tolist()) == sorted(rows.tolist())
     assert data.train.class_names == classes
     if not extra:

@@ -19,7 +19,7 @@ def clients(count, **settings):
 def test_each_group_holds_its_half_of_the_plane():
     held = clients(5, dataset="reproduction.toys:xor", group_sizes="2,3")
     assert [client.group for client in held] == [0, 0, 1, 1, 1]
-    inputs = [np.concatenate([c.train.inputs, c.validation.inputs]) for c in held]
+    inputs = [np.concatenate([c.train.inputs, c.decide.inputs, c.report.inputs]) for c in held]
     assert [len(points) for points in inputs] == [100, 100, 67, 67, 66]
     # Of equally large topics, the first by name ("lower") goes to the first group.
     assert all((points[:, 1] < 0).all() for points in inputs[:2])
@@ -78,7 +78,9 @@ def test_text_becomes_windows_labelled_with_the_next_word(posts):
     assert first.train.input_shape == (length,)
     assert first.train.labels.shape == (len(first.train), length)
     np.testing.assert_array_equal(first.train.inputs[:, 1:], first.train.labels[:, :-1])
-    assert len(first.train) + len(first.validation) == 40  # comp: 20 posts of 2 windows
+    assert (
+        len(first.train) + len(first.decide) + len(first.report) == 40
+    )  # comp: 20 posts of 2 windows
     for client, topic in ((first, "com"), (second, "rec")):
         names = np.array(client.train.class_names)
         assert all(word.startswith(topic) for word in names[client.train.labels].ravel())
@@ -110,7 +112,7 @@ def test_a_newcomers_text_is_numbered_by_the_runs_vocabulary(tmp_path):
     own = OwnData(str(tmp_path), ("<unk>", "b", "a"), roles=Roles(tokens="characters"))
     data = load_own_data(own)
     assert data.train.class_names == ("<unk>", "b", "a")
-    labels = np.concatenate([data.train.labels, data.validation.labels])
+    labels = np.concatenate([data.train.labels, data.decide.labels, data.report.labels])
     assert {tuple(sorted(set(row))) for row in labels.tolist()} == {(0, 2), (1, 2)}  # x is unknown
 
 

@@ -98,14 +98,15 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     norms = {"a": NormHistory("0.2", 4, 0.1, 0.2, 0.3, 1, 2.5, "0")}
     state = CFLState(tree, known, norms, (Move(3, "b", "0.2", "0.3", "a reason"),))
     outstanding = tuple(
-        Sent(Ask(client, "0", role, 3), model) for client, role in zip("abcd", Role, strict=True)
+        Sent(Ask(client, "0", role, 3, part="decide", candidate=2), model)
+        for client, role in zip("abcde", Role, strict=True)
     )
     written = Checkpoint(3, state, outstanding=outstanding)
     checkpoints_in(tmp_path).save(written)
     read = checkpoints_in(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
-    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 4
+    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 5
     root = read.state.tree.root
     assert (root.trial, root.undone, root.on_trial) == (trial, (join,), True)
     assert (read.state.norms, read.state.moves) == (norms, state.moves)

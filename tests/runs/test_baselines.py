@@ -80,7 +80,7 @@ def test_it_is_in_sentence_lines_and_report(tmp_path):
     record = RunRecord.read(run)
     assert "conventional FL for all rounds: 70.0%" in finding(record.summary)
     lines = baseline_lines(record.summary)
-    assert lines[0] == "own model: 91.0%"
+    assert lines[0] == "own model: 91.0% (worst tenth 90.1%, spread 0.6 points)"
     assert lines[1].startswith("conventional FL for all rounds: 70.0%. Own model: 91.0% against ")
     assert lines[1].endswith(": worth it")
     assert lines[2].startswith("each client alone for all rounds: 89.0%. ")

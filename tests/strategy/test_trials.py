@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
+from cflower.runs.record import remarks
 from tests.strategy.quadratics import (
     CRITERION,
     Halves,
@@ -54,6 +55,30 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     assert {name: len(cluster["undone"]) for name, cluster in clusters.items()} == {"0": 1}
     assert [path.name for path in (recorder.path / "models").iterdir()] == ["0.safetensors"]
     assert not list((recorder.path / "edges").iterdir())
+
+
+def test_a_trial_is_open_if_the_run_ends_before_it(tmp_path):
+    recorder = Recorder(tmp_path)
+    strategy, _ = run(Quadratics(ALIKE), 5, criterion=Halves(), observers=[recorder])
+    assert strategy.tree.root.on_trial
+    assert recorder.summary["splits"][0]["trial"] == "open"
+
+
+def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_reports(tmp_path):
+    clients, recorder = Quadratics(GROUPS), Recorder(tmp_path)
+    run(clients, observers=[recorder])
+    parts = [
+        content["config"]["part"]
+        for seen, content in zip(clients.seen, clients.received, strict=True)
+        if seen.kind == "evaluate"
+    ]
+    assert parts == ["decide"] * 12 + ["report"] * 12  # a trial, then the final evaluation
+    (sentence,) = remarks(recorder.summary)
+    assert "The reported examples also decided" in sentence
+    assert sentence in (recorder.path / "report.html").read_text()
+    recorder = Recorder(tmp_path)
+    run(clients, observers=[recorder], trial_rounds=0)
+    assert not remarks(recorder.summary)
 
 
 def test_criteria_choose_whether_their_splits_are_on_trial():

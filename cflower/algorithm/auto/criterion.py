@@ -122,6 +122,7 @@ class AutoCriterion:
     trial_rounds: ClassVar[int] = 4
     moving: ClassVar[bool] = True
     inner_interval: ClassVar[int] = 10
+    personal: ClassVar[bool] = True
 
     min_norm_ratio: float = 0.3
     confidence_level: float = 0.99

@@ -10,7 +10,7 @@ from typing import Any
 
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
-from cflower.runs.baselines import BASELINES, LEVEL, against
+from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.record import (
     RunRecord,
@@ -20,6 +20,7 @@ from cflower.runs.record import (
     common_score,
     headline,
     lasting,
+    remarks,
 )
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
@@ -79,16 +80,19 @@ def about(run: RunRecord) -> dict[str, Any]:
     """The run as a whole; ``common`` is the model of all clients before the first split."""
     summary, metric, clustered = run.summary, run.metric, run.settings["method"] == "clustered"
     splits = [split["round"] for split in lasting(summary["splits"])]
+    own = metric.name if summary["selection"] == "leaf" else f"leaf_{metric.name}"
+    sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
-        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
+        "sentence": " ".join([sentence, *remarks(summary)]),
         "notSplit": summary["not_split"] if clustered else None,
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
         "metric": {**metric._asdict(), "percent": metric.share},
-        "own": summary["metrics"].get(f"leaf_{metric.name}"),
+        "own": summary["metrics"].get(own),
+        "ownFairness": fairness_in_words(summary.get("fairness", {}).get("own", {}), metric),
         "common": common_score(summary),
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
@@ -111,6 +115,7 @@ def baselines(run: RunRecord) -> list[dict[str, Any]]:
         if key in measured:
             line = measured[key]
             entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
+            entry["fairness"] = fairness_in_words(line, run.metric)
             if compared := against(run.summary, line["clients"], run.metric):
                 entry["against"] = {"verdict": compared.verdict, "figures": compared.figures}
         shown.append(entry)
@@ -137,16 +142,19 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
     """The rows of the table of clients."""
     summary, columns = (
         run.summary,
-        {"own": "leaf", "federated": "federated", "isolated": "isolated"},
+        {"own": "own", "federated": "federated", "isolated": "isolated"},
     )
     if lasting(summary["splits"]):
         columns["common"] = "fl"  # without a split, that model is the own one
+    if any(step["accepted"] for step in summary.get("personal", {}).values()):
+        columns["leaf"] = "leaf"
     if summary["selection"] == "ensemble":
         columns["ensemble"] = "ensemble"
     known, rows = all_clients(summary), []
     for name in run.client_names:
         client = known.get(name, {})
         row = {key: client.get(f"{way}_{run.metric.name}") for key, way in columns.items()}
+        row["share"] = client.get("share")
         row |= {"name": name, "cluster": client.get("cluster"), "group": client.get("group")}
         row |= {"examples": client.get("held_out"), "level": None, "levelScore": None}
         if summary["selection"] == "best" and client.get("best_cluster"):

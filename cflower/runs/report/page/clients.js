@@ -59,7 +59,7 @@ function clusterTable() {
 }
 
 function clientTable(count) {
-  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['gain', difference()],
+  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['leaf', 'cluster’s model'], ['share', 'share of its own'], ['gain', difference()],
     ['federated', 'conventional FL'], ['isolated', 'alone'], ['common', run.run.commonModel],
     ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'held-out examples'], ['group', 'true group']];
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
@@ -105,6 +105,7 @@ function clientRow(row, columns, largest) {
     cluster: () => html('td', {}, swatch(colorOf(row.cluster)), ` ${row.cluster ?? '–'}`),
     gain: () => html('td', {}, known(row.gain) ? [html('i', { class: better(row.gain) < 0 ? 'bar lost' : 'bar',
       style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), signed(row.gain)] : '–'),
+    share: () => html('td', {}, known(row.share) ? `${Math.round(100 * row.share)}%` : '–'),
     level: () => html('td', {}, row.level ?? '–'),
     examples: () => html('td', {}, known(row.examples) ? String(row.examples) : '–'),
     group: () => html('td', {}, String(row.group ?? '–')),

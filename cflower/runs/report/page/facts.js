@@ -6,14 +6,15 @@ function drawFacts() {
   byId('not-split').textContent = about.notSplit || '';
   const name = metric().name;
   const rows = [];
-  if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model, of each client’s cluster', about.own]);
+  if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model of each client', about.own, null, false, about.ownFairness]);
   if (known(about.common)) rows.push([about.commonModel, about.common]);
   // Each client alone is only named where it was measured.
   const compared = about.baselines.filter(({ key, value, toCome }) => known(value) || toCome || (key === 'federated' && known(about.common)));
-  rows.push(...compared.map(({ words, value, against, toCome }) => [words, value, against, toCome]));
+  rows.push(...compared.map(({ words, value, against, toCome, fairness }) => [words, value, against, toCome, fairness]));
   const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
-  fill('compared', rows.map(([words, value, against, toCome]) => html('div', {}, html('dt', {}, words),
+  fill('compared', rows.map(([words, value, against, toCome, fairness]) => html('div', {}, html('dt', {}, words),
     html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : toCome ? 'measured next' : 'not measured'),
+    fairness ? html('dd', { class: 'against' }, capital(fairness)) : null,
     against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured

@@ -1,0 +1,168 @@
+"""The personal step: what members train and evaluate, what they choose, and who can stop it."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cflower.algorithm.criteria import NeverSplit
+from cflower.algorithm.personal import MOST_TRAININGS, choices_of_others
+from cflower.algorithm.state import DECIDE, CFLState, Role
+from cflower.algorithm.tree import ROOT, ParameterTree, Status
+from tests.algorithm.planted import DIM, Federation, cfl_of, vector
+
+CFL = cfl_of(NeverSplit(), personal=True)
+LAST = 30
+FIRST = vector(np.zeros(DIM))
+DIFFERENT = Federation.dealt(*[1] * 8, noise=0.0)
+ALIKE = Federation.dealt(8)
+
+
+def after(federation, model=None):
+    """The state after a run without splits: the mean of the optima, or this model."""
+    centers = [federation.centers[group] for group in federation.groups.values()]
+    root = vector(np.mean(centers, axis=0)) if model is None else model
+    return CFLState(ParameterTree.initial(root, federation.clients))
+
+
+def measuring(federation, state, ask, reply):
+    """A reply to training that also measures the model that the client got."""
+    away = federation.centers[federation.groups[ask.client]] - state.model_of(ask).trained
+    return replace(reply, metrics={"loss": float(away @ away) / 2}, num_examples=10.0)
+
+
+def step_of(federation, state, spoil=lambda ask, reply: reply, measures=True):
+    """The personal step of the root, and all asks."""
+    heard, asked = CFL.personalised(state, FIRST, LAST), []
+    while heard.asks:
+        replies = []
+        for ask in heard.asks:
+            reply = federation.reply(CFL, heard.state, ask)
+            if ask.task == "train" and measures:
+                reply = measuring(federation, heard.state, ask, reply)
+            replies.append(spoil(ask, reply))
+        asked += heard.asks
+        heard = CFL.heard(heard.state, filter(None, replies), LAST)
+    assert heard.state.judging is None
+    assert heard.state.tree is state.tree
+    return heard.state.personal[ROOT], asked
+
+
+def losses(federation, models):
+    away = {c: federation.centers[federation.groups[c]] - m.trained for c, m in models.items()}
+    return [float(a @ a) / 2 for a in away.values()]
+
+
+def test_members_that_differ_get_models_of_their_own():
+    state = after(DIFFERENT)
+    step, asked = step_of(DIFFERENT, state)
+    assert (step.proposal.status, step.kappa) == (Status.CONFIRMED, 0.0)
+    assert set(step.models) == set(DIFFERENT.clients)
+    assert set(step.shares.values()) == {1.0}
+    assert max(losses(DIFFERENT, step.models)) < 0.01
+    assert {ask.role for ask in asked} == {Role.PERSONAL}
+    assert {ask.part for ask in asked} == {DECIDE}
+    by_client = [ask for ask in asked if ask.client == "client-0"]
+    trained = [ask for ask in by_client if ask.task == "train"]
+    assert len(trained) == step.trainings == 2 * MOST_TRAININGS
+    assert len(by_client) - len(trained) == step.evaluations == 9
+    # Each training has a round of its own, so that chance is not the same in all.
+    assert [ask.server_round for ask in trained[:3]] == [LAST + 1, LAST + 2, LAST + 3]
+
+
+def test_members_that_are_alike_keep_their_leafs_model_after_a_few_trainings():
+    step, asked = step_of(ALIKE, after(ALIKE))
+    assert not step.accepted
+    assert (step.proposal.status, step.kappa, step.models) == (Status.UNDONE, inf, {})
+    assert "give the members no better model" in step.proposal.reason
+    # The first model is far away, and from there too the losses must be below the leaf's.
+    assert step.trainings == 6
+    assert len([ask for ask in asked if ask.task == "evaluate"]) == len(ALIKE.clients)
+
+
+def test_where_the_leafs_model_is_a_bad_place_to_start_members_start_from_the_first_one():
+    state = after(DIFFERENT, vector(np.full(DIM, 1e3)))
+    step, _ = step_of(replace(DIFFERENT, step=0.3), state)
+    assert (step.accepted, step.start) == (True, 1)
+
+
+def test_the_share_grows_with_the_members_examples():
+    """Half of the way to each optimum is too far for all: half way back is right."""
+    examples = {client: 10.0 * (1 + i % 2) for i, client in enumerate(DIFFERENT.clients)}
+
+    def overshoot(ask, reply):
+        if ask.task == "train" and ask.server_round > LAST + 1:
+            return None
+        if ask.task == "train":
+            there = DIFFERENT.centers[DIFFERENT.groups[ask.client]]
+            update = vector(3 * (there - state.tree.root.model.trained))
+            return replace(reply, update=update, metrics={}, num_examples=examples[ask.client])
+        return reply
+
+    state = after(DIFFERENT)
+    step, _ = step_of(DIFFERENT, state, overshoot)
+    assert step.accepted
+    assert step.kappa == pytest.approx(45.0)
+    for client, share in step.shares.items():
+        assert share == examples[client] / (examples[client] + step.kappa)
+        model, leaf = step.models[client].trained, state.tree.root.model.trained
+        there = DIFFERENT.centers[DIFFERENT.groups[client]]
+        np.testing.assert_allclose(model, leaf + 3 * share * (there - leaf))
+
+
+LIES = {"huge": 1e12, "none": 0.0, "negative": -1e12}
+
+
+@pytest.mark.parametrize("federation", [DIFFERENT, ALIKE])
+@pytest.mark.parametrize("lie", [*LIES, "alternating", "silent"])
+def test_one_member_decides_nothing_for_the_others(federation, lie):
+    def spoil(ask, reply):
+        if ask.client != "client-0":
+            return reply
+        if lie == "silent":
+            return None
+        loss = LIES.get(lie, (-1) ** (ask.candidate + ask.server_round) * 1e6)
+        return replace(reply, metrics={"loss": loss})
+
+    honest, _ = step_of(federation, after(federation))
+    step, _ = step_of(federation, after(federation), spoil)
+    if federation is ALIKE:
+        assert max(losses(ALIKE, step.models), default=0.0) < 0.01
+    else:
+        assert (step.accepted, step.kappa) == (True, honest.kappa)
+        assert set(step.models) >= set(federation.clients[1:])
+
+
+def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
+    step, _ = step_of(DIFFERENT, after(DIFFERENT), measures=False)
+    assert (step.accepted, step.trainings, step.length) == (True, 20, MOST_TRAININGS)
+
+
+def test_members_without_a_reply_are_served_by_their_leaf():
+    def spoil(ask, reply):
+        lost = ask.client == "client-3" and ask.task == "train" and ask.server_round == LAST + 3
+        return None if lost else reply
+
+    step, asked = step_of(DIFFERENT, after(DIFFERENT), spoil)
+    assert step.accepted
+    late = [a.client for a in asked if a.task == "train" and a.server_round == LAST + 4]
+    assert "client-3" not in late
+    silent, _ = step_of(DIFFERENT, after(DIFFERENT), lambda ask, reply: None)
+    assert not silent.accepted
+
+
+def test_leaves_of_one_member_have_nobody_to_choose_for_them():
+    alone = Federation.dealt(1)
+    assert not CFL.personalised(after(alone), FIRST, LAST).asks
+
+
+# Whole numbers: their sums are exact, so that the law holds to the last bit.
+@given(arrays(int, (5, 6), elements=st.integers(-9, 9)), st.integers(0, 5), st.data())
+def test_no_member_has_a_part_in_the_choice_that_it_judges(gains, member, data):
+    before = choices_of_others(gains)[member]
+    gains[:, member] = data.draw(arrays(int, 5, elements=st.integers(-999, 999)))
+    assert choices_of_others(gains)[member] == before

@@ -1,0 +1,105 @@
+"""The personal step in whole runs: messages, the run folder, resume, and where it is off."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from safetensors.numpy import load_file
+
+from cflower import NeverSplit, Recorder
+from cflower.exporting.export import export
+from cflower.runs.record import finding
+from tests.strategy.quadratics import CENTERS, Quadratics, initial_arrays, strategy_of
+
+DIFFERENT = (0, 1, 2, 3) * 2
+
+
+class Enough(Quadratics):
+    """Quadratic clients with enough examples for a test."""
+
+    def _evaluate(self, message, context):
+        reply = super()._evaluate(message, context)
+        reply.content["metrics"]["num-examples"] = 9
+        return reply
+
+
+def run(clients, tmp_path, num_rounds=6, resume="", **settings):
+    """The strategy after a run in which nothing is split, and its recorder."""
+    recorder = Recorder(tmp_path, resume=resume)
+    settings = {"personal": True, "metric": "loss", "fraction_evaluate": 0.0} | settings
+    strategy = strategy_of(criterion=NeverSplit(), observers=[recorder], **settings)
+    strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
+    return strategy, recorder
+
+
+def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
+    clients = Enough(DIFFERENT)
+    strategy, recorder = run(clients, tmp_path)
+    summary = json.loads((recorder.path / "summary.json").read_text())
+    step = summary["personal"]["0"]
+    assert (step["accepted"], step["kappa"], step["clients"]) == (True, 0.0, 8)
+    for name, client in summary["clients"].items():
+        served = client["served_by"]
+        assert (served["model"], served["cluster"], served["share"]) == ("personal", "0", 1.0)
+        arrays = load_file(recorder.path / served["file"])
+        vector = np.concatenate([arrays["w"].ravel(), arrays["b"]])
+        center = CENTERS[DIFFERENT[int(name[-1])]]
+        assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
+        assert client["loss"] < 0.1 < client["leaf_loss"]
+    assert "8 clients of 1 cluster have a model of their own" in finding(summary)
+    assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
+    file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
+    stored = recorder.path / summary["clients"]["partition-3"]["served_by"]["file"]
+    np.testing.assert_array_equal(load_file(file)["b"], load_file(stored)["b"])
+    assert "for partition-3 alone: 100%" in (tmp_path / "own.safetensors.md").read_text()
+    whole = export(recorder.path, cluster="0", output=tmp_path / "all.safetensors")
+    root = strategy.tree.root.model
+    np.testing.assert_array_equal(load_file(whole)["w"].ravel(), root.trained[:12])
+
+
+def test_it_needs_no_other_messages_than_a_round_does(tmp_path):
+    clients = Enough(DIFFERENT)
+    run(clients, tmp_path)
+    after = [seen for seen in clients.seen if seen.client == 0][6:]
+    assert [seen.kind for seen in after].count("train") == 20
+    assert [seen.kind for seen in after].count("evaluate") == 9 + 2  # then the final evaluation
+    first = next(seen for seen in after if seen.kind == "train")
+    assert first.server_round == 7
+    # Each training starts from the client's own last reply.
+    trained = [seen.vector for seen in after if seen.kind == "train"][:10]
+    away = [np.linalg.norm(vector - CENTERS[0]) for vector in trained]
+    assert all(after < before for before, after in pairwise(away[:6]))
+
+
+def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
+    _, whole = run(Enough(DIFFERENT), tmp_path / "whole", num_rounds=8)
+    _, part = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5)
+    again = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5, resume=part.path.name)[1]
+    assert again.summary == part.summary
+    resumed = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=8, resume=part.path.name)[1]
+    assert {**resumed.summary, "run_id": ""} == {**whole.summary, "run_id": ""}
+    for name in ("partition-0", "partition-7"):
+        file = whole.summary["clients"][name]["served_by"]["file"]
+        np.testing.assert_array_equal(*(load_file(r.path / file)["w"] for r in (whole, resumed)))
+
+
+def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
+    _, recorder = run(Enough((0,) * 6), tmp_path, num_rounds=12)
+    assert not recorder.summary["personal"]["0"]["accepted"]
+    assert not (recorder.path / "personal").exists()
+    served = recorder.summary["clients"]["partition-0"]["served_by"]
+    assert (served["model"], served["file"]) == ("leaf", "models/0.safetensors")
+
+
+def test_a_client_that_stops_answering_keeps_its_leafs_model(tmp_path):
+    def breaks(message, content, server_round):
+        if server_round > 8:
+            raise ValueError("boom")
+        return Message(content, reply_to=message)
+
+    _, recorder = run(Enough(DIFFERENT, spoil={2: breaks}), tmp_path)
+    kinds = {c: line["served_by"]["model"] for c, line in recorder.summary["clients"].items()}
+    assert kinds.pop("partition-2") in ("leaf", "personal")
+    assert set(kinds.values()) == {"personal"}
