@@ -1,7 +1,7 @@
 """Clients that spoil the training: are they separated, and are the others as good as without them?
 
     python scripts/run.py adversaries --data digits,mnist=/data/mnist,table --seeds 0-2
-    python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedavg,fedmedian,FedMedian
+    python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedmedian,FedMedian
 
 Each attack is run with cflower and with a rule (the key ``aggregation``), and while the adversaries
 stay away, which leaves the others exactly the same examples. Rules with capitals are Flower's own
