@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from flower_app import pyproject
 
 from cflower.runs.run_files import read_lines
+from tests.cli.apps import pyproject
 from tests.test_flwr_run import run
 
 CONFIG = {"out": "", "rounds": 16, "pause": 0.5, "slowness": 10}

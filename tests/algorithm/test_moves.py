@@ -155,7 +155,7 @@ def test_a_client_never_trains_more_than_two_models_in_a_round(settled):
     state = after((CHANGED, 1), cfl=cfl, state=settled, done=18)
     asks = [ask for ask in cfl.asks(state, 20) if ask.client == "client-0"]
     assert [ask.role for ask in asks] == [Role.OWN, Role.PLACE]
-    assert {ask.role for ask in cfl.asks(state, 20)} == {*Role} - {Role.COMMON}
+    assert {ask.role for ask in cfl.asks(state, 20)} == {*Role} - {Role.COMMON, Role.PERSONAL}
     state = after((CHANGED, 1), cfl=cfl, state=state, done=19)
     assert [move.server_round for move in state.moves] == [20]
 

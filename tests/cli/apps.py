@@ -1,9 +1,9 @@
 """Small Flower apps in folders of their own, as others have them."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
-
-from flower_app import pyproject
 
 CONFIG = {"num-server-rounds": 2, "wanted.step": 1.0, "where": "here.txt"}
 SERVER = """\
@@ -44,6 +44,26 @@ def train(message, context):
 def evaluate(message, context):
     return Message(RecordDict({{"m": MetricRecord({{"num-examples": 1}})}}), reply_to=message)
 """
+
+
+def pyproject(name: str, serverapp: str, clientapp: str, config: Mapping[str, object]) -> str:
+    """The ``pyproject.toml`` of an app with these components and this run config."""
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items())
+    return f"""\
+[project]
+name = "{name}"
+version = "1.0.0"
+dependencies = ["flwr"]
+
+[tool.flwr.app]
+publisher = "someone"
+
+[tool.flwr.app.components]
+serverapp = "{serverapp}"
+clientapp = "{clientapp}"
+
+[tool.flwr.app.config]
+{keys}"""
 
 
 def flower_app(

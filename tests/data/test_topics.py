@@ -17,7 +17,7 @@ def clients(count, **settings):
 
 
 def test_each_group_holds_its_half_of_the_plane():
-    held = clients(5, dataset="reproduction.toys:xor", group_sizes="2,3")
+    held = clients(5, dataset="tests.data.toys:xor", group_sizes="2,3")
     assert [client.group for client in held] == [0, 0, 1, 1, 1]
     inputs = [np.concatenate([c.train.inputs, c.decide.inputs, c.report.inputs]) for c in held]
     assert [len(points) for points in inputs] == [100, 100, 67, 67, 66]
@@ -32,7 +32,7 @@ def test_one_line_solves_axes_and_none_solves_xor():
     normals = np.stack([np.cos(angles), np.sin(angles)])
     best = {}
     for name in ("axes", "xor"):
-        data = clients(1, shift="none", dataset=f"reproduction.toys:{name}")[0].train
+        data = clients(1, shift="none", dataset=f"tests.data.toys:{name}")[0].train
         right = (data.inputs @ normals > 0) == data.labels[:, None]  # shape: (n, 64)
         best[name] = right.mean(axis=0).max()
     assert best["axes"] > 0.95
@@ -43,7 +43,7 @@ def test_one_line_solves_axes_and_none_solves_xor():
     ("settings", "words"),
     [
         ({}, "needs the topic of every example"),
-        ({"dataset": "reproduction.toys:xor", "num_groups": 3}, "2 topics for 3 groups"),
+        ({"dataset": "tests.data.toys:xor", "num_groups": 3}, "2 topics for 3 groups"),
     ],
 )
 def test_data_without_the_topics(settings, words):

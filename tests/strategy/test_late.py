@@ -115,7 +115,7 @@ def test_log_and_run_folder_name_the_clients_with_late_replies(caplog):
 def test_a_slow_client_changes_no_group_and_no_reply_is_lost(groups, slow, criterion):
     clients = Quadratics(groups)
     late = {(slow, server_round): 4 for server_round in range(1, 40)}
-    strategy, reports = run(clients, late, 40, criterion)
+    strategy, reports = run(clients, late, 40, criterion, personal=False)
     assert clusters_of(strategy) == clients.planted
     asked = rounds_asked(clients, slow)
     assert sorted(set(asked)) == list(range(1, 40, 5))  # two models each in a trial

@@ -57,16 +57,9 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     assert not list((recorder.path / "edges").iterdir())
 
 
-def test_a_trial_is_open_if_the_run_ends_before_it(tmp_path):
-    recorder = Recorder(tmp_path)
-    strategy, _ = run(Quadratics(ALIKE), 5, criterion=Halves(), observers=[recorder])
-    assert strategy.tree.root.on_trial
-    assert recorder.summary["splits"][0]["trial"] == "open"
-
-
 def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_reports(tmp_path):
     clients, recorder = Quadratics(GROUPS), Recorder(tmp_path)
-    run(clients, observers=[recorder])
+    on_trial(clients, observers=[recorder])
     parts = [
         content["config"]["part"]
         for seen, content in zip(clients.seen, clients.received, strict=True)
@@ -77,7 +70,7 @@ def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_repo
     assert "The reported examples also decided" in sentence
     assert sentence in (recorder.path / "report.html").read_text()
     recorder = Recorder(tmp_path)
-    run(clients, observers=[recorder], trial_rounds=0)
+    on_trial(clients, observers=[recorder], trial_rounds=0)
     assert not remarks(recorder.summary)
 
 
