@@ -72,7 +72,13 @@ def test_clusters_and_split_rounds_are_those_without_permutation(runs):
     splits = ([(s["round"], s["cluster"]) for s in run["splits"]] for run in (plain, private))
     assert next(splits) == next(splits)
     for name, client in plain["clients"].items():
-        for key in ("leaf_accuracy", "fl_accuracy", "best_accuracy", "ensemble_accuracy"):
+        for key in (
+            "accuracy",
+            "leaf_accuracy",
+            "fl_accuracy",
+            "best_accuracy",
+            "ensemble_accuracy",
+        ):
             assert private["clients"][name][key] == client[key]
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.paired_comparison import SIGNIFICANT, Comparison, Measure, Verdict, judge
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
@@ -171,15 +171,15 @@ def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Vector
 
 
 def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
-    """The leaf's choice, accepted if the others' choices serve the members significantly better."""
+    """The leaf's choice, accepted if the test finds that the others' choices serve better."""
     gains = np.zeros((len(chain.candidates), len(chain.members)))
     for number, replies in enumerate(chain.measured[1:], start=1):
         found = gains_of(chain, dict(replies), metric)
         gains[number] = 0 if found is None else found
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
-    chances = [test.chance for test in verdict.tests if test.chance is not None]
-    accepted = chosen > 0 and verdict.better is True and min(chances, default=1.0) < SIGNIFICANT
+    tested = any(test.chance is not None for test in verdict.tests)
+    accepted = chosen > 0 and tested and verdict.better is True
     status = Status.CONFIRMED if accepted else Status.UNDONE
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()

@@ -155,6 +155,13 @@ def test_members_without_a_reply_are_served_by_their_leaf():
     assert not silent.accepted
 
 
+@pytest.mark.parametrize("members", [2, 3])
+def test_few_members_that_differ_are_served_too(members):
+    few = Federation.dealt(*[1] * members, noise=0.0)
+    step, _ = step_of(few, after(few))
+    assert (step.accepted, len(step.models)) == (True, members)
+
+
 def test_leaves_of_one_member_have_nobody_to_choose_for_them():
     alone = Federation.dealt(1)
     assert not CFL.personalised(after(alone), FIRST, LAST).asks

@@ -14,7 +14,7 @@ function drawFacts() {
   const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
   fill('compared', rows.map(([words, value, against, toCome, fairness]) => html('div', {}, html('dt', {}, words),
     html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : toCome ? 'measured next' : 'not measured'),
-    fairness ? html('dd', { class: 'against' }, capital(fairness)) : null,
+    fairness ? html('dd', { class: 'even' }, capital(fairness)) : null,
     against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
   byId('compared-hint').textContent = known(about.common) && !measured
