@@ -17,7 +17,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
+from cflower.algorithm.paired_comparison import (
+    LIKELY,
+    SIGNIFICANT,
+    Comparison,
+    Measure,
+    Verdict,
+    judge,
+)
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
@@ -38,6 +45,8 @@ MOST_TRAININGS = 10
 """Trainings of a member from each start."""
 OUTLIER = 20.0
 """Distance of a gain from the median one, in the median distance, beyond which it is invented."""
+FEW = 3
+"""Members that rarely reach significance: of them a likely gain is enough, as in a trial."""
 PATIENCE = 2
 """Models in a row without a further gain, after which a start is given up."""
 
@@ -178,8 +187,9 @@ def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
         gains[number] = 0 if found is None else found
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
-    tested = any(test.chance is not None for test in verdict.tests)
-    accepted = chosen > 0 and tested and verdict.better is True
+    chances = [test.chance for test in verdict.tests if test.chance is not None]
+    enough = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
+    accepted = chosen > 0 and verdict.better is True and min(chances, default=1.0) < enough
     status = Status.CONFIRMED if accepted else Status.UNDONE
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()
