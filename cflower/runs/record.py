@@ -292,8 +292,6 @@ def finding(summary: Mapping[str, Any]) -> str:
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
             text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
         text += "."
-    if summary["not_split"]:
-        text += f" {summary['not_split']}"
     if central := summary.get("central"):
         values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
         text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
@@ -306,7 +304,9 @@ def finding(summary: Mapping[str, Any]) -> str:
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on what a reader of the figures has to know."""
-    sentences = [SAME_EXAMPLES] if summary.get("decided_by") == "reported" else []
+    sentences = [summary["not_split"]] if summary["not_split"] else []
+    if summary.get("decided_by") == "reported":
+        sentences.append(SAME_EXAMPLES)
     steps = summary.get("personal", {}).values()
     if own := sum(step["clients"] for step in steps):
         accepted = sum(step["accepted"] for step in steps)

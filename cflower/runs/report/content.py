@@ -84,8 +84,8 @@ def about(run: RunRecord) -> dict[str, Any]:
     sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
-        "sentence": " ".join([sentence, *remarks(summary)]),
-        "notSplit": summary["not_split"] if clustered else None,
+        "sentence": sentence,
+        "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,

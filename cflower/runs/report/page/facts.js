@@ -3,7 +3,7 @@ function drawFacts() {
   const about = run.run;
   byId('run-id').textContent = about.id;
   byId('finding').textContent = about.sentence;
-  byId('not-split').textContent = about.notSplit || '';
+  byId('remarks').textContent = about.remarks;
   const name = metric().name;
   const rows = [];
   if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model of each client', about.own, null, false, about.ownFairness]);
