@@ -71,7 +71,7 @@ def test_flwr_run_and_simulate_give_the_same_summary_and_models(flwr, tmp_path):
     summary = summary_of(distributed)
     assert summary == summary_of(inline)
     assert len(summary["clusters"]) > 1
-    assert summary["groups"] == {f"partition-{n}": str(n % 2) for n in range(4)}
+    assert summary["groups"] == {f"garden-{n}": str(n % 2) for n in range(4)}
     assert set(summary["baselines"]) == {"federated", "isolated"}
     for model in (distributed / "models").iterdir():
         assert model.read_bytes() == (inline / "models" / model.name).read_bytes()

@@ -67,7 +67,7 @@ def load_own_data(own: OwnData) -> ClientData:
     require_data(len(source) > 0, f"{name} has no examples: put data there or correct the path.")
     require_data(
         len(source) > 1,
-        f"{name} has only one example: at least 2 are needed, one to train on and one held out; "
+        f"{name} has only one example: at least 3 are needed, to train on, decide by and report; "
         "put more data there.",
     )
     classes = own.class_names or in_order(source.class_names)

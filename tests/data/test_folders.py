@@ -31,7 +31,7 @@ def test_one_example_and_a_folder_above_the_classes(tmp_path):
     assert load_folder(tmp_path).columns["folder"].tolist() == 2 * ["farm 1"] + 2 * ["farm 2"]
     alone = tmp_path / "farm 1" / "cat"
     (alone.parent / "dog" / "a.png").unlink()
-    refused(tmp_path / "farm 1", "has only one example: at least 2", ("cat", "dog"))
+    refused(tmp_path / "farm 1", "has only one example: at least 3", ("cat", "dog"))
 
 
 NUMBERS = "a,target\n" + "".join(f"{i},{i}\n" for i in range(200))

@@ -22,8 +22,8 @@ def alone(grouped: bool, bad: int) -> float:
 def test_adversaries_do_no_harm_with_the_defaults(attack):
     bad = 1 if ATTACKS[attack].grouped else ADVERSARIES  # at most a fifth of a cluster
     found = attacked(attack, CLIENTS, bad, KEYS).accuracy
-    # 144 held-out examples: one of them is 0.7 points.
-    assert found >= alone(ATTACKS[attack].grouped, bad) - 0.03
+    # 72 or 81 reported examples: four of them are 5 points.
+    assert found >= alone(ATTACKS[attack].grouped, bad) - 0.056
     assert alone(ATTACKS[attack].grouped, bad) > 0.85
 
 
