@@ -6,6 +6,7 @@ help:  ## this list
 
 # Processes that run the tests: `make fast WORKERS=8` on a larger machine.
 WORKERS = 2
+export OMP_NUM_THREADS ?= 1
 
 check: lint  ## what CI runs: style, types and all tests
 	python -m pytest -n $(WORKERS) --dist loadfile
