@@ -1,7 +1,7 @@
 """Names in natural order, mappings by name, and numbers with their nouns."""
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -34,15 +34,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Iterable[str], most: int = 5) -> str:
-    """The first of these names, in natural order, and how many more there are.
+def listed(names: Sequence[str], most: int) -> str:
+    """The first of these names, and the number of the others.
 
-    >>> listed(["c", "a", "b"]), listed(["c", "a", "b"], 2)
-    ('a, b, c', 'a, b and 1 more')
+    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
+    ('a, b', 'a, b and 1 more')
     """
-    ordered = in_order(names)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:

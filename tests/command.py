@@ -1,7 +1,6 @@
 """The command `cflower` in this process: a new one takes seconds to import PyTorch."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -109,18 +108,6 @@ def started_simulation(out: Path, config: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", code, "simulate", "-c", config, "--out", str(out)]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, text=True, **output)
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def port_is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def until(

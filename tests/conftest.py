@@ -7,7 +7,8 @@ from logging import INFO, getLogger
 import pytest
 from hypothesis import settings
 
-from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, port_is_open, until
+from cflower.deployment.processes import accepts, free_port
+from tests.command import BIN, ENVIRONMENT, PROJECT, until
 
 settings.register_profile("cflower", deadline=None, derandomize=True)
 settings.load_profile("cflower")
@@ -52,7 +53,7 @@ def flwr(tmp_path_factory):
     command += ["--host", "127.0.0.1", "--port", port]
     superlink = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
     try:
-        until(lambda: port_is_open(int(port)), 60, (home / "superlink.log").read_text, 0.2)
+        until(lambda: accepts(int(port)), 60, (home / "superlink.log").read_text, 0.2)
         yield environment
     finally:
         superlink.terminate()

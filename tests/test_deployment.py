@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.command import BIN, ENVIRONMENT, PROJECT, free_port, needs_nginx, until
+from cflower.deployment.processes import free_port
+from tests.command import BIN, ENVIRONMENT, PROJECT, needs_nginx, until
 
 ROUNDS = 10
 

@@ -11,8 +11,9 @@ from functools import partial
 import pytest
 
 from cflower.deployment.materials import make_data
+from cflower.deployment.processes import accepts, free_port
 from cflower.deployment.proxy import proxy_command, site
-from tests.command import ENVIRONMENT, PROJECT, free_port, needs_nginx, port_is_open, until
+from tests.command import ENVIRONMENT, PROJECT, needs_nginx, until
 
 GUIDE = PROJECT / "docs" / "guide" / "deployment.md"
 SITES = ("site-a", "site-b")
@@ -144,13 +145,11 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
                 act(machine.here(command, **theirs, **data))
         elif block.startswith("flower-superlink"):
             machine.start(command)
-            until(
-                partial(port_is_open, int(machine.names["--port 8000"].split()[1])), 60, machine.log
-            )
+            until(partial(accepts, int(machine.names["--port 8000"].split()[1])), 60, machine.log)
         elif block.startswith("nginx"):
             (proxy,) = blocks("nginx")
             machine.start_words(proxy_command(machine.folder / "nginx", machine.here(proxy)))
-            until(partial(port_is_open, int(machine.names["9443"])), 60, machine.log)
+            until(partial(accepts, int(machine.names["9443"])), 60, machine.log)
         elif block.startswith("curl"):
             assert "403 Forbidden" in machine.run(command)
         elif block.startswith("flwr supernode ls"):

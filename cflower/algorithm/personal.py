@@ -46,7 +46,7 @@ MOST_TRAININGS = 10
 OUTLIER = 20.0
 """Distance of a gain from the median one, in the median distance, beyond which it is invented."""
 FEW = 3
-"""Members that rarely reach significance: of them a likely gain is enough, as in a trial."""
+"""So many members rarely reach significance: a likely gain of theirs is enough, as in a trial."""
 PATIENCE = 2
 """Models in a row without a further gain, after which a start is given up."""
 

@@ -11,6 +11,8 @@ from unicodedata import category
 
 from flwr.app import ConfigRecord, RecordDict
 
+from cflower import ordering
+
 LONGEST_NAME = 200
 LONGEST_TEXT = 500
 MOST_FACTS = 50
@@ -50,13 +52,12 @@ def line(text: object, most: int = LONGEST_TEXT) -> str:
 
 
 def listed(names: Collection[str], most: int = 12, longest: int = 60) -> str:
-    """The first names from outside, and the number of the others.
+    """The first names from outside, each on one line, and the number of the others.
 
     >>> listed(["a", "b"]), listed([str(i) for i in range(20)], 2)
     ('a, b', '0, 1 and 18 more')
     """
-    shown = ", ".join(line(name, longest) for name in list(names)[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    return ordering.listed([line(name, longest) for name in names], most)
 
 
 def is_sized(value: Any, kind: Any, least: int = 0, most: int = MOST_ITEMS) -> bool:

@@ -148,11 +148,8 @@ def assign(
         partial(newcomers_update, saved, examples, progress),
         lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    metric, numbers = (
-        metric_of(read_json(path, SUMMARY)),
-        (len(examples.train), len(examples.report)),
-    )
-    return Assignment(levels, *numbers, metric, personal_step(path, levels[-1].cluster))
+    metric, step = metric_and_step(path, levels[-1].cluster)
+    return Assignment(levels, len(examples.train), len(examples.report), metric, step)
 
 
 def assign_with_app(
@@ -165,13 +162,14 @@ def assign_with_app(
     client = LocalClient(stored, client_app, node_config)
     progress("Training")
     levels = path_of(stored.tree, client.update, client.evaluate)
-    metric, step = metric_of(read_json(path, SUMMARY)), personal_step(path, levels[-1].cluster)
+    metric, step = metric_and_step(path, levels[-1].cluster)
     return Assignment(levels, int(client.num_train), int(client.num_held_out), metric, step)
 
 
-def personal_step(run: Path, leaf: str) -> Mapping[str, Any]:
-    """The personal step of a leaf in ``summary.json``; empty without one."""
-    return dict(read_json(run, SUMMARY).get("personal", {}).get(leaf, {}))
+def metric_and_step(run: Path, leaf: str) -> tuple[Metric, Mapping[str, Any]]:
+    """The leading metric of a run, and the personal step of a leaf; empty without one."""
+    summary = read_json(run, SUMMARY)
+    return metric_of(summary), summary.get("personal", {}).get(leaf, {})
 
 
 def path_of(

@@ -35,7 +35,7 @@ from cflower.algorithm.criteria import (
     verdict,
 )
 from cflower.algorithm.similarity import Matrix, cosine_similarity
-from cflower.ordering import counted, listed
+from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
 
 ENOUGH = 50
@@ -244,7 +244,7 @@ def split_into(decision: Decision, finding: Finding, clients: NDArray[np.str_]) 
     )
     reason = decision.reason
     if not sure.all():
-        names = listed(clients[~sure].tolist())
+        names = listed(in_order(clients[~sure].tolist()), 5)
         reason += f"; not sure of their group and placed in the nearest one: {names}"
     return replace(decision, reason=reason, sides=sides, unsure=unsure)
 
