@@ -155,7 +155,7 @@ def settled(
     metric : Measure
         The leading metric.
     trial_rounds : int
-        Rounds until an open split is judged again.
+        Rounds until an open split is judged again; 0: never, so that it is undone.
     """
     assert state.judging is not None
     due, decisions, _ = state.judging
@@ -207,7 +207,7 @@ def settled_split(
         outcome = Outcome.CONFIRMED
         trial = trial._replace(status=Status.CONFIRMED, reason=reason)
         tree = state.tree.update(replace(cluster, trial=trial, memory={}))
-    elif verdict.better is None and later <= trial.began + LOOKS * trial_rounds:
+    elif verdict.better is None and now < later <= trial.began + LOOKS * trial_rounds:
         outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
         tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
     else:

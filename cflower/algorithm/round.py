@@ -151,6 +151,8 @@ class CFL:
         replies: Iterable[Reply],
         server_round: int,
         excluded: Container[str] = (),
+        *,
+        last: bool = False,
     ) -> RoundResult:
         """The state after the clients' replies: to training, or to the asks of proposals.
 
@@ -163,13 +165,16 @@ class CFL:
             Counted from 1.
         excluded : container of str
             Members that do not reply: no decision waits for them.
+        last : bool
+            Whether this is the last round: then the clients judge every split that is on trial.
         """
         if state.judging is None:
-            return self.run_round(state, replies, server_round, excluded)
+            return self.run_round(state, replies, server_round, excluded, last=last)
         if state.judging.chains:
             state, asks = personal.heard(state, replies, self.metric, self.as_sent)
             return RoundResult(state, (), asks)
-        state, decisions = proposals.settled(state, replies, self.metric, self.trial_rounds)
+        again = 0 if last else self.trial_rounds
+        state, decisions = proposals.settled(state, replies, self.metric, again)
         return RoundResult(state, decisions)
 
     def personalised(self, state: CFLState, first: Weights, server_round: int) -> RoundResult:
@@ -186,6 +191,8 @@ class CFL:
         replies: Iterable[Reply],
         server_round: int,
         excluded: Container[str] = (),
+        *,
+        last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split, propose."""
         before = state.tree
@@ -211,7 +218,7 @@ class CFL:
         if self.moving:
             suspects = without(received.places, before.unassigned)
             state = moves.checked(state, suspects, server_round)
-        return self._propose(state, received, tuple(decisions), server_round)
+        return self._propose(state, received, tuple(decisions), server_round, last=last)
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int
@@ -389,10 +396,12 @@ class CFL:
         received: Received,
         decisions: tuple[Decision, ...],
         server_round: int,
+        *,
+        last: bool,
     ) -> RoundResult:
         """The proposals that the clients are to judge now: splits that are due, and joins."""
-        trials = [trial for _, trial in open_trials(state.tree) if trial.due <= server_round]
-        due = [trial._replace(due=server_round) for trial in trials]
+        trials = [trial for _, trial in open_trials(state.tree)]
+        due = [t._replace(due=server_round) for t in trials if last or t.due <= server_round]
         if self.moving and self.trial_rounds:
             for first, second in proposals.similar_leaves(state.tree, received.general):
                 common = self._joined_model(state, first, second)

@@ -221,7 +221,7 @@ class ClusteredFL(Strategy):
         self._outstanding: Sequence[Sent] = ()
         self._decisions: tuple[Decision, ...] = ()
         self._by_round: dict[int, Metrics] = {}
-        self._finished_rounds = 0
+        self._finished_rounds = self._last_round = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
         self._metrics_noted = False
@@ -359,6 +359,7 @@ class ClusteredFL(Strategy):
         except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         self._cfl = algorithm_of(self, run.grid, alone=self._own_start)
+        self._last_round = run.num_rounds
         facts = only(self.roll_call.facts, clients)
         settings = self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading, settings, self.layout, facts)
@@ -412,7 +413,11 @@ class ClusteredFL(Strategy):
         )
         passed = this.noted(bounds.bounded(this.read(replies)))
         after, self._decisions, self._judges = cfl.heard(
-            self.state, passed, server_round, {*self.failures.excluded, *self.failures.silent}
+            self.state,
+            passed,
+            server_round,
+            {*self.failures.excluded, *self.failures.silent},
+            last=server_round == self._last_round,
         )
         for client, problem in bounds.refused.items():
             self._messenger.set_aside(client, problem)
@@ -456,7 +461,10 @@ class ClusteredFL(Strategy):
                 answers = read_evaluations(self._messenger, replies)
                 self._note_metrics([answer.metrics for answer in answers])
             self._note_problems()
-            self.state, decisions, asks = self._cfl.heard(self.state, answers, server_round)
+            last = server_round == self._last_round
+            self.state, decisions, asks = self._cfl.heard(
+                self.state, answers, server_round, last=last
+            )
         return decisions
 
     def _personalise(self, run: Run) -> None:
