@@ -237,12 +237,17 @@ class CFLState:
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """The personal steps at the end of the run, by the name of their leaf."""
 
+    @property
+    def personal_models(self) -> dict[str, Weights]:
+        """The model of each client that has one of its own."""
+        return {c: model for step in self.personal.values() for c, model in step.models.items()}
+
     def model_of(self, ask: Ask) -> Weights:
         """The model that an ask is about."""
         if ask.role is Role.PERSONAL:
             chain = self.judging.chains[ask.cluster] if self.judging else None
             if chain is None:
-                return self.personal[ask.cluster].models[ask.client]
+                return self.personal_models[ask.client]
             if ask.task == "train":
                 return chain.received(ask.client)
             return chain.candidate(ask.client, ask.candidate)

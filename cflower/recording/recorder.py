@@ -302,9 +302,8 @@ class Recorder(Observer):
     def _write_personal(self, state: CFLState) -> None:
         """Write the clients' own models, and remove those of an earlier end of the run."""
         files = personal_files(state)
-        for step in state.personal.values():
-            for client, model in step.models.items():
-                self._write_arrays(files[client], model, self._layout.arrays)
+        for client, model in state.personal_models.items():
+            self._write_arrays(files[client], model, self._layout.arrays)
         there = {f"{name}.safetensors" for name in files.values()}
         for file in self.path.glob(f"{PERSONAL}/*.safetensors"):
             if f"{PERSONAL}/{file.name}" not in there:

@@ -211,7 +211,7 @@ def by(
 
 def personal_files(state: CFLState) -> dict[str, str]:
     """The file of each client with a model of its own, numbered: a name may be no file's name."""
-    names = [client for step in state.personal.values() for client in step.models]
+    names = list(state.personal_models)
     return {client: f"{PERSONAL}/{i}" for i, client in enumerate(in_order(names))}
 
 

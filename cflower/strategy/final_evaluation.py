@@ -83,32 +83,42 @@ class FinalEvaluation:
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        tree, arrays = self.state.tree, self.messenger.arrays_key
-        others, at_once = other_leaves(tree), dict[str, Mapping[str, Cluster]]()
-        paths = {client: tree.path_of(client) for client in clients}
-        for client, path in paths.items():
-            if len(path) > 1 and facts[client].get("evaluates-way"):
-                more = others[client] if facts[client].get("tells-entropies") else {}
-                at_once[client] = more | {cluster.name: cluster for cluster in path}
-        in_turn = without(paths, at_once)
+        paths = {client: self.state.tree.path_of(client) for client in clients}
+        at_once = self._at_once(paths, facts)
         self._ask(at_once, WAY, self._read_path)
-        own = {client: {arrays: path[-1]} for client, path in in_turn.items()}
-        self._ask(own, MessageType.EVALUATE, self._read_one)
-        replied = only(self._levels, in_turn)
-        general = {client: {arrays: paths[client][0]} for client in replied if paths[client][1:]}
-        self._ask(general, MessageType.EVALUATE, self._read_one)
-        personal = self.state.personal
-        moved = {
-            client: {arrays: replace(path[-1], model=personal[path[-1].name].models[client])}
-            for client, path in paths.items()
-            if path[-1].name in personal and client in personal[path[-1].name].models
+        in_turn = without(paths, at_once)
+        self._ask_for_one({client: path[-1] for client, path in in_turn.items()}, self._read_one)
+        replied = only(in_turn, [client for client in in_turn if client in self._levels])
+        general = {client: path[0] for client, path in replied.items() if path[1:]}
+        self._ask_for_one(general, self._read_one)
+        personal = {
+            client: replace(paths[client][-1], model=model)
+            for client, model in only(self.state.personal_models, paths).items()
         }
-        self._ask(moved, MessageType.EVALUATE, self._read_personal)
+        self._ask_for_one(personal, self._read_personal)
         return {
             client: self._result(client, path)
             for client, path in paths.items()
             if path[0].name in self._levels.get(client, {})
         }
+
+    def _at_once(
+        self, paths: Mapping[str, Sequence[Cluster]], facts: Mapping[str, Mapping[str, object]]
+    ) -> Models:
+        """The models of the clients that evaluate all on their path in one message."""
+        others, models = other_leaves(self.state.tree), dict[str, dict[str, Cluster]]()
+        for client, path in paths.items():
+            if len(path) > 1 and facts[client].get("evaluates-way"):
+                more = others[client] if facts[client].get("tells-entropies") else {}
+                models[client] = more | {cluster.name: cluster for cluster in path}
+        return models
+
+    def _ask_for_one(
+        self, clusters: Mapping[str, Cluster], read: Callable[[Sent, Message], Levels]
+    ) -> None:
+        """Ask the clients about one model each, in Flower's plain evaluate messages."""
+        models = {c: {self.messenger.arrays_key: cluster} for c, cluster in clusters.items()}
+        self._ask(models, MessageType.EVALUATE, read)
 
     def _ask(self, models: Models, kind: str, read: Callable[[Sent, Message], Levels]) -> None:
         """Ask the clients about the models that each gets; keep the plausible metrics."""
