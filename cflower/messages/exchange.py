@@ -18,6 +18,8 @@ HOLD = 64
 simulation replies overtake each other by far less, so there the order is always the same."""
 LOG_INTERVAL = 10.0
 """Seconds between log lines about the progress of an exchange."""
+PROGRESS = {"progress": True}
+"""Attribute of log records that `cflower simulate` also prints."""
 
 
 class Quorum(NamedTuple):
@@ -126,7 +128,7 @@ class Exchange:
             if before - last_log > LOG_INTERVAL:
                 last_log, total = before, len(self.recipients)
                 progress = f"{total - len(self._missing):,} of {total:,} clients have answered"
-                log(INFO, "  %s", progress, extra={"progress": True})
+                log(INFO, "  %s", progress, extra=PROGRESS)
             arrived = list(self._grid.pull_messages(self._missing.keys()))
             for reply in arrived:
                 message_id = reply.metadata.reply_to_message_id

@@ -23,13 +23,14 @@ from cflower.algorithm.aggregation import Aggregation
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, Decision
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.algorithm.personal import MOST_TRAININGS
 from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.robust_mean import MOST, RobustMean
 from cflower.algorithm.round import CFL, Weighting
 from cflower.algorithm.state import Ask, CFLState, Move, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.exchange import Quorum
+from cflower.messages.exchange import PROGRESS, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
@@ -63,6 +64,10 @@ from cflower.strategy.wrappers import (
 )
 
 AGGREGATED = "\t└──> Aggregated MetricRecord: %s"
+PERSONAL_STEP = (
+    "Personal step: the members of each cluster train its model by themselves, up to %d times, and "
+    "judge whether this serves them better."
+)
 CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
 LEADS = f"No client sent the metric accuracy: %s leads instead; {CHOOSE}"
 NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
@@ -473,9 +478,11 @@ class ClusteredFL(Strategy):
         assert cfl is not None
         if cfl.personal:
             self.state, _, asks = cfl.personalised(self.state, self._first, run.num_rounds)
+            if asks:
+                log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
             self._settle(run, asks, run.num_rounds)
         for leaf, step in self.state.personal.items():
-            log(INFO, "Personal step of cluster %s, %s", leaf, step_in_words(step))
+            log(INFO, "Personal step of cluster %s, %s", leaf, step_in_words(step), extra=PROGRESS)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

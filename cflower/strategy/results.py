@@ -116,11 +116,11 @@ def step_in_words(step: Personal) -> str:
     if not step.accepted:
         return f"refused: {step.proposal.reason}"
     start = "the run's first model" if step.start else "the leaf's model"
-    shares = sorted(step.shares.values())
+    least, most = (f"{pick(step.shares.values()):.0%}" for pick in (min, max))
     return (
         f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
-        f"{shares[0]:.0%} to {shares[-1]:.0%} of a model trained by itself from {start} "
-        f"(kappa = {step.kappa:.3g})"
+        f"{least if least == most else f'{least} to {most}'} of a model of their own, trained "
+        f"from {start} (kappa = {step.kappa:.3g})"
     )
 
 
