@@ -11,7 +11,7 @@ import pytest
 from cflower.deployment.processes import free_port
 from tests.command import BIN, ENVIRONMENT, PROJECT, needs_nginx, until
 
-ROUNDS = 10
+ROUNDS = 13
 
 pytestmark = [pytest.mark.slow, needs_nginx]
 
