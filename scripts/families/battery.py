@@ -4,7 +4,7 @@
 
 Every run goes through cflower's own ServerApp and ClientApp. Then it prints the table and writes
 `battery.csv` and `battery.png` over all runs in the folder. Runs with `--set` belong in a folder of
-their own.
+their own; `--set "baselines=true"` counts the clients that would be served better alone.
 
 MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_dataset` reads:
 `--data digits,mnist=/data/mnist,fashion-mnist=/data/fashion-mnist,cifar10=/data/cifar10`.
@@ -43,7 +43,8 @@ from families.planted import (
 
 COLUMNS = (
     "data", "family", "criterion", "seed", "rounds", "groups", "clusters", "exact", "splits",
-    "undone", "moves", "false_splits", "adjusted_rand_index", "last_split", "accuracy", "seconds",
+    "undone", "moves", "false_splits", "adjusted_rand_index", "last_split", "accuracy", "alone",
+    "worse_than_alone", "judged", "seconds",
 )  # fmt: skip
 
 
@@ -130,9 +131,10 @@ def sentence(record: Record) -> str:
     right = "exact" if record["exact"] else f"ARI {record['adjusted_rand_index']:.2f}"
     wrong = f", {record['false_splits']} false" if record["false_splits"] else ""
     wrong += f", {record['moves']} moves" if record["moves"] else ""
+    alone = f" (alone {record['alone']:.4f})" if "alone" in record else ""
     return (
         f"{right}, {record['clusters']} clusters in {record['splits']} splits{wrong}, "
-        f"accuracy {record['accuracy']:.4f}, {record['seconds']:.0f} s"
+        f"accuracy {record['accuracy']:.4f}{alone}, {record['seconds']:.0f} s"
     )
 
 
@@ -150,7 +152,7 @@ def report(out: Path) -> None:
     for data in dict.fromkeys(record["data"] for record in records):
         show(rows_of([record for record in records if record["data"] == data]), data, width=130)
     print("last split: mean round. accuracy: of judged clients, held-out examples.")
-    write_table([{c: record[c] for c in COLUMNS} for record in records], out / "battery.csv")
+    write_table([{c: record.get(c) for c in COLUMNS} for record in records], out / "battery.csv")
     draw(records, "criterion", list(CRITERIA), out / "battery.png")
     print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
 

@@ -1,6 +1,6 @@
 """What the battery measures: the families, the data, the criteria, and what counts as right."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -260,6 +260,28 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "false_splits": sum(separates(split, truth, judged) for split in sides),
         "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
+        **(against_alone(summary, judged, weights) if config.get("baselines") else {}),
+    }
+
+
+def against_alone(
+    summary: Mapping[str, Any], judged: Iterable[str], weights: Sequence[float]
+) -> dict[str, Any]:
+    """The judged clients' accuracy alone, and how many are served worse by two standard errors.
+
+    The errors are those of a difference of two shares of the client's own reported examples.
+    """
+    alone = [summary["baselines"]["isolated"]["clients"][name] for name in judged]
+    clients = [summary["clients"][name] for name in judged]
+    worse = 0
+    for client, value in zip(clients, alone, strict=True):
+        shares = np.array([client["accuracy"], value])
+        error = np.sqrt((shares * (1 - shares)).sum() / client["held_out"])
+        worse += bool(value - client["accuracy"] > 2 * error)
+    return {
+        "alone": float(np.average(alone, weights=weights)),
+        "worse_than_alone": worse,
+        "judged": len(clients),
     }
 
 
