@@ -255,11 +255,16 @@ class ClientMessenger:
     def log_lowered(
         self, lowered: Mapping[str, float], clients: Collection[str], most: float
     ) -> None:
-        """Log the clients that count for less than their claim; warn if far less, or for long."""
+        """Log the clients that count for less than their claim; warn if far less, or for long.
+
+        Every client is logged once at each level. The first warning explains those that last.
+        """
         lowered = {client: share for client, share in lowered.items() if share < REPORTED}
         for client in clients:
             self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
-        odd = {c for c, s in lowered.items() if s < FAR_LESS or self._lowered_for[c] >= LASTING}
+        odd = {client for client, share in lowered.items() if share < FAR_LESS}
+        if not self._logged[WARNING]:
+            odd |= {client for client in lowered if self._lowered_for[client] >= LASTING}
         for level, clients in (
             (INFO, lowered.keys() - odd - self._logged[WARNING]),
             (WARNING, odd),

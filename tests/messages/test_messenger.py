@@ -1,0 +1,20 @@
+"""What the messenger logs about clients that count for less than their claim."""
+
+import logging
+
+from cflower.messages.messenger import LASTING, ClientMessenger
+from cflower.messages.roll_call import RollCall
+
+
+def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    messenger = ClientMessenger(RollCall(), "num-examples", "arrays", "config")
+    clients = ["a", "b", "c"]
+    for _ in range(LASTING):
+        messenger.log_lowered({"a": 0.4}, clients, 3.0)
+    for _ in range(LASTING):
+        messenger.log_lowered({"b": 0.4}, clients, 3.0)
+    messenger.log_lowered({"c": 0.01}, clients, 3.0)
+    lines = [(r.levelname, r.getMessage().partition(" count")[0]) for r in caplog.records]
+    level = {"a": ["INFO", "WARNING"], "b": ["INFO"], "c": ["WARNING"]}
+    assert lines == [(name, f"Client(s) {c}") for c, names in level.items() for name in names]
