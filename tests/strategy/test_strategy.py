@@ -1,5 +1,6 @@
 """`ClusteredFL` on whole runs in one process, with ClientApps in NumPy."""
 
+from collections import Counter
 from logging import INFO
 
 import numpy as np
@@ -9,11 +10,13 @@ from flwr.serverapp.strategy import FedAvg
 
 from cflower import ClusteredFL
 from cflower.errors import ConfigError, FederationError
+from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.chaos import BAD, ChaosGrid, Clock, Machines, Plan, picture
 from tests.strategy.quadratics import (
     CENTERS,
     Halves,
     Quadratics,
+    Reports,
     clusters_of,
     initial_arrays,
     run,
@@ -255,6 +258,49 @@ def test_another_seed_samples_other_clients():
         asked.append([s.client for s in clients.seen if s.kind == "train"])
     assert len(asked[0]) == len(asked[1]) == 9
     assert asked[0] != asked[1]
+
+
+# ------------------------------------------------------------- sampling among real nodes
+
+
+class RealGrid(InlineGrid):
+    """Counts as a federation of processes, and keeps the nodes that it asked for names."""
+
+    def __init__(self, clients, monkeypatch):
+        super().__init__(clients.app(), len(clients.groups), {})
+        monkeypatch.setattr("flwr.superlink.grid.HttpGrid", RealGrid)
+        self.asked = []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.asked += [m.metadata.dst_node_id for m in messages if "roll_call" in str(m.metadata)]
+        return super().push_messages(messages)
+
+
+def test_real_nodes_become_clients_when_they_are_first_sampled(monkeypatch):
+    clients, settings = Quadratics((0, 1) * 50), {"fraction_train": 0.1, "personal": False}
+    grid, reports = RealGrid(clients, monkeypatch), Reports()
+    strategy_of(observers=[reports], **settings).start(grid, initial_arrays(), 12)
+    members = [len(report.trained.clients) for report in reports]
+    assert members[0] == 10 + 9  # at the start, and in round 1
+    assert members == sorted(members)
+    assert members[-1] == len(set(grid.asked)) == len(grid.asked) < 80
+    trained = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
+    assert all(10 <= trained[i + 1] <= 20 for i in range(12))
+    resumed = strategy_of(**settings)
+    resumed.resume(reports[-1].state, 12)
+    grid = RealGrid(clients, monkeypatch)
+    resumed.start(grid, initial_arrays(), 13)
+    assert len(grid.asked) == len(resumed.tree.clients) == 100
+
+
+def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
+    caplog.set_level(INFO, "flwr")
+    run(Quadratics((0,) * 20), 30, fraction_train=0.1, personal=True)
+    assert (
+        "no personal step: it would train sampled clients more often than 30 rounds do"
+        in caplog.text
+    )
 
 
 # ------------------------------------------------------------------------------ results
