@@ -75,9 +75,10 @@ def run(
     )
     tracker = Tracker(config.tracker, recorder)
     roll_call = RollCall(timeout=config.node_timeout)
-    model = agree(grid, roll_call, config)
     terminal = [] if say is None else [RoundProgress(say, Console())]
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    # After the strategy, which sets whom the roll call asks.
+    model = agree(grid, roll_call, config)
     recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None
     train(strategy, grid, model, config)
     if recorder.problem:

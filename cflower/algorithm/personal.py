@@ -49,6 +49,8 @@ FEW = 3
 """So many members rarely reach significance: a likely gain of theirs is enough, as in a trial."""
 PATIENCE = 2
 """Models in a row without a further gain, after which a start is given up."""
+LEAST_TRAININGS = 2 * PATIENCE
+"""Trainings of a member if neither start leads to a gain."""
 
 
 def proposed(

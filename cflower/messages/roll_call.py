@@ -1,13 +1,19 @@
 """The clients of a run by name: node ids change, names last.
 
 A node id is valid for one run in simulation, and changes when an unauthenticated SuperNode
-restarts. Every unknown node is therefore asked once for its client's name and facts if its
+restarts. An unknown node is therefore asked once for its client's name and facts if its
 ClientApp can answer; otherwise its node id is the name. Only the start of a run waits for answers.
+
+A simulation asks all nodes: its ids are random, and the same seed must sample the same clients.
+Of real nodes, each of which starts a process to answer, only those that are sampled are asked: as
+many as train in the first round, and in every round the same share of the others, which take part
+in the next.
 """
 
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Set
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -21,7 +27,8 @@ from cflower.messages.claims import facts_in, line, listed
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.replies import first_line
-from cflower.ordering import in_order
+from cflower.ordering import in_order, only
+from cflower.seeding import generator
 
 DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"
 SILENT = (
@@ -72,6 +79,14 @@ class RollCall:
         see `cflower.name_clients`.
     remote : bool
         Whether the nodes are processes of their own, and no simulation's.
+    share : float
+        Share of the real nodes that take part in a round, and are asked for it.
+    seed : int
+        Of the draw of these nodes.
+    connected : int
+        Number of connected nodes that are not refused.
+    drawn : set of str
+        Clients of real nodes that were drawn and have not been asked to train yet.
     """
 
     timeout: float = 60.0
@@ -81,6 +96,10 @@ class RollCall:
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     asks: bool | None = True
     remote: bool = True
+    share: float = 1.0
+    seed: int = 0
+    connected: int = 0
+    drawn: set[str] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
     _until: dict[int, float] = field(default_factory=dict)
@@ -118,28 +137,33 @@ class RollCall:
         FederationError
             If there are too few after ``timeout`` seconds, or in a simulation that is complete.
         """
-        before, unanswered = -1, self.update(grid)
+        before, unanswered = -1, self.update(grid, at_least)
         began = time.monotonic()
         while True:
             count, waited = len(self.nodes) + len(self.refused), time.monotonic() - began
             # Nodes that do not report how many they are may still be connecting.
             settled = self.asks or count == before
-            complete = settled and not unanswered and count >= self.announced
+            all_here = count >= self.announced or self._some_only
+            complete = settled and not unanswered and all_here
             enough = len(self.nodes) >= at_least
             # A simulation never grows, so there is nothing to wait for.
             if waited > self.timeout or (complete and (enough or self.simulated)):
                 break
             time.sleep(min(1.0, max(0.1, waited / 20)))
-            before, unanswered = count, self.update(grid)
+            # Where some that were drawn are silent or refused, all others may take their place.
+            wanted = at_least if waited < self.timeout / 2 else math.inf
+            before, unanswered = count, self.update(grid, wanted)
         if not enough:
             here = getattr(grid, "client_app", None) is not None
             raise FederationError(self._too_few(at_least, here=here))
         return self.clients
 
-    def update(self, grid: Grid) -> int:
+    def update(self, grid: Grid, at_least: float | None = None) -> int:
         """Ask the nodes that are not known yet, and admit those that have answered.
 
-        Returns the number of the others, without waiting for them: they may answer later.
+        Returns how many were asked and have not answered, without waiting for them. With
+        ``at_least``, of real nodes only so many are asked in all, or `share` of them if that is
+        more; without, `share` of those that were never asked.
         """
         # Loads databases for a second; a client never gets here, and starts anew for every message.
         from flwr.superlink.grid import HttpGrid
@@ -153,12 +177,18 @@ class RollCall:
         self.refused = {n: one for n, one in before.items() if n in live and one.holds(self.nodes)}
         refused = {node for node, one in self.refused.items() if not one.silent}
         unknown = live - self._names.keys() - refused
+        self.connected = len(live) - len(refused)
         self._until = {node: until for node, until in self._until.items() if node in unknown}
         self._open = {i: node for i, node in self._open.items() if node in self._until}
-        answers = self._ask(grid, unknown)
+        if self.asks:
+            late = self._late(grid)
+            self._ask(grid, late | self._draw(unknown - self._until.keys(), at_least))
+        answers = self._answers(grid) if self.asks else {node: {} for node in unknown}
         self._admit(answers)
+        if self.asks and self._some_only:
+            self.drawn |= {self._names[node] for node in answers if node in self._names}
         self._log_refused(before)
-        return len(unknown) - len(answers)
+        return len(self._until)
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, and apply it to the clients that are there."""
@@ -168,13 +198,23 @@ class RollCall:
         self._admit(answers)
         self._log_refused(before)
 
-    def _ask(self, grid: Grid, nodes: Collection[int]) -> dict[int, dict[str, Any]]:
-        """The facts of those nodes that have answered; refuse those that are silent for too long.
+    @property
+    def _some_only(self) -> bool:
+        """Whether nodes are asked only when they are drawn."""
+        return self.remote and self.share < 1
 
-        No node is asked twice within `timeout`.
-        """
-        if not self.asks:
-            return {node: {} for node in nodes}
+    def _draw(self, unasked: Set[int], at_least: float | None) -> Set[int]:
+        """Those of the nodes to ask now."""
+        if not self._some_only:
+            return unasked
+        number = self.share * len(unasked)
+        if at_least is not None:
+            number = max(at_least, self.share * self.connected) - len(self.nodes) - len(self._until)
+        order = generator(self.seed, "roll-call", len(self._names)).permutation(sorted(unasked))
+        return set(order[: math.ceil(min(max(number, 0), len(order)))].tolist())
+
+    def _late(self, grid: Grid) -> Set[int]:
+        """The nodes that have been silent for too long; they are refused until they answer."""
         now = time.monotonic()
         late = {node for node, until in self._until.items() if until < now}
         names = {n.node_id: line(n.name or "") for n in grid.get_nodes()} if late else {}
@@ -182,15 +222,16 @@ class RollCall:
             client, reason = names.get(node) or f"node {node}", SILENT.format(self.timeout)
             self.refused.setdefault(node, Refusal(client, reason, {}, silent=True))
         self._open = {i: node for i, node in self._open.items() if node not in late}
+        return late
+
+    def _ask(self, grid: Grid, nodes: Set[int]) -> None:
+        """Ask these nodes; none is asked twice within `timeout`."""
         options: Any = {"ttl": self.timeout, "group_id": "roll-call"}
-        asked = sorted(node for node in nodes if node in late or node not in self._until)
-        messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in asked]
+        messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in sorted(nodes)]
         pushed = set(grid.push_messages(messages))
-        self._until |= dict.fromkeys(asked, now + self.timeout)
-        for message in messages:
-            if message.metadata.message_id in pushed:
-                self._open[message.metadata.message_id] = message.metadata.dst_node_id
-        return self._answers(grid)
+        self._until |= dict.fromkeys(nodes, time.monotonic() + self.timeout)
+        sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        self._open |= only(sent, pushed)
 
     def _answers(self, grid: Grid) -> dict[int, dict[str, Any]]:
         """The facts in the answers that are there; none of a client that replies with an error."""

@@ -42,7 +42,7 @@ RECORDS: Mapping[str, Callable[..., Any]] = {
 }
 ENUMS: Mapping[str, Callable[[str], Any]] = {"Role": Role, "Status": Status}
 ROWS = 1_000_000
-"""Bytes from which the rows of a matrix are kept one by one: each belongs to a client."""
+"""Bytes from which the rows of an array are kept one by one: each belongs to a client."""
 
 
 class Place(NamedTuple):
@@ -71,9 +71,9 @@ class Pack:
 
     def put(self, array: NDArray[Any]) -> Any:
         """The reference of an array: ``file/digest``, or a list of these, one for each row."""
-        if array.ndim == 2 and array.nbytes > ROWS:
-            kind = array.dtype.str, array.shape[1]
-            marks = marks_of(array).tolist()
+        if array.ndim > 1 and array.nbytes > ROWS:
+            kind = array.dtype.str, *array.shape[1:]
+            marks = marks_of(array.reshape(len(array), -1)).tolist()
             return [self._put(row, (*kind, m)) for row, m in zip(array, marks, strict=True)]
         return self._put(array, id(array), array)
 

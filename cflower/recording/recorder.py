@@ -53,7 +53,8 @@ from cflower.strategy.results import html_table
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("models", "general", "edges")
 MANY = 1000
-"""Clients from which on the summary is one line: Python takes ten times as long to indent it."""
+"""Clients from which on the summary is one line (Python takes ten times as long to indent it), and
+only a cluster's last similarity matrix is kept (four megabytes and more in every round)."""
 
 
 class Recorder(Observer):
@@ -129,6 +130,8 @@ class Recorder(Observer):
         self._unwritten: list[str] = []
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
+        self._matrices: dict[str, Path] = {}
+        """The last similarity matrix of each cluster."""
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
         self._written: dict[str, object] = {}
@@ -342,6 +345,9 @@ class Recorder(Observer):
         name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
         content, names = BytesIO(), np.array(decision.clients)
         np.savez(content, similarity=similarity.astype(np.float32), clients=names)
+        if len(names) >= MANY and decision.cluster in self._matrices:
+            self._matrices[decision.cluster].unlink(missing_ok=True)
+        self._matrices[decision.cluster] = self.path / name
         self._write(name, content.getvalue(), lasting=False)
 
     def _write_arrays(

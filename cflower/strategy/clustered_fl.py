@@ -70,6 +70,7 @@ PERSONAL_STEP = (
 )
 CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
 LEADS = f"No client sent the metric accuracy: %s leads instead; {CHOOSE}"
+UNASKED = "%d more nodes are connected; they are asked for their names when they are sampled."
 NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
 
 
@@ -210,6 +211,7 @@ class ClusteredFL(Strategy):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self.criterion, name, 0))
         self.moving, self.personal = bool(self.moving), bool(self.personal)
+        self.roll_call.share, self.roll_call.seed = self.fraction_train, self.seed
         self.leading = Metric.of(self.metric, self.higher_is_better)
         self.higher_is_better = self.leading.higher_is_better
         self.state = CFLState(ParameterTree({}))
@@ -306,6 +308,8 @@ class ClusteredFL(Strategy):
         run = Run(grid, Result(initial_arrays), num_rounds, timeout, *configs, evaluate_fn)
         self._begin(run)
         log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
+        if unasked := self.roll_call.connected - len(self.roll_call.nodes):
+            log(INFO, UNASKED, unasked)
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
@@ -358,12 +362,12 @@ class ClusteredFL(Strategy):
         """Wait for the clients and lay out the model."""
         clients = self.roll_call.gather(run.grid, max(self.min_available_nodes, 1))
         self.layout = Layout.of(run.result.arrays, self.untrained)
-        self.projection_dim = affordable_length(self.projection_dim, len(clients))
+        self.projection_dim = affordable_length(self.projection_dim, self.roll_call.connected)
         try:
             self._first = self.layout.weights(run.result.arrays)
         except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
-        self._cfl = algorithm_of(self, run.grid, alone=self._own_start)
+        self._cfl = algorithm_of(self, run.grid, run.num_rounds, alone=self._own_start)
         self._last_round = run.num_rounds
         facts = only(self.roll_call.facts, clients)
         settings = self.settings | run.settings
@@ -371,6 +375,10 @@ class ClusteredFL(Strategy):
         if checkpoint := self._observers.start(start):
             server_round, state, failures, outstanding = checkpoint
             self.resume(state, server_round, failures, outstanding)
+        if self._finished_rounds:
+            # Its clients may be at any node.
+            self.roll_call.share = 1.0
+            self.roll_call.gather(run.grid, len(clients))
         if not self._finished_rounds:
             tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
             self.state = CFLState(tree)
@@ -523,7 +531,7 @@ class ClusteredFL(Strategy):
 
     def _close(self, run: Run) -> FinalReport:
         """The final evaluation, of all clients that are connected."""
-        self.roll_call.update(run.grid)
+        self.roll_call.update(run.grid, at_least=0)  # a newcomer would come too late
         self._personalise(run)
         members = set(self.tree.clients)
         clients = [client for client in self._present if client in members]
@@ -630,7 +638,9 @@ class ClusteredFL(Strategy):
 
     def _draw(self, task: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
         rng = generator(self.seed, task, server_round)
-        drawn = sample(self.tree, self._free, fraction, least, rng)
+        first = self.roll_call.drawn if task == "train" else set()
+        drawn = sample(self.tree, self._free, fraction, least, rng, first)
+        first.difference_update(drawn)
         if drawn or task == "train":
             total = len(self._present)
             log(INFO, "configure_%s: Sampled %d nodes (out of %d)", task, len(drawn), total)

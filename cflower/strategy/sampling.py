@@ -1,6 +1,6 @@
 """The sampling of clients: the same share of every cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from logging import INFO
 
 import numpy as np
@@ -16,24 +16,32 @@ def sample(
     fraction: float,
     least: int,
     rng: np.random.Generator,
+    first: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Connected clients drawn at random from every cluster, in natural order.
 
     The fraction in [0, 1] is the share of each cluster's connected members, at least one of them;
-    0 samples none. Unassigned clients always take part: only their updates show their place
-    (Algorithm 4). At least ``least`` clients are drawn in all, if there are as many.
+    0 samples none. Clients that are named in ``first`` take part in any case. So do unassigned
+    clients, because only their updates show their place (Algorithm 4), as long as they are no more
+    than the share of all that are connected; a large cluster that is split leaves more, which take
+    turns. At least ``least`` clients are drawn in all, if there are as many.
     """
     if fraction == 0:
         return ()
     reachable = set(connected)
-    chosen = [client for client in tree.unassigned if client in reachable]
+    chosen = [client for client in first if client in reachable]
+    waiting = [c for c in tree.unassigned if c in reachable and c not in first]
     others: list[str] = []
+    if len(waiting) > (most := max(1, round(fraction * len(reachable)))):
+        waiting = rng.permutation(in_order(waiting)).tolist()
+    chosen += waiting[:most]
     for leaf in tree.leaves:
         settled = [c for c in leaf.members if c in reachable and c not in tree.unassigned]
-        order = rng.permutation(settled).tolist()
+        order = rng.permutation([c for c in settled if c not in first]).tolist()
         share = max(1, round(fraction * len(order)))
         chosen += order[:share]
         others += order[share:]
+    others += waiting[most:]
     return in_order(chosen + others[: max(0, least - len(chosen))])
 
 

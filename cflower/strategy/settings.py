@@ -11,6 +11,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
 from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.personal import LEAST_TRAININGS
 from cflower.algorithm.round import CFL
 from cflower.messages.claims import COMMITMENT
 from cflower.messages.client_names import EVALUATE, adds_noise, has_function
@@ -81,7 +82,7 @@ def trimmed_share(strategy: Any) -> float:
     return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(rule, beta)
 
 
-def personal_obstacle(strategy: Any, grid: Grid, *, alone: bool) -> str:
+def personal_obstacle(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> str:
     """Why a run has no personal step; empty if it can have one."""
     if not alone or adds_noise(grid):
         return "every further training of a client would cost differential privacy"
@@ -89,14 +90,16 @@ def personal_obstacle(strategy: Any, grid: Grid, *, alone: bool) -> str:
         return "the ClientApp has no evaluate function"
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
-    layout, clients = strategy.layout, len(strategy.roll_call.clients)
+    if strategy.fraction_train < 1 and strategy.fraction_train * num_rounds < LEAST_TRAININGS:
+        return f"it would train sampled clients more often than {num_rounds} rounds do"
+    layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
     if needed > MOST_GIGABYTES:
         return f"the models of {clients} clients take {needed:.0f} GB at once"
     return ""
 
 
-def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
+def algorithm_of(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> CFL:
     """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
 
     A wrapper accounts for one model a client and round: then splits are final, and members do not
@@ -112,7 +115,9 @@ def algorithm_of(strategy: Any, grid: Grid, *, alone: bool) -> CFL:
     if strategy.aggregation != "fedavg":
         megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
         log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
-    obstacle = personal_obstacle(strategy, grid, alone=alone) if strategy.personal else ""
+    obstacle = ""
+    if strategy.personal:
+        obstacle = personal_obstacle(strategy, grid, num_rounds, alone=alone)
     if obstacle:
         log(INFO, "There will be no personal step: %s.", obstacle)
     # Where clients permute their weights, no array is what its shape shows.

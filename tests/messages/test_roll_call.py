@@ -259,3 +259,49 @@ def test_the_error_for_too_few_nodes_lists_present_and_absent_clients():
         roll_call.gather(grid, 4)
     for part in ("connected: a", "b: no data", "disconnected: d", "node 7: no answer"):
         assert part in str(caught.value)
+
+
+@pytest.fixture
+def real_nodes(monkeypatch):
+    """Scripted nodes count as processes of their own."""
+    monkeypatch.setattr("flwr.superlink.grid.HttpGrid", ScriptedGrid)
+
+
+def sampling(share=0.1, seed=0, timeout=60.0):
+    return RollCall(timeout=timeout, share=share, seed=seed)
+
+
+def test_of_real_nodes_only_those_that_are_sampled_are_asked(real_nodes):
+    grid, roll_call = grid_of(partitions(200)), sampling()
+    assert len(roll_call.gather(grid, 2)) == len(grid.asked) == 20
+    assert roll_call.connected == 200
+    assert roll_call.update(grid) == 0
+    assert len(roll_call.clients) == len(grid.asked) == 20 + 18
+    assert roll_call.drawn == set(roll_call.clients)
+    assert len(set(grid.asked)) == len(grid.asked)
+
+
+def test_a_run_that_needs_more_clients_asks_more(real_nodes):
+    grid = grid_of(partitions(50))
+    assert len(sampling().gather(grid, 30)) == len(grid.asked) == 30
+
+
+def test_the_sample_of_real_nodes_is_the_seed_s(real_nodes):
+    def asked(seed):
+        grid = grid_of(partitions(40))
+        sampling(seed=seed).gather(grid, 2)
+        return grid.asked
+
+    assert asked(0) == asked(0) != asked(1)
+
+
+@pytest.mark.parametrize("answer", [None, {"client_id": "x", "problem": "no data"}])
+def test_others_take_the_place_of_sampled_nodes_that_cannot_take_part(real_nodes, answer):
+    grid = grid_of(dict.fromkeys(range(100, 140), answer) | partitions(10))
+    roll_call = sampling(share=0.02, timeout=1.0)
+    assert len(roll_call.gather(grid, 8)) >= 8
+
+
+def test_all_nodes_of_a_simulation_are_asked_whatever_their_share():
+    grid = grid_of(partitions(40, num_partitions=40))
+    assert len(sampling().gather(grid, 2)) == 40

@@ -65,6 +65,24 @@ def test_unassigned_clients_always_take_part():
         assert len(chosen) == 4
 
 
+def test_of_many_unassigned_clients_the_same_share_of_all_takes_part():
+    waiting = [f"0-{j}" for j in range(90)]
+    tree = tree_of(100, 100, unassigned=waiting)
+    drawn = set()
+    for seed in range(60):
+        chosen = draw(tree, 0.1, seed=seed)
+        assert len(chosen) == 20 + 1 + 10
+        drawn |= set(chosen)
+    assert set(waiting) < drawn
+
+
+def test_named_clients_take_part_in_any_case():
+    tree, rng = tree_of(10, 10, unassigned=["0-1"]), np.random.default_rng(0)
+    chosen = sample(tree, tree.clients, 0.1, 0, rng, {"0-1", "0-2", "1-9", "gone"})
+    assert {"0-1", "0-2", "1-9"} < set(chosen)
+    assert len(chosen) == 3 + 1 + 1
+
+
 def test_each_client_is_sampled_at_some_time():
     drawn = {name for seed in range(60) for name in draw(tree_of(6, 6), 0.3, seed=seed)}
     assert drawn == set(tree_of(6, 6).clients)

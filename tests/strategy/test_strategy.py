@@ -1,5 +1,6 @@
 """`ClusteredFL` on whole runs in one process, with ClientApps in NumPy."""
 
+from collections import Counter
 from logging import INFO
 
 import numpy as np
@@ -7,13 +8,19 @@ import pytest
 from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from cflower import ClusteredFL
+from cflower import ClusteredFL, simulate
+from cflower.client_app import app as client_app
+from cflower.config import RunConfig
 from cflower.errors import ConfigError, FederationError
+from cflower.messages.client_names import ROLL_CALL
+from cflower.server_app import app as server_app
+from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.chaos import BAD, ChaosGrid, Clock, Machines, Plan, picture
 from tests.strategy.quadratics import (
     CENTERS,
     Halves,
     Quadratics,
+    Reports,
     clusters_of,
     initial_arrays,
     run,
@@ -255,6 +262,72 @@ def test_another_seed_samples_other_clients():
         asked.append([s.client for s in clients.seen if s.kind == "train"])
     assert len(asked[0]) == len(asked[1]) == 9
     assert asked[0] != asked[1]
+
+
+# ------------------------------------------------------------- sampling among real nodes
+
+
+class RealGrid(InlineGrid):
+    """Counts as a federation of processes, and keeps the nodes that it asked for names."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.asked = []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        asked = [m for m in messages if m.metadata.message_type == ROLL_CALL]
+        self.asked += [message.metadata.dst_node_id for message in asked]
+        return super().push_messages(messages)
+
+
+@pytest.fixture
+def real_nodes(monkeypatch):
+    monkeypatch.setattr("flwr.superlink.grid.HttpGrid", RealGrid)
+
+
+def test_real_nodes_become_clients_when_they_are_first_sampled(real_nodes):
+    clients, settings = Quadratics((0, 1) * 50), {"fraction_train": 0.1, "personal": False}
+    grid, reports = RealGrid(clients.app(), 100, {}), Reports()
+    strategy_of(observers=[reports], **settings).start(grid, initial_arrays(), 12)
+    members = [len(report.trained.clients) for report in reports]
+    assert members[0] == 10 + 9  # at the start, and in round 1
+    assert members == sorted(members)
+    assert members[-1] == len(set(grid.asked)) == len(grid.asked) < 80
+    trained = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
+    assert all(10 <= trained[i + 1] <= 20 for i in range(12))
+    resumed = strategy_of(**settings)
+    resumed.resume(reports[-1].state, 12)
+    grid = RealGrid(clients.app(), 100, {})
+    resumed.start(grid, initial_arrays(), 13)
+    assert len(grid.asked) == len(resumed.tree.clients) == 100
+
+
+def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_path):
+    grids = []
+
+    def grid_type(*args):
+        grids.append(RealGrid(*args))
+        return grids[0]
+
+    config = RunConfig(
+        fraction_train=0.1,
+        min_available_nodes=2,
+        num_server_rounds=1,
+        model="linear",
+        output_dir=str(tmp_path),
+    ).as_keys()
+    simulate(client_app, 40, server_app=server_app, run_config=config, grid_type=grid_type)
+    assert len(grids[0].asked) == 4 + 4
+
+
+def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
+    caplog.set_level(INFO, "flwr")
+    run(Quadratics((0,) * 20), 30, fraction_train=0.1, personal=True)
+    assert (
+        "no personal step: it would train sampled clients more often than 30 rounds do"
+        in caplog.text
+    )
 
 
 # ------------------------------------------------------------------------------ results
