@@ -17,6 +17,7 @@ from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.learning.models import build_model
 from cflower.privacy.permutation import permuted, turn_back
 from cflower.privacy.permutation_mod import ask_first_model
+from cflower.runs.record import RunRecord
 from cflower.server_app import initial_model
 
 SEED = b"0123456789abcdef0123456789abcdef"
@@ -87,15 +88,16 @@ def test_edges_and_checkpoints_hold_permuted_vectors_only(runs):
     plain, private = runs
     model = load_file(plain / "models" / "0.safetensors")
     keys = list(build_model("cnn", (1, 8, 8), 10, 0).state_dict())  # in the order of its vector
-    for path in sorted((plain / "edges").iterdir()):
-        true, stored = load_file(path), load_file(private / "edges" / path.name)
-        for client, update in true.items():
+    private_tree = RunRecord(private).tree
+    for cluster in RunRecord(plain).tree.clusters.values():
+        for client, update in cluster.edge.items():
+            stored = private_tree.clusters[cluster.name].edge[client]
             parts = np.split(update, np.cumsum([model[key].size for key in keys])[:-1])
             arrays = {k: part.reshape(model[k].shape) for k, part in zip(keys, parts, strict=True)}
             moved = permuted(arrays, SEED)
             expected = np.concatenate([moved[key].reshape(-1) for key in keys])
-            np.testing.assert_allclose(stored[client], expected, atol=1e-5, rtol=0)
-            assert (stored[client] == update).mean() < 0.2  # most of those are zeros
+            np.testing.assert_allclose(stored, expected, atol=1e-5, rtol=0)
+            assert (stored == update).mean() < 0.2  # most of those are zeros
     held = [p for p in private.rglob("*") if p.is_file()]
     assert not [path for path in held if SEED in path.read_bytes()]
 

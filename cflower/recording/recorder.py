@@ -21,17 +21,15 @@ from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.layout import Layout
 from cflower.ordering import in_order, only
-from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
-    PERSONAL,
+    MODELS,
     data_line,
     final_result,
+    model_files,
     note_split,
-    personal_files,
     round_line,
     scalars,
     served_lines,
@@ -41,8 +39,9 @@ from cflower.recording.serialization import (
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
-from cflower.runs.format import NO_SUMMARY, SUMMARY
-from cflower.runs.record import baseline_lines, finding
+from cflower.runs.checkpoint import Checkpoints
+from cflower.runs.findings import baseline_lines, finding
+from cflower.runs.format import CHECKPOINTS, CONFIG, NO_SUMMARY, ROUNDS, SUMMARY, TREE
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
@@ -50,8 +49,6 @@ from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
 
-CHECKPOINTS = "checkpoints"
-FOLDERS = ("models", "general", "edges")
 MANY = 1000
 """Clients from which on the summary is one line: Python takes ten times as long to indent it."""
 
@@ -131,7 +128,6 @@ class Recorder(Observer):
         self._clients: dict[str, dict[str, Any]] = {}
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
-        self._written: dict[str, object] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
@@ -145,7 +141,7 @@ class Recorder(Observer):
             self._lock = locked(self.path)
             checkpoint = self._resumed(record) if self._resumes else None
             if checkpoint is None:
-                self._write_json("config.json", record)
+                self._write_json(CONFIG, record)
             self._write_facts(run.facts)
         except (OSError, RunFolderError) as error:
             self._unlock()
@@ -169,9 +165,9 @@ class Recorder(Observer):
             for decision in report.decisions:
                 if decision.similarity is not None:
                     self._write_similarity(decision, decision.similarity)
-            append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
+            append_lines(self.path / ROUNDS, "".join(self._unwritten))
             self._unwritten.clear()
-            self._write_tree(report.state, report.layout)
+            self._write_json(TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
                 Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
@@ -196,9 +192,9 @@ class Recorder(Observer):
             if report is not None:
                 self._metric = report.metric
                 with self._writing(f"after round {report.num_rounds}"):
-                    self._write_personal(report.state)
+                    self._write_models(report.state)
                     self._write_summary(report.num_rounds, report)
-                view = run_view(self.summary, read_json(self.path, "tree.json"))
+                view = run_view(self.summary, tree_lines(report.state)["clusters"])
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
                 self.say(self._write_report())
         finally:
@@ -227,7 +223,7 @@ class Recorder(Observer):
         if comparison := against(self.summary, line["clients"], self._metric):
             line |= comparison.as_json()
         with self._writing("without baselines"):
-            self._write_json("summary.json", self.summary)
+            self._write_json(SUMMARY, self.summary)
         self._write_report()
         self.say(baseline_lines(self.summary)[-1])
 
@@ -239,14 +235,14 @@ class Recorder(Observer):
 
     def _resumed(self, record: Mapping[str, Any]) -> Checkpoint | None:
         """The last checkpoint of an interrupted run; None if it had none yet."""
-        before = read_json(self.path, "config.json")
+        before = read_json(self.path, CONFIG)
         check_same_run(self.path.name, before, record, self._may_change)
-        path = self.path / "rounds.jsonl"
+        path = self.path / ROUNDS
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
             self.say("The run was interrupted before its first checkpoint: it starts anew.")
             path.unlink(missing_ok=True)
             return None
-        checkpoint = self._checkpoints.newest(self.say)
+        checkpoint = self._checkpoints.newest(self._pass_over)
         last, planned = checkpoint.server_round, record["num_rounds"]
         if 0 < planned < last:
             raise RunFolderError(
@@ -266,6 +262,9 @@ class Recorder(Observer):
         for line in lines:
             self._note(line)
         return checkpoint
+
+    def _pass_over(self, damaged: str) -> None:
+        self.say(f"{damaged} Using the one before it.")
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
@@ -287,28 +286,16 @@ class Recorder(Observer):
             content = {"class_names": list(classes), "clients": clients}
             self._write("clients.json", json.dumps(content).encode())
 
-    def _write_tree(self, state: CFLState, layout: Layout) -> None:
-        """Write ``tree.json``, and the models and edges that have changed."""
-        clusters = state.tree.clusters
-        for name, cluster in clusters.items():
-            self._write_arrays(f"models/{name}", cluster.model, layout.arrays)
-            self._write_arrays(f"general/{name}", cluster.general, layout.arrays)
-            self._write_arrays(f"edges/{name}", cluster.edge or None, dict)
-        self._write_json("tree.json", tree_lines(state))
-        for file in self.path.glob("*/0*.safetensors"):
-            if file.parent.name in FOLDERS and file.stem not in clusters:
-                file.unlink()  # of children that were joined again
-
-    def _write_personal(self, state: CFLState) -> None:
-        """Write the clients' own models, and remove those of an earlier end of the run."""
-        files = personal_files(state)
-        for step in state.personal.values():
-            for client, model in step.models.items():
-                self._write_arrays(files[client], model, self._layout.arrays)
-        there = {f"{name}.safetensors" for name in files.values()}
-        for file in self.path.glob(f"{PERSONAL}/*.safetensors"):
-            if f"{PERSONAL}/{file.name}" not in there:
-                file.unlink()
+    def _write_models(self, state: CFLState) -> None:
+        """Write every model to its file, and remove those of an earlier end of the run."""
+        files = model_files(state)
+        for file, model in files.items():
+            arrays = {key: np.ascontiguousarray(a) for key, a in self._layout.arrays(model).items()}
+            self._write(file, save(arrays), lasting=False)  # they are in the checkpoint too
+        for path in self.path.glob("*/*.safetensors"):
+            name = f"{path.parent.name}/{path.name}"
+            if path.parent.name in MODELS and name not in files:
+                path.unlink()
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """Write `summary` and ``summary.json``."""
@@ -337,24 +324,13 @@ class Recorder(Observer):
             for name in tree.clients
         }
         indent = 1 if len(tree.clients) < MANY else None
-        self._write_json("summary.json", self.summary, indent=indent)
+        self._write_json(SUMMARY, self.summary, indent=indent)
 
     def _write_similarity(self, decision: Decision, similarity: NDArray[np.floating]) -> None:
         name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
         content, names = BytesIO(), np.array(decision.clients)
         np.savez(content, similarity=similarity.astype(np.float32), clients=names)
         self._write(name, content.getvalue(), lasting=False)
-
-    def _write_arrays(
-        self, name: str, value: Any, arrays_of: Callable[[Any], Mapping[str, NDArray[Any]]]
-    ) -> None:
-        """Write arrays that are not None and have changed since they were last written."""
-        if value is None or self._written.get(name) is value:
-            return
-        arrays = {key: np.ascontiguousarray(a) for key, a in arrays_of(value).items()}
-        # They are in the checkpoint too.
-        self._write(f"{name}.safetensors", save(arrays), lasting=False)
-        self._written[name] = value
 
     def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> None:
         self._write(name, (json.dumps(content, indent=indent) + "\n").encode())

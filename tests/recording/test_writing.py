@@ -13,9 +13,9 @@ from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.recording import writing
-from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
@@ -107,8 +107,8 @@ def test_a_run_that_cannot_be_resumed_is_unlocked(tmp_path, disk):
         locked(before.path).close()
 
     refused("seed was 0 and is 7")
-    (before.path / "config.json").write_text(json.dumps({"config": record["config"]}))
-    refused("earlier version")
+    (before.path / "config.json").write_text(json.dumps({**record, "format": 1}))
+    refused("is in format 1 of run folders, of cflower .*; this version reads format 2")
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, tmp_pa
     else:
         newest.write_bytes(content if damage == "flipped" else content[:-9])
     resumed = run(tmp_path / "cut", disk, resume=cut.path.name, say=said.append)
-    (warning,) = [text for text in said if "using the one before it" in text]
+    (warning,) = [text for text in said if "Using the one before it" in text]
     assert newest.name in warning
     assert "Going on after round 3." in said
     assert content_of(resumed.path) == content_of(whole.path)
@@ -262,5 +262,5 @@ def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):
         last.write_bytes(spoilt)
         last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt).hexdigest())
         warnings = []
-        assert Checkpoints(folder, None).newest(warnings.append).server_round == 5
+        assert Checkpoints(folder).newest(warnings.append).server_round == 5
         assert len(warnings) == 1 and "cannot be read" in warnings[0]

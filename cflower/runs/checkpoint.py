@@ -108,9 +108,15 @@ class PackReader:
 
 
 class Checkpoints:
-    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder."""
+    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder.
 
-    def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
+    They are the one store of a run's models and updates: a run is resumed from them, and newcomers
+    are assigned with them.
+    """
+
+    def __init__(
+        self, folder: Path, write: Callable[[str, bytes], None] = lambda name, content: None
+    ) -> None:
         self._folder, self._write = folder, write
         self._used: deque[Mapping[str, Place]] = deque([{}, {}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
@@ -153,12 +159,13 @@ class Checkpoints:
                 checkpoint = decode(content, arrays)
             except Exception as error:  # a file from outside can be wrong in any way
                 problem = first_line(error)
-                warn(f"The checkpoint {path} cannot be read ({problem}): using the one before it.")
+                warn(f"The checkpoint {path} cannot be read: {problem}.")
             else:
                 self._used.append(arrays.used)
                 return checkpoint
         raise RunFolderError(
-            f"There is no whole checkpoint in {self._folder}: start the run anew, without resume."
+            f"There is no whole checkpoint in {self._folder}: copy the whole run folder, or run it "
+            "again."
         )
 
     def _worth_keeping(self) -> dict[str, Place]:
