@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import BytesIO
-from operator import itemgetter
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
@@ -123,7 +121,7 @@ class Recorder(Observer):
         self.say = say or print_to_log
         self.problem = ""
         self._lock: IO[bytes] | None = None
-        self._unwritten: list[str] = []
+        self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._central: dict[str, float] = {}
@@ -141,7 +139,7 @@ class Recorder(Observer):
             self._lock = locked(self.path)
             checkpoint = self._resumed(record) if self._resumes else None
             if checkpoint is None:
-                self._write_json(CONFIG, record)
+                self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
             self._write_facts(run.facts)
         except (OSError, RunFolderError) as error:
             self._unlock()
@@ -160,13 +158,15 @@ class Recorder(Observer):
             self._metric, self._central = report.metric, scalars(report.central)
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten.append(json.dumps(line) + "\n")
+                self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
-            for decision in report.decisions:
                 if decision.similarity is not None:
-                    self._write_similarity(decision, decision.similarity)
-            append_lines(self.path / ROUNDS, "".join(self._unwritten))
-            self._unwritten.clear()
+                    name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
+                    self._unwritten[name] = similarity_file(decision.clients, decision.similarity)
+            for name, content in tuple(self._unwritten.items()):
+                write = append_lines if name == ROUNDS else replace_file
+                write(self.path / name, content)
+                self._checkpoints.refer_to(name, self._unwritten.pop(name))
             self._write_json(TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
@@ -242,7 +242,7 @@ class Recorder(Observer):
             self.say("The run was interrupted before its first checkpoint: it starts anew.")
             path.unlink(missing_ok=True)
             return None
-        checkpoint = self._checkpoints.newest(self._pass_over)
+        checkpoint = self._checkpoints.newest(self._pass_over, whole_run=True)
         last, planned = checkpoint.server_round, record["num_rounds"]
         if 0 < planned < last:
             raise RunFolderError(
@@ -251,15 +251,12 @@ class Recorder(Observer):
             )
         if planned == last and self.baselines is None:
             self.baselines = read_json(self.path, SUMMARY)["baselines"]
-        lines = [line for line in read_lines(path) if line["round"] <= last]
-        if missing := set(range(1, last + 1)).difference(map(itemgetter("round"), lines)):
-            raise RunFolderError(
-                f"Cannot resume {self.path.name}: {path} lacks round {min(missing)} of the {last} "
-                "in its checkpoint. Copy the whole run folder, or start the run anew."
-            )
         self.say(f"Going on after round {last}.")
-        self._write(path.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-        for line in lines:
+        # Later lines are of rounds that are trained again.
+        if path.is_file():
+            self._write(ROUNDS, path.read_bytes()[: self._checkpoints.refer_to(ROUNDS, b"")])
+        self._write_json(TREE, tree_lines(checkpoint.state))
+        for line in read_lines(path):
             self._note(line)
         return checkpoint
 
@@ -326,14 +323,22 @@ class Recorder(Observer):
         indent = 1 if len(tree.clients) < MANY else None
         self._write_json(SUMMARY, self.summary, indent=indent)
 
-    def _write_similarity(self, decision: Decision, similarity: NDArray[np.floating]) -> None:
-        name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
-        content, names = BytesIO(), np.array(decision.clients)
-        np.savez(content, similarity=similarity.astype(np.float32), clients=names)
-        self._write(name, content.getvalue(), lasting=False)
-
-    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> None:
-        self._write(name, (json.dumps(content, indent=indent) + "\n").encode())
+    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> bytes:
+        """Write a value and return the bytes."""
+        written = json_line(content, indent)
+        self._write(name, written)
+        return written
 
     def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         replace_file(self.path / name, content, lasting=lasting)
+
+
+def json_line(content: Any, indent: int | None = None) -> bytes:
+    return (json.dumps(content, indent=indent) + "\n").encode()
+
+
+def similarity_file(clients: Sequence[str], similarity: NDArray[np.floating]) -> bytes:
+    """The content of a file in ``similarity/``."""
+    content = BytesIO()
+    np.savez(content, similarity=similarity.astype(np.float32), clients=np.array(clients))
+    return content.getvalue()
