@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.numpy import load_file
 
 from cflower import assign, assign_unlabelled, export, server_app, simulate
@@ -19,6 +19,7 @@ from cflower.privacy.permutation import permuted, turn_back
 from cflower.privacy.permutation_mod import ask_first_model
 from cflower.runs.record import RunRecord
 from cflower.server_app import initial_model
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SEED = b"0123456789abcdef0123456789abcdef"
 KEYS = {
@@ -152,3 +153,34 @@ def test_a_private_run_without_a_seed_is_refused(tmp_path):
     with pytest.raises(FederationError, match="needs a secret that all clients share"):
         run(tmp_path / "runs", privacy="permutation")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("server_round", "factor", "refusal"),
+    [
+        (1, 1.0, ""),
+        (1, 1.01, "the first model is not the one"),
+        (2, 1.01, ""),
+        (2, 0.5, "norm is"),
+        (2, 0.0, "norm is 0,"),
+        (2, np.nan, "norm is nan"),
+    ],
+)
+def test_a_client_refuses_to_train_a_model_that_would_reveal_the_order(
+    server_round, factor, refusal, tmp_path
+):
+    (tmp_path / "seed").write_bytes(SEED)
+    keys = {**KEYS, "privacy": "permutation", "seed-file": str(tmp_path / "seed")}
+    grid = InlineGrid(client_app, 8, RunConfig.read(keys).as_keys())
+
+    def answered(kind, content):
+        message = Message(RecordDict(content), FIRST_NODE_ID, kind)
+        (reply,) = grid.send_and_receive([message])
+        return reply
+
+    first = answered("query.first_model", {}).content["arrays"]
+    sent = {key: Array((factor * array.numpy()).astype("f4")) for key, array in first.items()}
+    config = ConfigRecord({"server-round": server_round})
+    reply = answered("train", {"arrays": ArrayRecord(sent), "config": config})
+    assert reply.has_error() is bool(refusal)
+    assert not refusal or refusal in reply.error.reason
