@@ -30,7 +30,7 @@ from cflower.messages.claims import is_name
 from cflower.messages.client_names import FACTS, PARTS_APART, answer, client_name
 from cflower.messages.messenger import PART
 from cflower.ordering import in_order, only
-from cflower.privacy.permutation import derived_number, shuffled
+from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
 from cflower.strategy.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE, ENTROPIES, OTHER
@@ -86,12 +86,20 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    data = data_of(config, context)
-    seed = derived_number(secret, f"first model {config.seed}")
-    shape, num_classes = data.train.input_shape, data.train.num_classes
+    examples = data_of(config, context).train
+    shape, num_classes = examples.input_shape, examples.num_classes
+    agreed = agreed_model(config.model, shape, num_classes, config.seed, secret)
+    return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
+
+
+@lru_cache(maxsize=4)
+def agreed_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, number: int, secret: bytes
+) -> dict[str, NDArray[Any]]:
+    """The first model of a run with permuted weights and this seed, which every client can make."""
+    seed = derived_number(secret, f"first model {number}")
     # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
-    mixed = shuffled(arrays_of(build_model(config.model, shape, num_classes, seed)), secret)
-    return Message(RecordDict({"arrays": record_of(mixed)}), reply_to=message)
+    return shuffled(arrays_of(build_model(name, input_shape, num_classes, seed)), secret)
 
 
 @app.train()
@@ -99,6 +107,10 @@ def train_round(message: Message, context: Context) -> Message:
     """One message a round: the received model is evaluated as it is, then trained."""
     config, data, model = prepare(message, context)
     server_round = round_of(message)
+    if secret := seed_of(context):
+        shape, num_classes = data.train.input_shape, data.train.num_classes
+        agreed = agreed_model(config.model, shape, num_classes, config.seed, secret)
+        refuse_chosen_model(arrays_of(model), agreed, server_round)
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     losses = train(

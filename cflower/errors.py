@@ -21,6 +21,10 @@ class RunFolderError(CFlowerError):
     """A run folder that is missing, ambiguous, incomplete or damaged."""
 
 
+class OtherVersionError(RunFolderError):
+    """A run folder in the format of another version of cflower."""
+
+
 class ExportError(CFlowerError):
     """A model that cannot be written as the file that was asked for."""
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from cflower.runs.record import RunRecord
 from cflower.runs.run_files import read_json, read_lines
 
-ARRAYS = ("models/*", "edges/*", "similarity/*")
+ARRAYS = ("models/*", "general/*", "similarity/*")
 
 
 def summary_of(run: Path) -> dict[str, Any]:
@@ -13,12 +14,17 @@ def summary_of(run: Path) -> dict[str, Any]:
     return {**read_json(run, "summary.json"), "run_id": ""}
 
 
-def content_of(run: Path, arrays: tuple[str, ...] = ARRAYS) -> dict[str, Any]:
+def content_of(run: Path) -> dict[str, Any]:
     """Summary, rounds without their seconds, tree and the bytes of all arrays."""
-    paths = [path for pattern in arrays for path in sorted(run.glob(pattern))]
+    paths = [path for pattern in ARRAYS for path in sorted(run.glob(pattern))]
     return {
         "summary": summary_of(run),
         "rounds": [{**line, "seconds": 0} for line in read_lines(run / "rounds.jsonl")],
         "tree": read_json(run, "tree.json"),
+        "edges": {
+            (cluster.name, client): update.tobytes()
+            for cluster in RunRecord(run).tree.clusters.values()
+            for client, update in cluster.edge.items()
+        },
         **{str(path.relative_to(run)): path.read_bytes() for path in paths},
     }

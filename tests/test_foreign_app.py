@@ -240,6 +240,15 @@ def test_differential_privacy_on_the_clients_finds_the_groups(kind, caplog):
     assert not strategy.state.personal
 
 
+@pytest.mark.parametrize("mods", [[fixedclipping_mod], []])
+def test_a_wrapper_without_its_mod_on_the_clients_is_noticed(mods, caplog):
+    strategy, grid = ClusteredFL(CRITERION), nodes(client_app(mods=mods))
+    wrapper = DifferentialPrivacyClientSideFixedClipping(strategy, 1e-4, 0.05, len(GROUPS))
+    wrapper.start(grid, initial_arrays(), 3, train_config=TRAIN)
+    said = [m for m in caplog.messages if "longer than the clipping norm" in m]
+    assert len(said) == (not mods)
+
+
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -55,7 +55,7 @@ def is_readable(folder):
     """Read the folder as `cflower show` and `cflower report` do; the summary."""
     summary = read_json(folder, "summary.json")
     assert summary["finished"]
-    assert as_text(run_view(summary, read_json(folder, "tree.json")))
+    assert as_text(run_view(summary, RunRecord(folder).clusters))
     RunRecord.read(folder)
     assert write_report(folder).is_file()
     return summary

@@ -13,7 +13,7 @@ import pytest
 from cflower.runs.run_files import read_lines
 from cflower.seeding import generator
 from tests.command import output_of, simulated, started_simulation
-from tests.run_content import ARRAYS, content_of
+from tests.run_content import content_of
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "2"))
 CONFIG = (
@@ -23,11 +23,6 @@ CONFIG = (
 )
 
 pytestmark = pytest.mark.slow
-
-
-def files(run):
-    """The content of a run folder, without checkpoints: after a resume the first one is whole."""
-    return content_of(run, (*ARRAYS, "general/*"))
 
 
 def rounds(run):
@@ -66,7 +61,7 @@ def kill_while_running(out, moment):
 def whole(tmp_path_factory):
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    content = files(simulated(out, CONFIG))
+    content = content_of(simulated(out, CONFIG))
     assert len(content["summary"]["splits"]) >= 1
     return content
 
@@ -80,7 +75,7 @@ def test_a_killed_run_is_resumed_as_if_never_interrupted(kill, whole, tmp_path):
     print(f"kill {kill} at {moment:.3f} of the run, {rounds(run)} round(s) written")
     printed = simulate(tmp_path, f"{CONFIG} resume='{run}'")
     assert ("Going on after round" if started else "before its first checkpoint") in printed
-    assert files(run) == whole
+    assert content_of(run) == whole
     assert rounds(run) == 10
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
 
@@ -90,7 +85,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew_in_its_folder(whol
     assert run is not None
     assert "before its first checkpoint" in simulate(tmp_path, f"{CONFIG} resume='{run}'")
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
-    assert files(run) == whole
+    assert content_of(run) == whole
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
@@ -109,4 +104,4 @@ def test_a_full_disk_is_one_sentence_and_a_run_that_can_be_resumed(whole, tmp_pa
     assert 2 <= last < 10
     assert not list(run.rglob("*.tmp"))
     assert f"Going on after round {last}." in simulate(tmp_path, f"{CONFIG} resume='{run.name}'")
-    assert files(run) == whole
+    assert content_of(run) == whole

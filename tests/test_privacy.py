@@ -5,19 +5,37 @@ from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 from safetensors.numpy import load_file
 
-from cflower import assign, assign_unlabelled, export, server_app, simulate
+from cflower import (
+    ClusteredFL,
+    assign,
+    assign_unlabelled,
+    export,
+    name_clients,
+    server_app,
+    simulate,
+)
 from cflower.client_app import app as client_app
+from cflower.client_app import evaluate_round, train_round
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
-from cflower.learning.models import build_model
+from cflower.learning.models import arrays_of, build_model
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, train
+from cflower.messages.arrays import record_of
 from cflower.privacy.permutation import permuted, turn_back
 from cflower.privacy.permutation_mod import ask_first_model
+from cflower.runs.record import RunRecord
 from cflower.server_app import initial_model
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SEED = b"0123456789abcdef0123456789abcdef"
 KEYS = {
@@ -87,15 +105,16 @@ def test_edges_and_checkpoints_hold_permuted_vectors_only(runs):
     plain, private = runs
     model = load_file(plain / "models" / "0.safetensors")
     keys = list(build_model("cnn", (1, 8, 8), 10, 0).state_dict())  # in the order of its vector
-    for path in sorted((plain / "edges").iterdir()):
-        true, stored = load_file(path), load_file(private / "edges" / path.name)
-        for client, update in true.items():
+    private_tree = RunRecord(private).tree
+    for cluster in RunRecord(plain).tree.clusters.values():
+        for client, update in cluster.edge.items():
+            stored = private_tree.clusters[cluster.name].edge[client]
             parts = np.split(update, np.cumsum([model[key].size for key in keys])[:-1])
             arrays = {k: part.reshape(model[k].shape) for k, part in zip(keys, parts, strict=True)}
             moved = permuted(arrays, SEED)
             expected = np.concatenate([moved[key].reshape(-1) for key in keys])
-            np.testing.assert_allclose(stored[client], expected, atol=1e-5, rtol=0)
-            assert (stored[client] == update).mean() < 0.2  # most of those are zeros
+            np.testing.assert_allclose(stored, expected, atol=1e-5, rtol=0)
+            assert (stored == update).mean() < 0.2  # most of those are zeros
     held = [p for p in private.rglob("*") if p.is_file()]
     assert not [path for path in held if SEED in path.read_bytes()]
 
@@ -150,3 +169,79 @@ def test_a_private_run_without_a_seed_is_refused(tmp_path):
     with pytest.raises(FederationError, match="needs a secret that all clients share"):
         run(tmp_path / "runs", privacy="permutation")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("server_round", "factor", "refusal"),
+    [
+        (1, 1.0, ""),
+        (1, 1.01, "the first model is not the one"),
+        (2, 1.01, ""),
+        (2, 0.5, "norm is"),
+        (2, 0.0, "norm is 0,"),
+        (2, np.nan, "norm is nan"),
+    ],
+)
+def test_a_client_refuses_to_train_a_model_that_would_reveal_the_order(
+    server_round, factor, refusal, tmp_path
+):
+    (tmp_path / "seed").write_bytes(SEED)
+    keys = {**KEYS, "privacy": "permutation", "seed-file": str(tmp_path / "seed")}
+    grid = InlineGrid(client_app, 8, RunConfig.read(keys).as_keys())
+
+    def answered(kind, content):
+        message = Message(RecordDict(content), FIRST_NODE_ID, kind)
+        (reply,) = grid.send_and_receive([message])
+        return reply
+
+    first = answered("query.first_model", {}).content["arrays"]
+    sent = {key: Array((factor * array.numpy()).astype("f4")) for key, array in first.items()}
+    config = ConfigRecord({"server-round": server_round})
+    reply = answered("train", {"arrays": ArrayRecord(sent), "config": config})
+    assert reply.has_error() is bool(refusal)
+    assert not refusal or refusal in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("factor", "biases", "moved"), [(1.0, 2, 7252), (0.5, 7, 7252), (0, 10, 10)]
+)
+def test_what_training_from_a_short_model_reveals(factor, biases, moved):
+    """The figures of docs/how-it-works/privacy.md."""
+    config = RunConfig.read({"model": "mlp", "shift": "none"})
+    examples = load_client_data(config.part(DataSettings), 0, 20, None).train
+    model = build_model("mlp", examples.input_shape, 10, 0)
+    sent = {key: factor * array for key, array in arrays_of(model).items()}
+    model.load_state_dict({key: torch.tensor(array) for key, array in sent.items()})
+    train(model, examples, config.part(TrainingSettings), server_round=1, seed=1)
+    change = np.concatenate([(arrays_of(model)[key] - sent[key]).ravel() for key in sent])
+    # The biases of the output layer are last.
+    assert change.size == 9610
+    assert abs((np.argsort(-abs(change))[:10] >= 9600).sum() - biases) <= 1
+    assert abs(np.sum(change != 0) - moved) <= 0.02 * moved
+    if not factor:
+        counts = np.bincount(examples.labels, minlength=10)
+        assert np.corrcoef(change[-10:], counts)[0, 1] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "least", "most"), [(0.1, 0.9, 0.95), (1, 0.87, 0.93), (3, 0.6, 0.8)]
+)
+def test_the_accuracy_that_noise_costs(noise, least, most):
+    """The figures of docs/guide/own-app.md."""
+    app = ClientApp()
+    app.train(mods=[fixedclipping_mod])(train_round)
+    app.evaluate()(evaluate_round)
+    config = RunConfig.read({"model": "linear", "shift": "none"})
+    parts = [load_client_data(config.part(DataSettings), i, 20, None) for i in range(20)]
+    model = build_model("linear", parts[0].train.input_shape, 10, 0)
+    strategy = ClusteredFL(weighting="uniform", max_influence=0)
+    private = DifferentialPrivacyClientSideFixedClipping(strategy, noise, 1.0, 20)
+    options = {"arrays": record_of(arrays_of(model)), "num_rounds": 10}
+    np.random.seed(0)  # noqa: NPY002, it is what Flower draws its noise from
+    simulate(name_clients(app), 20, strategy=private, run_config=config.as_keys(), **options)
+    (found,) = strategy.models.values()
+    model.load_state_dict({key: torch.tensor(array.numpy()) for key, array in found.items()})
+    accuracy = np.mean([evaluate(model, part.report)["accuracy"] for part in parts])
+    print(noise, accuracy)
+    assert least < accuracy < most

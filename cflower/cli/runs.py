@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cflower.config import DATA_KEYS, RunConfig, read_overrides
-from cflower.errors import ConfigError, RunFolderError
+from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.messages.claims import line
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
@@ -29,9 +29,9 @@ from cflower.runs.compare import (
 )
 from cflower.runs.explain import explanation
 from cflower.runs.plots import write_comparison, write_figures
-from cflower.runs.record import RunRecord, by_metric
+from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.run_files import find_run, read_json, run_folders
+from cflower.runs.run_files import find_run, run_folders
 from cflower.runs.tables import run_view
 from cflower.runs.watch import ReportServer
 
@@ -76,12 +76,13 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
     row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "metric", "mean"))
-    if not (folder / "summary.json").is_file():
-        return row | {"run": line(folder.name), "state": "not begun"}
     try:
-        summary = read_json(folder, "summary.json")
-    except RunFolderError:
-        return row | {"run": line(folder.name), "state": "damaged"}
+        summary = RunRecord(folder).summary
+    except RunFolderError as error:
+        state = "other version" if isinstance(error, OtherVersionError) else "damaged"
+        return row | {"run": line(folder.name), "state": state}
+    if not summary["rounds"]:
+        return row | {"run": line(folder.name), "state": "not begun"}
     return {
         "run": line(folder.name),
         "state": "finished" if summary["finished"] else "not finished",
@@ -101,12 +102,11 @@ def show(
     metric: LeadingMetric = "",
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
-    folder = find_run(runs.expanduser(), run)
-    summary, tree = read_json(folder, "summary.json"), read_json(folder, "tree.json")
+    record = RunRecord(find_run(runs.expanduser(), run), metric)
     if as_json:
-        return print(json.dumps({**summary, "tree": tree["clusters"]}, indent=1))
-    Console().print(run_view(by_metric(summary, metric), tree, every=every))
-    print(f"Run folder: {line(folder)}")
+        return print(json.dumps({**record.summary, "tree": record.clusters}, indent=1))
+    Console().print(run_view(record.summary, record.clusters, every=every))
+    print(f"Run folder: {line(record.path)}")
 
 
 def report(

@@ -9,8 +9,8 @@ from cflower.messages.data_spec import DataSpec
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
-from cflower.runs.record import RunRecord, all_clients, baselines_of, weighted
-from cflower.runs.run_files import read_json
+from cflower.runs.findings import all_clients, baselines_of, weighted
+from cflower.runs.record import RunRecord
 
 LOADING = {
     "safetensors": """\
@@ -135,7 +135,7 @@ def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[
 
 def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
     """Properties of a model of any other app, and code that loads its file."""
-    keys = [key for key, *_ in read_json(record.path, "config.json")["arrays"]]
+    keys = [entry.key for entry in record.layout.entries]
     template = ARRAYS if file.file_format == "safetensors" else LOADING[file.file_format]
     loading = template.format(file=file.name, keys=", ".join(keys), batch="...")
     return {"arrays": ", ".join(f"`{key}`" for key in keys)}, loading

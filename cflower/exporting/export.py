@@ -18,8 +18,8 @@ from cflower.exporting.files import FORMATS, check_format, write_model
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
+from cflower.runs.format import EXAMPLES
 from cflower.runs.record import RunRecord
-from cflower.runs.stored_run import StoredRun
 from cflower.settings import check_choice, did_you_mean
 
 
@@ -75,15 +75,16 @@ def export(
     """
     file_format = format_of(file_format, str(output))
     folder = Path(run).expanduser()
-    record = RunRecord.read(folder)
+    record = RunRecord(folder)
     if not record.clusters:
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not finished."
         )
-    is_own = not module and "model" in record.config and (folder / "examples.json").is_file()
-    saved = SavedRun.read(folder, seed_file, own_code) if is_own else StoredRun.read(folder)
+    is_own = not module and "model" in record.config and (folder / EXAMPLES).is_file()
+    if is_own:
+        record = SavedRun(folder, seed_file, own_code)
     name, own = model_of(record, client, cluster)
-    weights = saved.read_model(own) if own else saved.weights(name)
+    weights = record.own_model(own) if own else record.tree.clusters[name].grown.model
     suffix = f"-{Path(own).stem}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
@@ -92,7 +93,7 @@ def export(
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
             file, text = Path(place) / "model", Path(place) / "card"
-            kind = write_file(saved, weights, name, file, file_format, module, input_shape)
+            kind = write_file(record, weights, name, file, file_format, module, input_shape)
             facts = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
             text.write_text(model_card(record, name, kind, facts, client if own else ""))
             text.replace(card)
@@ -105,7 +106,7 @@ def export(
 
 
 def write_file(
-    saved: StoredRun,
+    saved: RunRecord,
     weights: Weights,
     cluster: str,
     file: Path,

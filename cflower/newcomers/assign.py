@@ -24,10 +24,7 @@ from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
-from cflower.runs.format import SUMMARY
-from cflower.runs.record import metric_of
-from cflower.runs.run_files import read_json
-from cflower.runs.stored_run import StoredRun, check_assignable
+from cflower.runs.record import RunRecord
 from cflower.seeding import torch_seed
 
 Progress = Callable[[str], None]
@@ -138,8 +135,8 @@ def assign(
             "A newcomer has either data (for a run of cflower's own app) or an app (for a run of "
             f"any other): got {'neither' if app is None else 'both'}."
         )
-    saved = SavedRun.read(path, seed_file, own_code)
-    check_assignable(path, saved.own.method)
+    saved = SavedRun(path, seed_file, own_code)
+    saved.check_assignable()
     progress("Reading the data")
     examples = newcomers_data(saved, data, saved.own.part(DataSettings).roles)
     progress("Reading the run")
@@ -148,28 +145,22 @@ def assign(
         partial(newcomers_update, saved, examples, progress),
         lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    metric, step = metric_and_step(path, levels[-1].cluster)
-    return Assignment(levels, len(examples.train), len(examples.report), metric, step)
+    step = saved.personal_step(levels[-1].cluster)
+    return Assignment(levels, len(examples.train), len(examples.report), saved.metric, step)
 
 
 def assign_with_app(
     path: Path, app: ClientApp | str, node_config: Mapping[str, Any], progress: Progress
 ) -> Assignment:
     """Algorithm 4 through another app's ClientApp; see `assign`."""
-    stored = StoredRun.read(path)
-    check_assignable(path, stored.settings["method"])
+    run = RunRecord(path)
+    run.check_assignable()
     client_app = load_client_app(app) if isinstance(app, str) else app
-    client = LocalClient(stored, client_app, node_config)
+    client = LocalClient(run, client_app, node_config)
     progress("Training")
-    levels = path_of(stored.tree, client.update, client.evaluate)
-    metric, step = metric_and_step(path, levels[-1].cluster)
-    return Assignment(levels, int(client.num_train), int(client.num_held_out), metric, step)
-
-
-def metric_and_step(run: Path, leaf: str) -> tuple[Metric, Mapping[str, Any]]:
-    """The leading metric of a run, and the personal step of a leaf; empty without one."""
-    summary = read_json(run, SUMMARY)
-    return metric_of(summary), summary.get("personal", {}).get(leaf, {})
+    levels = path_of(run.tree, client.update, client.evaluate)
+    step = run.personal_step(levels[-1].cluster)
+    return Assignment(levels, int(client.num_train), int(client.num_held_out), run.metric, step)
 
 
 def path_of(

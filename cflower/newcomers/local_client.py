@@ -17,7 +17,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.metrics import Metrics
 from cflower.messages.replies import read_metrics, read_training
 from cflower.own_code import own_function
-from cflower.runs.stored_run import StoredRun
+from cflower.runs.record import RunRecord
 
 NODE_ID = 1
 Content = TypeVar("Content")
@@ -38,7 +38,7 @@ class LocalClient:
     Its methods raise `FederationError` if a reply cannot be used.
     """
 
-    run: StoredRun
+    run: RunRecord
     app: ClientApp
     node_config: Mapping[str, Any]
     """Config of the node that the client would be on, such as ``partition-id``."""

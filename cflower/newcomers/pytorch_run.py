@@ -1,6 +1,5 @@
 """A run of cflower's own app, read from its folder with its models as PyTorch modules."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,47 +10,38 @@ from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
-from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
 from cflower.own_code import names_own_code
 from cflower.privacy.permutation import commitment, permuted, read_seed, turn_back
-from cflower.runs.stored_run import StoredRun, read_data_spec
+from cflower.runs.format import CONFIG
+from cflower.runs.record import RunRecord
 
 
-@dataclass(frozen=True)
-class SavedRun(StoredRun):
-    """A run of cflower's own app; models and edges are read when they are first used."""
+class SavedRun(RunRecord):
+    """A run of cflower's own app.
 
-    own: RunConfig
-    kind: DataSpec
-    """Input shape and class names of the run's examples."""
-    secret: bytes | None = None
-    """The clients' secret, if the stored models are permuted with it."""
+    ``seed_file`` is only for a run with ``privacy = "permutation"``; ``own_code`` permits running
+    the Python function that the run's config may name as its model. Raises `RunFolderError` if
+    the folder is damaged, `ConfigError` if the seed is not the run's, or if there is code and no
+    permission.
+    """
 
-    @classmethod
-    def read(cls, path: Path, seed_file: str = "", own_code: bool = False) -> "SavedRun":
-        """Read a run folder; ``seed_file`` is only for a run with ``privacy = "permutation"``.
-
-        ``own_code`` permits running the Python function that the run's config may name as its
-        model. Raises `RunFolderError` if the folder is damaged, `ConfigError` if the seed is not
-        the run's, or if there is code and no permission.
-        """
-        stored, kind = StoredRun.read(path), read_data_spec(path)  # another app's run has no kind
-        secret = secret_of(path.name, stored.permutation, seed_file)
-        own = RunConfig.read(stored.config)
-        if names_own_code(own.model) and not own_code:
+    def __init__(self, path: Path, seed_file: str = "", own_code: bool = False) -> None:
+        super().__init__(path)
+        self.kind = self.data_spec  # another app's run has none
+        self.secret = secret_of(path.name, self.permutation, seed_file)
+        self.own = RunConfig.read(self.config)
+        if names_own_code(self.own.model) and not own_code:
             raise ConfigError(
                 f"The model of the run {path.name} is made by Python code of its owner, "
-                f"{own.model}: give --own-code to run this code here, if you trust the folder."
+                f"{self.own.model}: give --own-code to run this code here, if you trust the folder."
             )
-        run = cls(**vars(stored), own=own, kind=kind, secret=secret)
-        expected = Layout.of(record_of(arrays_of(run._empty_model())))
-        if [entry.key for entry in expected.entries] != [e.key for e in stored.layout.entries]:
+        expected = Layout.of(record_of(arrays_of(self._empty_model())))
+        if [entry.key for entry in expected.entries] != [e.key for e in self.layout.entries]:
             raise RunFolderError(
-                f"{path / 'config.json'} is damaged: its model {own.model!r} has other arrays than "
+                f"{path / CONFIG} is damaged: its model {self.own.model!r} has other arrays than "
                 "the models of the run."
             )
-        return run
 
     def module(self, weights: Weights) -> nn.Module:
         """A model on the CPU, in evaluation mode, its permutation undone."""

@@ -27,8 +27,6 @@ from cflower.newcomers.assign import Progress, newcomers_data, newcomers_update
 from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.ordering import in_order
-from cflower.runs.run_files import read_json
-from cflower.runs.stored_run import check_assignable
 
 CONFIDENCE = 0.9  # total probability of the leaves in question
 Outcome = Literal["placed", "ambiguous", "stranger"]
@@ -99,8 +97,8 @@ def assign_unlabelled(
         As for `assign`; also for runs without entropies, and for text, which contains its labels.
     """
     path = Path(run).expanduser()
-    saved = SavedRun.read(path, seed_file, own_code)
-    check_assignable(path, saved.own.method)
+    saved = SavedRun(path, seed_file, own_code)
+    saved.check_assignable()
     roles = saved.own.part(DataSettings).roles
     if roles.tokens:
         raise ConfigError(
@@ -117,7 +115,7 @@ def assign_unlabelled(
 def members_entropies(saved: SavedRun) -> MembersEntropies:
     """The valid entropies among those that the members reported in the final evaluation."""
     largest = math.log(len(saved.kind.class_names)) + 1e-6  # nats: a uniform prediction
-    clients = read_json(saved.path, "summary.json")["clients"]
+    clients = saved.summary["clients"]
     valid = {
         name: client["entropies"]
         for name, client in clients.items()

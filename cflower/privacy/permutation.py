@@ -19,11 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.errors import ConfigError
+from cflower.errors import CFlowerError, ConfigError
 from cflower.messages.layout import UNTRAINED, is_trained
 
 LEAST_SEED = 16
 """Minimum length of a seed in bytes, 128 bits. A guessed seed undoes the permutation."""
+SHORTEST = 0.9
+"""Least norm of a model, in norms of the first model. Of the ten entries of an `mlp` that training
+moves most, two are biases of the output layer; from half the first model seven, from zeros ten."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -92,6 +95,27 @@ def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:
         key: array.reshape(-1)[_order(seed, f"first model {key}", array.size)].reshape(array.shape)
         for key, array in arrays.items()
     }
+
+
+def refuse_chosen_model(received: Arrays, first: Arrays, server_round: int) -> None:
+    """Raise a CFlowerError for a model that a server would send to find out the order.
+
+    In round 1 it is the first model that the clients agreed on; later it is not shorter, as
+    training does not make models shorter. From zeros, or next to it, the output layer's biases
+    learn first and most, which shows their places.
+    """
+    trained = [key for key, array in first.items() if is_trained(key, array.dtype, UNTRAINED)]
+    lengths = [
+        float(np.linalg.norm([np.linalg.norm(model[key]) for key in trained]))
+        for model in (received, first)
+    ]
+    if server_round == 1 and not all(np.allclose(received[key], first[key]) for key in first):
+        raise CFlowerError("Refused to train: the first model is not the one of the clients' seed.")
+    if not lengths[0] >= SHORTEST * lengths[1]:
+        raise CFlowerError(
+            f"Refused to train: the model's norm is {lengths[0]:.3g}, that of the first model "
+            f"{lengths[1]:.3g}; training from a short model reveals the order of its entries."
+        )
 
 
 def derived_number(seed: bytes, purpose: str) -> int:

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import BytesIO
-from operator import itemgetter
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision
@@ -21,17 +19,15 @@ from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.layout import Layout
 from cflower.ordering import in_order, only
-from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
-    PERSONAL,
+    MODELS,
     data_line,
     final_result,
+    model_files,
     note_split,
-    personal_files,
     round_line,
     scalars,
     served_lines,
@@ -41,8 +37,9 @@ from cflower.recording.serialization import (
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
-from cflower.runs.format import NO_SUMMARY, SUMMARY
-from cflower.runs.record import baseline_lines, finding
+from cflower.runs.checkpoint import Checkpoints
+from cflower.runs.findings import baseline_lines, finding
+from cflower.runs.format import CHECKPOINTS, CONFIG, NO_SUMMARY, ROUNDS, SUMMARY, TREE
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
@@ -50,8 +47,6 @@ from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
 
-CHECKPOINTS = "checkpoints"
-FOLDERS = ("models", "general", "edges")
 MANY = 1000
 """Clients from which on the summary is one line (Python takes ten times as long to indent it), and
 only a cluster's last similarity matrix is kept (four megabytes and more in every round)."""
@@ -127,14 +122,13 @@ class Recorder(Observer):
         self.say = say or print_to_log
         self.problem = ""
         self._lock: IO[bytes] | None = None
-        self._unwritten: list[str] = []
+        self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._matrices: dict[str, Path] = {}
-        """The last similarity matrix of each cluster."""
+        """The last similarity matrix of each cluster with `MANY` clients."""
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
-        self._written: dict[str, object] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
@@ -148,7 +142,7 @@ class Recorder(Observer):
             self._lock = locked(self.path)
             checkpoint = self._resumed(record) if self._resumes else None
             if checkpoint is None:
-                self._write_json("config.json", record)
+                self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
             self._write_facts(run.facts)
         except (OSError, RunFolderError) as error:
             self._unlock()
@@ -167,14 +161,18 @@ class Recorder(Observer):
             self._metric, self._central = report.metric, scalars(report.central)
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten.append(json.dumps(line) + "\n")
+                self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
+                if 0 < len(decision.clients) < MANY:
+                    self._unwritten[similarity_name(decision)] = similarity_file(decision)
+            for name, content in tuple(self._unwritten.items()):
+                write = append_lines if name == ROUNDS else replace_file
+                write(self.path / name, content)
+                self._checkpoints.refer_to(name, self._unwritten.pop(name))
             for decision in report.decisions:
-                if decision.similarity is not None:
-                    self._write_similarity(decision, decision.similarity)
-            append_lines(self.path / "rounds.jsonl", "".join(self._unwritten))
-            self._unwritten.clear()
-            self._write_tree(report.state, report.layout)
+                if len(decision.clients) >= MANY:
+                    self._keep_last(decision)
+            self._write_json(TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
                 Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
@@ -199,9 +197,9 @@ class Recorder(Observer):
             if report is not None:
                 self._metric = report.metric
                 with self._writing(f"after round {report.num_rounds}"):
-                    self._write_personal(report.state)
+                    self._write_models(report.state)
                     self._write_summary(report.num_rounds, report)
-                view = run_view(self.summary, read_json(self.path, "tree.json"))
+                view = run_view(self.summary, tree_lines(report.state)["clusters"])
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
                 self.say(self._write_report())
         finally:
@@ -230,7 +228,7 @@ class Recorder(Observer):
         if comparison := against(self.summary, line["clients"], self._metric):
             line |= comparison.as_json()
         with self._writing("without baselines"):
-            self._write_json("summary.json", self.summary)
+            self._write_json(SUMMARY, self.summary)
         self._write_report()
         self.say(baseline_lines(self.summary)[-1])
 
@@ -242,14 +240,14 @@ class Recorder(Observer):
 
     def _resumed(self, record: Mapping[str, Any]) -> Checkpoint | None:
         """The last checkpoint of an interrupted run; None if it had none yet."""
-        before = read_json(self.path, "config.json")
+        before = read_json(self.path, CONFIG)
         check_same_run(self.path.name, before, record, self._may_change)
-        path = self.path / "rounds.jsonl"
+        path = self.path / ROUNDS
         if not any((self.path / CHECKPOINTS).glob("*.sha256")):
             self.say("The run was interrupted before its first checkpoint: it starts anew.")
             path.unlink(missing_ok=True)
             return None
-        checkpoint = self._checkpoints.newest(self.say)
+        checkpoint = self._checkpoints.newest(self._pass_over, whole_run=True)
         last, planned = checkpoint.server_round, record["num_rounds"]
         if 0 < planned < last:
             raise RunFolderError(
@@ -258,17 +256,17 @@ class Recorder(Observer):
             )
         if planned == last and self.baselines is None:
             self.baselines = read_json(self.path, SUMMARY)["baselines"]
-        lines = [line for line in read_lines(path) if line["round"] <= last]
-        if missing := set(range(1, last + 1)).difference(map(itemgetter("round"), lines)):
-            raise RunFolderError(
-                f"Cannot resume {self.path.name}: {path} lacks round {min(missing)} of the {last} "
-                "in its checkpoint. Copy the whole run folder, or start the run anew."
-            )
         self.say(f"Going on after round {last}.")
-        self._write(path.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-        for line in lines:
+        # Later lines are of rounds that are trained again.
+        if path.is_file():
+            self._write(ROUNDS, path.read_bytes()[: self._checkpoints.refer_to(ROUNDS, b"")])
+        self._write_json(TREE, tree_lines(checkpoint.state))
+        for line in read_lines(path):
             self._note(line)
         return checkpoint
+
+    def _pass_over(self, damaged: str) -> None:
+        self.say(f"{damaged} Using the one before it.")
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
@@ -290,27 +288,24 @@ class Recorder(Observer):
             content = {"class_names": list(classes), "clients": clients}
             self._write("clients.json", json.dumps(content).encode())
 
-    def _write_tree(self, state: CFLState, layout: Layout) -> None:
-        """Write ``tree.json``, and the models and edges that have changed."""
-        clusters = state.tree.clusters
-        for name, cluster in clusters.items():
-            self._write_arrays(f"models/{name}", cluster.model, layout.arrays)
-            self._write_arrays(f"general/{name}", cluster.general, layout.arrays)
-            self._write_arrays(f"edges/{name}", cluster.edge or None, dict)
-        self._write_json("tree.json", tree_lines(state))
-        for file in self.path.glob("*/0*.safetensors"):
-            if file.parent.name in FOLDERS and file.stem not in clusters:
-                file.unlink()  # of children that were joined again
+    def _write_models(self, state: CFLState) -> None:
+        """Write every model to its file, and remove those of an earlier end of the run."""
+        files = model_files(state)
+        for file, model in files.items():
+            arrays = {key: np.ascontiguousarray(a) for key, a in self._layout.arrays(model).items()}
+            self._write(file, save(arrays), lasting=False)  # they are in the checkpoint too
+        for path in self.path.glob("*/*.safetensors"):
+            name = f"{path.parent.name}/{path.name}"
+            if path.parent.name in MODELS and name not in files:
+                path.unlink()
 
-    def _write_personal(self, state: CFLState) -> None:
-        """Write the clients' own models, and remove those of an earlier end of the run."""
-        files = personal_files(state)
-        for client, model in state.personal_models.items():
-            self._write_arrays(files[client], model, self._layout.arrays)
-        there = {f"{name}.safetensors" for name in files.values()}
-        for file in self.path.glob(f"{PERSONAL}/*.safetensors"):
-            if f"{PERSONAL}/{file.name}" not in there:
-                file.unlink()
+    def _keep_last(self, decision: Decision) -> None:
+        """Write the similarity matrix of a large cluster in place of its last one."""
+        path = self.path / similarity_name(decision)
+        replace_file(path, similarity_file(decision), lasting=False)
+        if before := self._matrices.get(decision.cluster):
+            before.unlink(missing_ok=True)
+        self._matrices[decision.cluster] = path
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         """Write `summary` and ``summary.json``."""
@@ -339,30 +334,30 @@ class Recorder(Observer):
             for name in tree.clients
         }
         indent = 1 if len(tree.clients) < MANY else None
-        self._write_json("summary.json", self.summary, indent=indent)
+        self._write_json(SUMMARY, self.summary, indent=indent)
 
-    def _write_similarity(self, decision: Decision, similarity: NDArray[np.floating]) -> None:
-        name = f"similarity/{decision.server_round}-{decision.cluster}.npz"
-        content, names = BytesIO(), np.array(decision.clients)
-        np.savez(content, similarity=similarity.astype(np.float32), clients=names)
-        if len(names) >= MANY and decision.cluster in self._matrices:
-            self._matrices[decision.cluster].unlink(missing_ok=True)
-        self._matrices[decision.cluster] = self.path / name
-        self._write(name, content.getvalue(), lasting=False)
-
-    def _write_arrays(
-        self, name: str, value: Any, arrays_of: Callable[[Any], Mapping[str, NDArray[Any]]]
-    ) -> None:
-        """Write arrays that are not None and have changed since they were last written."""
-        if value is None or self._written.get(name) is value:
-            return
-        arrays = {key: np.ascontiguousarray(a) for key, a in arrays_of(value).items()}
-        # They are in the checkpoint too.
-        self._write(f"{name}.safetensors", save(arrays), lasting=False)
-        self._written[name] = value
-
-    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> None:
-        self._write(name, (json.dumps(content, indent=indent) + "\n").encode())
+    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> bytes:
+        """Write a value and return the bytes."""
+        written = json_line(content, indent)
+        self._write(name, written)
+        return written
 
     def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         replace_file(self.path / name, content, lasting=lasting)
+
+
+def json_line(content: Any, indent: int | None = None) -> bytes:
+    return (json.dumps(content, indent=indent) + "\n").encode()
+
+
+def similarity_name(decision: Decision) -> str:
+    """The file of a decision's similarity matrix."""
+    return f"similarity/{decision.server_round}-{decision.cluster}.npz"
+
+
+def similarity_file(decision: Decision) -> bytes:
+    """The content of this file."""
+    content, clients = BytesIO(), np.array(decision.clients)
+    assert decision.similarity is not None
+    np.savez(content, similarity=decision.similarity.astype(np.float32), clients=clients)
+    return content.getvalue()

@@ -10,6 +10,7 @@ from typing import Any
 from cflower.errors import RunFolderError
 from cflower.messages.claims import COMMITMENT
 from cflower.ordering import without
+from cflower.runs.format import FORMAT
 from cflower.runs.run_files import printable
 from cflower.strategy.observers import RunStart
 
@@ -33,6 +34,7 @@ def new_run_id(run: int, now: datetime | None = None) -> str:
 def start_record(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``config.json``."""
     record = {
+        "format": FORMAT,
         "config": config,
         "settings": dict(run.settings),
         "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],

@@ -7,6 +7,7 @@ from typing import Any
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Personal
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal
+from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import in_order, only, without
@@ -26,8 +27,8 @@ ADVICE = {
 """What may help a run without a split, by the last decision on the root."""
 STARTS = ("leaf", "first")
 """The models from which members train in a personal step."""
-PERSONAL = "personal"
-"""The folder of the clients' own models."""
+MODELS = ("models", "general", "personal")
+"""The folders of models: of clusters, of split clusters that learned on, and of clients."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
@@ -187,7 +188,7 @@ def served_by(report: FinalReport, client: str) -> dict[str, Any]:
     if step and client in step.models and result.personal:
         share, file = step.shares[client], personal_files(report.state)[client]
         start = STARTS[step.start]
-        return by("personal", result.cluster, share=share, start=start, file=f"{file}.safetensors")
+        return by("personal", result.cluster, share=share, start=start, file=file)
     if report.selection == "ensemble" and result.ensemble:
         return by("ensemble", result.cluster)
     best = result.best_cluster if report.selection == "best" else None
@@ -209,10 +210,21 @@ def by(
     return {"model": model, "cluster": cluster, "share": share, "start": start, "file": file}
 
 
+def model_files(state: CFLState) -> dict[str, Weights]:
+    """Every model of the end of a run by its file in the run folder."""
+    own = state.personal_models
+    files = {file: own[client] for client, file in personal_files(state).items()}
+    for name, cluster in state.tree.clusters.items():
+        files[f"models/{name}.safetensors"] = cluster.model
+        if cluster.general is not None:
+            files[f"general/{name}.safetensors"] = cluster.general
+    return files
+
+
 def personal_files(state: CFLState) -> dict[str, str]:
     """The file of each client with a model of its own, numbered: a name may be no file's name."""
-    names = list(state.personal_models)
-    return {client: f"{PERSONAL}/{i}" for i, client in enumerate(in_order(names))}
+    names = in_order(state.personal_models)
+    return {client: f"personal/{i}.safetensors" for i, client in enumerate(names)}
 
 
 def personal_line(step: Personal) -> dict[str, Any]:

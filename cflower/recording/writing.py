@@ -11,13 +11,13 @@ LOCK = ".lock"
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
-def append_lines(path: Path, lines: str) -> None:
+def append_lines(path: Path, lines: bytes) -> None:
     """Add whole lines to a file, all of them or none."""
     before = path.stat().st_size if path.is_file() else 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS, 0o666)
     try:
         # Unbuffered: what is left in a buffer would be written as soon as there is room.
-        rest = memoryview(lines.encode())
+        rest = memoryview(lines)
         while rest:
             rest = rest[os.write(file, rest) :]
         os.fsync(file)

@@ -14,7 +14,8 @@ from rich.text import Text
 from cflower.errors import ConfigError
 from cflower.ordering import counted, only, without
 from cflower.runs.baselines import BASELINES, Paired, against
-from cflower.runs.record import RunRecord, baselines_of, common_score
+from cflower.runs.findings import baselines_of, common_score
+from cflower.runs.record import RunRecord
 
 LONGEST = 60
 """Characters of a name made of keys; for longer ones the ids of the runs are taken."""

@@ -9,7 +9,8 @@ from typing import Any
 from cflower.algorithm.criteria import NormCriterion, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
-from cflower.runs.record import Line, RunRecord, finding
+from cflower.runs.findings import finding
+from cflower.runs.record import Line, RunRecord
 from cflower.runs.whatif import first_splits, margins, matrix_for, rejudged, rule_of, split_bounds
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")

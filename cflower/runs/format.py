@@ -12,6 +12,9 @@ from cflower.algorithm.tree import ROOT
 
 CONFIG, SUMMARY, ROUNDS = "config.json", "summary.json", "rounds.jsonl"
 TREE, EXAMPLES, CLIENTS = "tree.json", "examples.json", "clients.json"
+CHECKPOINTS = "checkpoints"
+FORMAT = 2
+"""The version of the format; a folder of another one is refused."""
 
 OPEN, CONFIRMED, UNDONE = "open", "confirmed", "undone"
 TRIAL_STATUS = {Outcome.ON_TRIAL: OPEN, Outcome.CONFIRMED: CONFIRMED, Outcome.UNDONE: UNDONE}
@@ -29,6 +32,7 @@ Metrics = dict[str, Number]
 
 
 class Config(TypedDict):
+    format: int
     config: dict[str, Any]
     settings: dict[str, Any]
     arrays: list[list[Any]]
@@ -93,6 +97,8 @@ class Summary(TypedDict):
     common_rounds: int
     clients: dict[str, Client]
     metrics: Metrics
+    fairness: dict[str, Metrics]
+    personal: dict[str, dict[str, Any]]
     central: NotRequired[Metrics]
     groups: dict[str, Any] | None
     adjusted_rand_index: Number | None
@@ -160,17 +166,12 @@ def misfit(content: Any, schema: Any) -> str:
 
     >>> misfit({"input_shape": [1, 8.5], "class_names": []}, Examples)
     'input_shape.1: Input should be a valid integer'
-    >>> misfit({"class_names": []}, Examples)
-    'input_shape is missing, as in runs of earlier versions of cflower: run it again'
     """
     try:
         adapter(schema).validate_python(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            return f"{where} is missing, as in runs of earlier versions of cflower: run it again"
-        return f"{where}: {first['msg']}"
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return ""
 
 

@@ -18,7 +18,8 @@ from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES
 from cflower.runs.compare import by_seeds
-from cflower.runs.record import Line, RecordedMatrix, RunRecord, baselines_of, common_score, lasting
+from cflower.runs.findings import baselines_of, common_score, lasting
+from cflower.runs.record import Line, RecordedMatrix, RunRecord
 from cflower.runs.report.matrices import sides_of
 
 if TYPE_CHECKING:

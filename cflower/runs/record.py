@@ -1,7 +1,7 @@
-"""A run folder read back, also of a run that is still going on, and its summary in words."""
+"""A run folder read back: the one reader, also of a run that is still going on."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -11,31 +11,36 @@ from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.robust_mean import limited
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
+from cflower.messages.arrays import record_of
 from cflower.messages.claims import listed
+from cflower.messages.data_spec import DataSpec
+from cflower.messages.failures import BadReplyError
+from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
-from cflower.ordering import counted, in_order, only
-from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
+from cflower.ordering import in_order, only
+from cflower.runs.checkpoint import Checkpoints
+from cflower.runs.findings import by_metric, lasting, metric_of
 from cflower.runs.format import (
+    CHECKPOINTS,
     CLIENTS,
-    COLUMNS,
     CONFIG,
+    EXAMPLES,
     NO_SUMMARY,
-    OWN_FIELDS,
     ROUNDS,
     SUMMARY,
     TREE,
     TRIAL_STATUS,
-    UNDONE,
 )
 from cflower.runs.run_files import printable, read_json, read_lines
 
-SAME_EXAMPLES = (
-    "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
-)
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
 
@@ -56,62 +61,174 @@ class RecordedMatrix(NamedTuple):
     """Shape (m, m), in the order of ``clients``."""
 
 
-@dataclass(frozen=True)
 class RunRecord:
-    """The content of a run folder, whole or up to the last round so far."""
+    """The content of a run folder, whole or up to the last round so far.
 
-    path: Path
-    config: Mapping[str, Any]
-    """The app's own run config, whatever is in it."""
-    settings: Mapping[str, Any]
-    """The settings of strategy and criterion, see `ClusteredFL.settings`."""
-    planned: int
-    """The rounds that the run was started for."""
-    versions: Mapping[str, str]
-    summary: Mapping[str, Any]
-    clusters: Mapping[str, Mapping[str, Any]]
-    """The clusters of ``tree.json``, in natural order."""
-    lines: tuple[Line, ...]
-    data: Mapping[str, Any]
-    """``clients.json``: a preview of the clients' data; without clients in most runs."""
+    Every file is read when it is first needed; `read` reads all but matrices and models at once.
+    ``metric`` leads instead of the run's, see `by_metric`. A `RunFolderError` names a file that is
+    missing or damaged, and a folder of an earlier version.
+    """
+
+    def __init__(self, path: Path, metric: str = "") -> None:
+        self.path, self._metric = path, metric
+        begun = read_json(path, CONFIG)
+        self.config: Mapping[str, Any] = begun["config"]
+        """The app's own run config, whatever is in it."""
+        self.settings: Mapping[str, Any] = begun["settings"]
+        """The settings of strategy and criterion, see `ClusteredFL.settings`."""
+        self.planned: int = begun["num_rounds"]
+        """The rounds that the run was started for."""
+        self.versions: Mapping[str, str] = begun["versions"]
+        self.permutation: str = begun.get("permutation", "")
+        """The commitment to the clients' secret; empty if the models are not permuted."""
+        self._arrays = begun["arrays"]
 
     @classmethod
     def read(cls, path: Path, metric: str = "") -> "RunRecord":
-        """Read a run folder; ``metric`` leads instead of the run's, see `by_metric`.
-
-        Raises a `RunFolderError` if a file is damaged.
-        """
-        begun = read_json(path, CONFIG)
-        tree = optional(path, TREE, {"clusters": {}})["clusters"]
-        record = cls(
-            path,
-            begun["config"],
-            begun["settings"],
-            begun["num_rounds"],
-            begun["versions"],
-            by_metric(optional(path, SUMMARY, {**NO_SUMMARY, "run_id": path.name}), metric),
-            only(tree, in_order(tree)),
-            read_lines(path / ROUNDS),
-            optional(path, CLIENTS, {"class_names": [], "clients": {}}),
-        )
-        record._check_names(ROUNDS, chain.from_iterable(map(itemgetter("clients"), record.lines)))
-        record._check_names(SUMMARY, map(itemgetter("client"), record.summary["moves"]))
-        return record
+        """The whole folder as it is now, its names checked against each other."""
+        run = RunRecord(path, metric)
+        run._check_names(ROUNDS, chain.from_iterable(map(itemgetter("clients"), run.lines)))
+        run._check_names(SUMMARY, map(itemgetter("client"), run.summary["moves"]))
+        return run
 
     def _check_names(self, file: str, names: Iterable[str]) -> None:
-        if unknown := set(names).difference(self.client_names):
+        if unknown := in_order(set(names).difference(self.client_names)):
             raise RunFolderError(
                 f"{self.path / file} is damaged: it has figures of {listed(unknown, 3)}, but no "
                 "such client was in a cluster."
             )
+
+    def _optional(self, name: str, default: dict[str, Any]) -> dict[str, Any]:
+        """A JSON file, or a default until it is written."""
+        return read_json(self.path, name) if (self.path / name).is_file() else default
 
     @property
     def name(self) -> str:
         return self.path.name
 
     @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """``summary.json``; `NO_SUMMARY` before the end of the first round."""
+        summary = self._optional(SUMMARY, {**NO_SUMMARY, "run_id": self.name})
+        return by_metric(summary, self._metric)
+
+    @cached_property
+    def clusters(self) -> Mapping[str, Mapping[str, Any]]:
+        """The clusters of ``tree.json``, in natural order."""
+        clusters = self._optional(TREE, {"clusters": {}})["clusters"]
+        return only(clusters, in_order(clusters))
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        return read_lines(self.path / ROUNDS)
+
+    @cached_property
+    def data(self) -> Mapping[str, Any]:
+        """``clients.json``: a preview of the clients' data; without clients in most runs."""
+        return self._optional(CLIENTS, {"class_names": [], "clients": {}})
+
+    @cached_property
+    def data_spec(self) -> DataSpec:
+        """Input shape and class names, from ``examples.json``."""
+        if not (self.path / EXAMPLES).is_file():
+            raise RunFolderError(
+                f"The run {self.name} has no {EXAMPLES}: it is of another app than cflower's own "
+                "(then give --app instead of --data), or its folder was not copied whole."
+            )
+        content = read_json(self.path, EXAMPLES)
+        return DataSpec(tuple(content["input_shape"]), tuple(content["class_names"]))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The arrays of a model, in the order of the initial one."""
+        try:
+            # Zeros take no memory until they are written to.
+            arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self._arrays}
+            return Layout.of(record_of(arrays), self.settings["untrained"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The part of an update that the run compared."""
+        length, seed = self.settings["projection-dim"], self.settings["seed"]
+        return self.layout.projection(length, seed, self.settings["similarity-layers"])
+
+    @cached_property
+    def tree(self) -> ParameterTree:
+        """The parameter tree with all models, as clients receive them, and edges.
+
+        It is that of the newest checkpoint; none before it is taken if that one is damaged.
+        """
+        tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
+        length, clusters = self.projection.num_compared, tree.clusters.values()
+        try:
+            edges = dict(chain.from_iterable(cluster.edge.items() for cluster in clusters))
+            fits = all(np.isfinite(edge).all() and len(edge) == length for edge in edges.values())
+            texts = [*tree.clusters, *tree.clients, *edges]
+            sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
+            fits = fits and "".join(texts).isprintable()
+        except (AttributeError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            self._refuse(f"The newest checkpoint of {self.path} does not fit its {CONFIG}.")
+        return ParameterTree(sent, tree.unassigned)
+
+    def _as_sent(self, cluster: Cluster) -> Cluster:
+        general = cluster.general and self.layout.as_sent(cluster.general)
+        return replace(cluster, model=self.layout.as_sent(cluster.model), general=general)
+
+    def _refuse(self, problem: str) -> None:
+        raise RunFolderError(f"{problem} Copy the whole run folder again.")
+
+    def own_model(self, file: str) -> Weights:
+        """The model of one client, from its file in the run folder."""
+        path = self.path / file
+        try:
+            return self.layout.weights(record_of(load_file(path)))
+        except FileNotFoundError:
+            problem = "is missing"
+        except (OSError, SafetensorError) as error:
+            problem = f"is damaged: {error}"
+        except BadReplyError as error:
+            problem = f"{error}: it is damaged, or {CONFIG} is that of another run"
+        raise RunFolderError(f"{path} {problem}. Copy the whole run folder again.")
+
+    def check_assignable(self) -> None:
+        """Refuse a run without groups to choose from: not finished, or without a split."""
+        summary = self.summary
+        if not summary["finished"]:
+            raise RunFolderError(
+                f"The run {self.name} is not finished (round {summary['rounds']}): its clusters "
+                "may still split, so let it finish, or resume it if it was interrupted."
+            )
+        if self.settings["method"] == "isolated":
+            raise RunFolderError(
+                f"The run {self.name} trained every client alone (method = 'isolated'): it has no "
+                "groups to assign a newcomer to."
+            )
+        if not lasting(summary["splits"]):
+            text = (
+                f"The run {self.name} was never split: all its clients share the model of cluster "
+                "0, which is a newcomer's too."
+            )
+            step = self.personal_step(ROOT)
+            if step.get("accepted"):
+                text += (
+                    " Its clients moved it towards models of their own: with n training examples "
+                    f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
+                    f"{step['length']} rounds from the {step['start']} model serves a newcomer."
+                )
+            raise RunFolderError(text)
+
+    @cached_property
     def metric(self) -> Metric:
         return metric_of(self.summary)
+
+    def personal_step(self, leaf: str) -> Mapping[str, Any]:
+        """The personal step of a leaf in the summary; empty without one."""
+        step: Mapping[str, Any] = self.summary["personal"].get(leaf, {})
+        return step
 
     @property
     def criterion(self) -> dict[str, Any]:
@@ -212,179 +329,3 @@ class RunRecord:
 
     def _matrix_path(self, line: Line) -> Path:
         return self.path / "similarity" / f"{line['round']}-{line['cluster']}.npz"
-
-
-def optional(path: Path, name: str, default: dict[str, Any]) -> dict[str, Any]:
-    """A JSON file of a run, or a default until it is written."""
-    return read_json(path, name) if (path / name).is_file() else default
-
-
-def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The splits of a summary that were not taken back."""
-    return [split for split in splits if split["trial"] != UNDONE]
-
-
-def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The summary with another leading metric, without what was only kept for the run's own.
-
-    Raises a `RunFolderError` that names the metrics if no client sent this one.
-    """
-    if name in ("", summary["metric"]["name"]):
-        return summary
-    sent = metrics_in(summary)
-    if name not in sent:
-        raise RunFolderError(
-            f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
-            "these."
-        )
-    clients = {client: {**line, "levels": {}} for client, line in summary["clients"].items()}
-    metric = Metric.of(name)._asdict()
-    return {**summary, "metric": metric, "clients": clients, "baselines": None}
-
-
-def metrics_in(summary: Mapping[str, Any]) -> list[str]:
-    """The names of the metrics of clients, sorted."""
-    lines = summary["clients"].values()
-    numbers = {key for line in lines for key in line if isinstance(line[key], int | float)}
-    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
-    return sorted(numbers - columns - OWN_FIELDS)
-
-
-def metric_of(summary: Mapping[str, Any]) -> Metric:
-    return Metric(**summary["metric"])
-
-
-def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, Any]]:
-    """The baselines that were measured."""
-    return {name: line for name, line in (summary["baselines"] or {}).items() if line}
-
-
-def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "among") -> str:
-    """The result in one sentence.
-
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "finished": False}
-    >>> headline(summary)
-    '1 cluster among 2 clients so far, after 1 round.'
-    """
-    members = sum(map(len, summary["clusters"].values()))
-    so_far = "" if summary["finished"] else "so far, "
-    return (
-        f"{counted(len(summary['clusters']), parts)} {link} {counted(members, 'client')} "
-        f"{so_far}after {counted(summary['rounds'], 'round')}."
-    )
-
-
-def finding(summary: Mapping[str, Any]) -> str:
-    """The result, and how well each model serves the clients, in a few sentences.
-
-    >>> metric = {"name": "accuracy", "higher_is_better": True}
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": [], "metric": metric}
-    >>> ended = {"finished": True, "metrics": {"accuracy": 0.5}, "adjusted_rand_index": None}
-    >>> finding(summary | ended | {"not_split": "No split: 2 members, 3 needed for a split."})
-    '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%. No split: 2 members, \
-3 needed for a split.'
-    """
-    metric, common, text = metric_of(summary), common_score(summary), headline(summary)
-    if metric.name in summary["metrics"]:
-        own = metric.in_words(summary["metrics"][metric.name])
-        text += f" Own model: mean {metric.name} {own}{even(summary)}"
-        if common is not None:
-            text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
-            text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
-        text += "."
-    if central := summary.get("central"):
-        values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
-        text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
-    text = " ".join([text, *remarks(summary)])
-    if summary["adjusted_rand_index"] is not None:
-        index = summary["adjusted_rand_index"]
-        text += f" Adjusted Rand index against the true groups {index:.3f}."
-    return text
-
-
-def remarks(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on what a reader of the figures has to know."""
-    sentences = [summary["not_split"]] if summary["not_split"] else []
-    if summary.get("decided_by") == "reported":
-        sentences.append(SAME_EXAMPLES)
-    steps = summary.get("personal", {}).values()
-    if own := sum(step["clients"] for step in steps):
-        accepted = sum(step["accepted"] for step in steps)
-        leaves = counted(accepted, "cluster")
-        sentences.append(
-            f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
-            "cluster's moved towards one that they trained by themselves."
-        )
-    return sentences
-
-
-def even(summary: Mapping[str, Any]) -> str:
-    """The fairness of the own models in brackets; empty before the end of a run."""
-    words = fairness_in_words(summary.get("fairness", {}).get("own", {}), metric_of(summary))
-    return f" ({words})" if words else ""
-
-
-def common_score(summary: Mapping[str, Any]) -> float | None:
-    """The mean of the leading metric under the common model; None where it is the own model."""
-    score: float | None = summary["metrics"].get(f"fl_{summary['metric']['name']}")
-    return score if lasting(summary["splits"]) else None
-
-
-def common_in_words(summary: Mapping[str, Any]) -> str:
-    """Name the common model, which learned in some of the rounds only.
-
-    >>> common_in_words({"common_rounds": 8, "rounds": 30})
-    'common model (8 of 30 rounds)'
-    """
-    return f"common model ({summary['common_rounds']} of {counted(summary['rounds'], 'round')})"
-
-
-def federated_in_words(summary: Mapping[str, Any]) -> str:
-    """The leading metric of conventional FL for all rounds, or why there is none."""
-    metric, measured = metric_of(summary), baselines_of(summary)
-    if "federated" in measured:
-        return metric.in_words(measured["federated"][metric.name])
-    return "measured next" if "federated" in (summary["baselines"] or {}) else "not measured"
-
-
-def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A line for the own models, and one for each baseline; none without baselines."""
-    metric, lines = metric_of(summary), []
-    for name, baseline in baselines_of(summary).items():
-        line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
-        if words := fairness_in_words(baseline, metric):
-            line += f" ({words})"
-        if compared := against(summary, baseline["clients"], metric):
-            line += f". Own model: {compared.sentence}"
-        lines.append(line)
-    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}{even(summary)}"
-    return [own, *lines] if lines else []
-
-
-def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The clients in natural order, with their groups and values under each baseline.
-
-    As far as the run has come: ``held_out`` and the values under other models may be None.
-    """
-    metric, groups = summary["metric"]["name"], summary["groups"] or {}
-    clients = {}
-    for name in in_order(summary["clients"]):
-        client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
-        client.setdefault(f"leaf_{metric}", client.get(metric))
-        client[f"own_{metric}"] = client[f"leaf_{metric}"]
-        if summary["selection"] == "leaf":
-            client[f"own_{metric}"] = client.get(metric)
-        client["share"] = client.get("served_by", {}).get("share") or None
-        for key, baseline in baselines_of(summary).items():
-            client[f"{key}_{metric}"] = baseline["clients"].get(name)
-        clients[name] = client
-    return clients
-
-
-def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
-    """The mean of a figure, weighted by `limited` held-out examples; None if no client has it."""
-    pairs = [(one[key], one.get("held_out") or 1) for one in clients if one.get(key) is not None]
-    if not pairs:
-        return None
-    values, sizes = np.transpose(pairs)
-    return float(np.average(values, weights=limited(sizes)))

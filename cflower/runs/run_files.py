@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cflower.errors import RunFolderError, first_line
+from cflower.errors import OtherVersionError, RunFolderError, first_line
 from cflower.messages.claims import line
-from cflower.runs.format import CONFIG, SCHEMAS, TREE, Line, misfit, tree_misfit
+from cflower.runs.format import CONFIG, FORMAT, SCHEMAS, TREE, Line, misfit, tree_misfit
 
 
 def run_folders(output_dir: Path) -> list[Path]:
@@ -47,13 +47,27 @@ def read_json(run: Path, name: str) -> dict[str, Any]:
     path = run / name
     if not path.is_file():
         raise RunFolderError(
-            f"The run {run.name} has no {name}: it has not come so far, was made by an earlier "
-            "version of cflower, or its folder was not copied whole."
+            f"The run {run.name} has no {name}: it has not come so far, or its folder was not "
+            "copied whole."
         )
-    content: dict[str, Any] = parse(read_text(path), SCHEMAS.get(name, dict), str(path))
+    text = read_text(path)
+    if name == CONFIG:
+        check_format(run.name, parse(text, dict, str(path)))
+    content: dict[str, Any] = parse(text, SCHEMAS.get(name, dict), str(path))
     if name == TREE and (problem := tree_misfit(content["clusters"])):
         raise RunFolderError(f"{path} is damaged: {problem}.")
     return content
+
+
+def check_format(run: str, begun: Mapping[str, Any]) -> None:
+    """Refuse a run of another version of cflower, by its ``config.json``."""
+    found, versions = begun.get("format", 1), begun.get("versions")
+    if found != FORMAT and isinstance(versions, dict):
+        raise OtherVersionError(
+            f"The run {run} is in format {found} of run folders, of cflower "
+            f"{versions.get('cflower', '?')}; this version reads format {FORMAT}. Open it with the "
+            "version that wrote it, or run it again."
+        )
 
 
 def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -12,8 +12,7 @@ from rich.tree import Tree
 
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
-from cflower.runs.format import CONFIRMED, OPEN
-from cflower.runs.record import (
+from cflower.runs.findings import (
     all_clients,
     baseline_lines,
     baselines_of,
@@ -22,14 +21,15 @@ from cflower.runs.record import (
     metric_of,
     weighted,
 )
+from cflower.runs.format import CONFIRMED, OPEN
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY, FEW = 25, 10
 """Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
 TRIALS = {OPEN: ", still on trial", CONFIRMED: ", confirmed", None: ""}
-Clients = Mapping[str, Mapping[str, Any]]
-"""Clients of a run by name, with the fields of `all_clients`."""
+Entries = Mapping[str, Mapping[str, Any]]
+"""Clients of a run by name, with the fields of `all_clients`, or clusters."""
 
 
 def as_text(content: Any, width: int = 100) -> str:
@@ -39,8 +39,8 @@ def as_text(content: Any, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
 
-def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any], *, every: bool = False) -> Group:
-    """The output of `cflower show` for ``summary.json`` and ``tree.json``.
+def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = False) -> Group:
+    """The output of `cflower show` for ``summary.json`` and the clusters of ``tree.json``.
 
     With ``every``, all clients are shown, however many.
     """
@@ -48,18 +48,18 @@ def run_view(summary: Mapping[str, Any], tree: Mapping[str, Any], *, every: bool
     return Group(
         Text(text.rstrip()),
         Text(),
-        cluster_tree(summary, tree),
+        cluster_tree(summary, clusters),
         Text(),
         model_tables(summary, every=every),
     )
 
 
-def cluster_tree(summary: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
+def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
     branches = {"": Tree("", hide_root=True)}
     splits = {split["cluster"]: split for split in lasting(summary["splits"])}
-    for name in in_order(tree["clusters"]):
-        cluster = tree["clusters"][name]
+    for name in in_order(clusters):
+        cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
         if name in splits:
             split = splits[name]
@@ -106,7 +106,7 @@ def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
     ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
     """
     selection = summary["selection"]
-    moved = any(step["accepted"] for step in summary.get("personal", {}).values())
+    moved = any(step["accepted"] for step in summary["personal"].values())
     headings = {"fl": "common"} | ({"leaf": "cluster's"} if moved else {}) | {"own": "own"}
     headings |= {} if selection == "leaf" else {selection: selection}
     names = {"federated": "FL, all\nrounds", "isolated": "alone"}
@@ -116,7 +116,7 @@ def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
     return {f"{key}_{summary['metric']['name']}": text for key, text in headings.items()}
 
 
-def client_table(title: str, clients: Clients, summary: Mapping[str, Any]) -> Table:
+def client_table(title: str, clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each client; * marks the best of its models."""
     metric, columns, extra = metric_of(summary), columns_of(summary), {}
     if summary["selection"] == "best":
@@ -134,7 +134,7 @@ def client_table(title: str, clients: Clients, summary: Mapping[str, Any]) -> Ta
     return table
 
 
-def cluster_table(clients: Clients, summary: Mapping[str, Any]) -> Table:
+def cluster_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each cluster: means over its clients, and its worst client."""
     metric, columns = metric_of(summary), columns_of(summary)
     title = f"cluster × model (mean {metric.name}, * = best)"

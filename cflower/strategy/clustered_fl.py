@@ -30,6 +30,7 @@ from cflower.algorithm.round import CFL, Weighting
 from cflower.algorithm.state import Ask, CFLState, Move, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
+from cflower.messages.claims import listed
 from cflower.messages.exchange import PROGRESS, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
@@ -58,7 +59,9 @@ from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
 from cflower.strategy.training_round import TrainingRound, read_evaluations, read_trainings
 from cflower.strategy.wrappers import (
+    NOT_CLIPPED,
     OLDER_WORKFLOW,
+    not_clipped,
     refuse_unfit_wrappers,
     with_noise_of,
 )
@@ -231,6 +234,7 @@ class ClusteredFL(Strategy):
         self._finished_rounds = self._last_round = 0
         self._own_start = False
         self._returned: ArrayRecord | None = None
+        self._sent_config, self._clipped = ConfigRecord(), True
         self._metrics_noted = False
 
     def __repr__(self) -> str:
@@ -397,6 +401,7 @@ class ClusteredFL(Strategy):
         tree = self.tree
         if not self._own_start:
             refuse_unfit_wrappers(self.aggregation)
+            self._sent_config = config
             tree = with_noise_of(arrays, self._returned, tree, self.layout)
         self.roll_call.update(grid)
         tree = admitted(tree, self.roll_call.clients, server_round, isolated=self.isolated)
@@ -437,6 +442,9 @@ class ClusteredFL(Strategy):
         self._messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         moves = after.moves[len(self.state.moves) :]
         self.state = after
+        if self._clipped and (long := not_clipped(after, server_round, self._sent_config)):
+            self._clipped = False
+            log(WARNING, NOT_CLIPPED, listed(in_order(long)))
         self.failures = this.failures_after(
             self.failures, self.exclude_after, len(self._present), self.roll_call.simulated
         )

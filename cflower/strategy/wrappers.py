@@ -7,8 +7,9 @@ returns (central differential privacy).
 import inspect
 from dataclasses import replace
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
@@ -20,6 +21,13 @@ OLDER_WORKFLOW = (
     "comparing single ones. Call ClusteredFL.start; against a curious server there are LocalDpMod "
     "and cflower.PermutationMod."
 )
+
+NOT_CLIPPED = (
+    "Client(s) %s sent updates longer than the clipping norm of the wrapper for differential "
+    "privacy, so its guarantee does not hold. Give every ClientApp Flower's mod: "
+    "@app.train(mods=[fixedclipping_mod]), or adaptiveclipping_mod for adaptive clipping."
+)
+ROUNDING = 1e-3
 
 
 def with_noise_of(
@@ -41,6 +49,13 @@ def with_noise_of(
         model = Weights(trained.astype(leaf.model.trained.dtype), carried)
         leaves.append(replace(leaf, model=layout.as_sent(model)))
     return tree.update(*leaves)
+
+
+def not_clipped(state: CFLState, server_round: int, config: ConfigRecord) -> list[str]:
+    """Clients whose update of a round is longer than a wrapper's clipping norm, if there is one."""
+    longest = float(str(config.get("clipping_norm", "inf"))) * (1 + ROUNDING)
+    new = {name: one for name, one in state.known.items() if one.server_round == server_round}
+    return [name for name, update in new.items() if update.norm > longest]
 
 
 def refuse_unfit_wrappers(aggregation: str) -> None:

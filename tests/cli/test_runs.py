@@ -11,7 +11,7 @@ from cflower.cli.simulate import app_toml, meanings_in
 from cflower.config import RunConfig
 from cflower.settings import key_of
 from tests.command import cflower, error_of, output_of
-from tests.runs.folders import made_up_run
+from tests.runs.folders import edited, made_up_run
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +58,23 @@ def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
 
 def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     shutil.copytree(runs / "20260101-a", tmp_path / "20260101-a")
-    for name in ("20260102-begun", "20260103-damaged"):
+    for name in ("20260102-begun", "20260103-damaged", "20260104-old"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
+        shutil.copy(runs / "20260101-a" / "config.json", tmp_path / name)
     (tmp_path / "20260103-damaged" / "summary.json").write_text("{")
+    with edited(tmp_path / "20260104-old" / "config.json") as begun:
+        del begun["format"]
     out = output_of("list", "--runs", tmp_path)
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("2026")]
-    assert [row[0] for row in rows] == ["20260101-a", "20260102-begun", "20260103-damaged"]
+    assert [row[0] for row in rows] == [
+        *("20260101-a", "20260102-begun", "20260103-damaged", "20260104-old")
+    ]
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     numbers = [str(summary["rounds"]), *(str(len(summary[k])) for k in ("clients", "clusters"))]
     assert rows[0][1:] == ["finished", *numbers, "accuracy", f"{accuracy:.1%}"]
     assert rows[1][1:3] == ["not", "begun"]
-    assert rows[2][1] == "damaged"
+    assert rows[2][1] == "damaged" and rows[3][1:3] == ["other", "version"]
     listed = json.loads(cflower("list", "--runs", tmp_path, "--json").stdout)
     assert [row["run"] for row in listed] == [row[0] for row in rows]
     assert (listed[0]["metric"], listed[0]["mean"]) == ("accuracy", accuracy)

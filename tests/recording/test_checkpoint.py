@@ -10,7 +10,7 @@ from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Weights
 from cflower.messages.messenger import Sent
-from cflower.recording.checkpoint import Checkpoints, digest_of, packed
+from cflower.runs.checkpoint import Checkpoints, digest_of, packed
 from cflower.strategy.observers import Checkpoint
 
 CLIENTS, LENGTH = 100, 10_000

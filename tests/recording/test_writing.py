@@ -12,10 +12,11 @@ import pytest
 from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
+from cflower.recording import recorder as recorder_module
 from cflower.recording import writing
-from cflower.recording.checkpoint import Checkpoints
 from cflower.recording.writing import append_lines, locked
 from cflower.runs.atomic import replace_file
+from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
@@ -107,8 +108,8 @@ def test_a_run_that_cannot_be_resumed_is_unlocked(tmp_path, disk):
         locked(before.path).close()
 
     refused("seed was 0 and is 7")
-    (before.path / "config.json").write_text(json.dumps({"config": record["config"]}))
-    refused("earlier version")
+    (before.path / "config.json").write_text(json.dumps({**record, "format": 1}))
+    refused("is in format 1 of run folders, of cflower .*; this version reads format 2")
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -121,7 +122,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     assert (folder / "a.json").read_text() == "ours"
     (folder / "rounds.jsonl").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic"):
-        append_lines(folder / "rounds.jsonl", "ours\n")
+        append_lines(folder / "rounds.jsonl", b"ours\n")
     (folder / ".lock").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic"):
         locked(folder)
@@ -130,10 +131,10 @@ def test_nothing_is_written_through_a_link(tmp_path):
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
     path = tmp_path / "rounds.jsonl"
-    append_lines(path, "one\n")
+    append_lines(path, b"one\n")
     disk.error = errno.ENOSPC
     with pytest.raises(OSError, match="No space"):
-        append_lines(path, "two\n")
+        append_lines(path, b"two\n")
     assert path.read_text() == "one\n"
 
 
@@ -156,12 +157,12 @@ def tmpfs(tmp_path):
 @pytest.mark.parametrize("room", [0, 1, 4095])
 def test_half_a_line_on_a_full_disk_is_cut_off_and_no_rest_follows_later(tmpfs, room):
     path = tmpfs("8k") / "rounds.jsonl"
-    append_lines(path, "a" * (4095 - room) + "\n")
+    append_lines(path, b"a" * (4095 - room) + b"\n")
     with pytest.raises(OSError, match="No space"):
-        append_lines(path, "b" * 9000 + "\n")
+        append_lines(path, b"b" * 9000 + b"\n")
     assert path.stat().st_size == 4096 - room
     tmpfs("16k", "remount,size")
-    append_lines(path, "c\n")
+    append_lines(path, b"c\n")
     assert path.read_text().splitlines() == ["a" * (4095 - room), "c"]
 
 
@@ -239,7 +240,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, tmp_pa
     else:
         newest.write_bytes(content if damage == "flipped" else content[:-9])
     resumed = run(tmp_path / "cut", disk, resume=cut.path.name, say=said.append)
-    (warning,) = [text for text in said if "using the one before it" in text]
+    (warning,) = [text for text in said if "Using the one before it" in text]
     assert newest.name in warning
     assert "Going on after round 3." in said
     assert content_of(resumed.path) == content_of(whole.path)
@@ -262,5 +263,48 @@ def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):
         last.write_bytes(spoilt)
         last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt).hexdigest())
         warnings = []
-        assert Checkpoints(folder, None).newest(warnings.append).server_round == 5
+        assert Checkpoints(folder).newest(warnings.append).server_round == 5
         assert len(warnings) == 1 and "cannot be read" in warnings[0]
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.4, 0.6])
+@pytest.mark.parametrize("name", ["rounds.jsonl", "config.json", "similarity/*.npz"])
+def test_a_flipped_bit_of_what_a_run_goes_on_with_is_noticed(name, place, tmp_path, disk):
+    before = run(tmp_path, disk)
+    path = next(before.path.glob(name))
+    flip(path, round(place * path.stat().st_size))
+    with pytest.raises(RunFolderError) as refused:
+        run(tmp_path, disk, num_rounds=9, resume=before.path.name)
+    assert "\n" not in str(refused.value)
+
+
+def test_damage_after_a_checkpoint_does_not_matter_to_it(tmp_path, disk):
+    whole, cut = run(tmp_path / "whole", disk), run(tmp_path / "cut", disk, num_rounds=4)
+    flip(cut.path / "rounds.jsonl", -2)
+    said: list[str] = []
+    resumed = run(tmp_path / "cut", disk, resume=cut.path.name, say=said.append)
+    assert any("000004" in text and "rounds.jsonl, which it refers to" in text for text in said)
+    assert content_of(resumed.path) == content_of(whole.path)
+
+
+def test_similarities_of_a_round_that_could_not_be_written_follow_later(
+    tmp_path, disk, monkeypatch
+):
+    whole, real, full = run(tmp_path / "whole", disk), recorder_module.replace_file, [1]
+
+    def replace(path, content, **options):
+        if path.suffix == ".npz" and full:
+            full.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, content, **options)
+
+    monkeypatch.setattr(recorder_module, "replace_file", replace)
+    gap = run(tmp_path / "gap", disk)
+    assert not full
+    assert content_of(gap.path) == content_of(whole.path)

@@ -7,7 +7,8 @@ import pytest
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.runs.baselines import against
-from cflower.runs.record import RunRecord, baseline_lines, finding
+from cflower.runs.findings import baseline_lines, finding
+from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.seeding import generator
 from tests.runs.folders import edited, made_up_run

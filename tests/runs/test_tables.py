@@ -1,7 +1,5 @@
 """The end of a run in the terminal."""
 
-import json
-
 import pytest
 
 from cflower.runs.record import RunRecord
@@ -10,8 +8,8 @@ from tests.runs.folders import made_up_run
 
 
 def view(run, width=100, **keys):
-    tree = json.loads((run / "tree.json").read_text())
-    return as_text(run_view(RunRecord.read(run).summary, tree, **keys), width)
+    record = RunRecord.read(run)
+    return as_text(run_view(record.summary, record.clusters, **keys), width)
 
 
 def test_few_clients_have_a_row_each(made_up):

@@ -5,9 +5,9 @@ from flwr.app import Message, MetricRecord
 
 from cflower import Recorder
 from cflower.runs.explain import explanation
-from cflower.runs.record import RunRecord, lasting
+from cflower.runs.findings import lasting
+from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
-from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, cluster_tree
 from tests.strategy.quadratics import Halves, Quadratics
 from tests.strategy.test_trials import on_trial
@@ -61,5 +61,4 @@ def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
     assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
     assert page["run"]["commonModel"] == f"common model ({min(rounds, 6)} of {rounds} rounds)"
-    tree = read_json(run.path, "tree.json")
-    assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, tree))
+    assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 
 from cflower import ClusteredFL
 from cflower.messages.client_names import answer
-from cflower.recording.checkpoint import Checkpoints, digest_of, packed
 from cflower.recording.recorder import Recorder
+from cflower.runs.checkpoint import Checkpoints, digest_of, packed
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.strategy.observers import Checkpoint, Observer
 from tests.algorithm.planted import assert_partitions

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
 from cflower.exporting.export import export
-from cflower.runs.record import finding
+from cflower.runs.findings import finding
 from tests.strategy.quadratics import CENTERS, Quadratics, initial_arrays, strategy_of
 
 DIFFERENT = (0, 1, 2, 3) * 2

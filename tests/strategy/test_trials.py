@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
-from cflower.runs.record import remarks
+from cflower.runs.findings import remarks
 from tests.strategy.quadratics import (
     CRITERION,
     Halves,
@@ -54,7 +54,6 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     clusters = json.loads((recorder.path / "tree.json").read_text())["clusters"]
     assert {name: len(cluster["undone"]) for name, cluster in clusters.items()} == {"0": 1}
     assert [path.name for path in (recorder.path / "models").iterdir()] == ["0.safetensors"]
-    assert not list((recorder.path / "edges").iterdir())
 
 
 def test_no_split_is_on_trial_at_the_end_of_a_run():

@@ -11,9 +11,7 @@ from typing import Any
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
-from cflower.runs.format import TRIAL_STATUS
-from cflower.runs.record import (
-    RunRecord,
+from cflower.runs.findings import (
     all_clients,
     baselines_of,
     common_in_words,
@@ -22,6 +20,8 @@ from cflower.runs.record import (
     lasting,
     remarks,
 )
+from cflower.runs.format import TRIAL_STATUS
+from cflower.runs.record import RunRecord
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 
@@ -146,7 +146,7 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
     )
     if lasting(summary["splits"]):
         columns["common"] = "fl"  # without a split, that model is the own one
-    if any(step["accepted"] for step in summary.get("personal", {}).values()):
+    if any(step["accepted"] for step in summary["personal"].values()):
         columns["leaf"] = "leaf"
     if summary["selection"] == "ensemble":
         columns["ensemble"] = "ensemble"

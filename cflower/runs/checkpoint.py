@@ -1,10 +1,12 @@
 """Checkpoints: the algorithm's whole state after a round, so that a run can go on from there.
 
 One safetensors file a round (no pickle) with the new arrays, and the structure of the state as JSON
-in its metadata; a second file has its SHA-256. Arrays that are already in an earlier file are
-referred to there: of ten thousand clients a round may sample a hundred. The last two checkpoints
-are kept, and the earlier files that they refer to. These two share no file, so that a damaged one
-makes only one of them unusable: each refers to files of every other checkpoint.
+in its metadata; a second file has its SHA-256. The structure has the SHA-256 of other files of the
+run, too, as they were then: of ``rounds.jsonl``, ``config.json`` and the similarities. Arrays that
+are already in an earlier file are referred to there: of ten thousand clients a round may sample a
+hundred. The last two checkpoints are kept, and the earlier files that they refer to. These two
+share no file, so that a damaged one makes only one of them unusable: each refers to files of every
+other checkpoint.
 """
 
 import hashlib
@@ -31,7 +33,7 @@ from cflower.messages.messenger import Sent
 from cflower.runs.format import tree_misfit
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-6"
+FORMAT = "cflower-checkpoint-7"
 KEPT = 2
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
@@ -108,12 +110,29 @@ class PackReader:
 
 
 class Checkpoints:
-    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder."""
+    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder.
 
-    def __init__(self, folder: Path, write: Callable[[str, bytes], None]) -> None:
+    They are the one store of a run's models and updates: a run is resumed from them, and newcomers
+    are assigned with them.
+    """
+
+    def __init__(
+        self, folder: Path, write: Callable[[str, bytes], None] = lambda name, content: None
+    ) -> None:
         self._folder, self._write = folder, write
         self._used: deque[Mapping[str, Place]] = deque([{}, {}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
+        self._others: dict[str, tuple[int, Any]] = {}
+
+    def refer_to(self, name: str, more: bytes) -> int:
+        """Let checkpoints refer to this content, or this end, of another file of the run folder.
+
+        Returns the file's size; of a file of this name the earlier content counts too.
+        """
+        size, digest = self._others.get(name, (0, hashlib.sha256()))
+        digest.update(more)
+        self._others[name] = size + len(more), digest
+        return size + len(more)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the new arrays, then remove the files that the last two checkpoints do not need."""
@@ -121,7 +140,8 @@ class Checkpoints:
         pack = Pack(name, self._worth_keeping(), self._digests)
         state = replace(checkpoint.state, placed={}, judging=None)  # they are of one round only
         whole = packed(checkpoint._replace(state=state), pack.put)
-        structure = json.dumps({"format": FORMAT, "checkpoint": whole})
+        others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
+        structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})
         # One entry: safetensors writes several in any order.
         content = save(pack.new, metadata={"structure": structure})
         self._write(f"{name}.safetensors", content)
@@ -138,28 +158,40 @@ class Checkpoints:
             if path.stem not in needed:
                 path.unlink()
 
-    def newest(self, warn: Callable[[str], None]) -> Checkpoint:
+    def newest(self, warn: Callable[[str], None], *, whole_run: bool = False) -> Checkpoint:
         """The newest checkpoint that is not damaged, or a `RunFolderError` if there is none.
 
-        ``warn`` is called with one sentence for each that cannot be used.
+        ``warn`` is called with one sentence for each that cannot be used. With ``whole_run`` the
+        other files that it refers to must be as they were, too.
         """
+        problem = "there is none"
         for checksum in sorted(self._folder.glob("*.sha256"), reverse=True):
             path = checksum.with_suffix(".safetensors")
             try:
                 content = path.read_bytes()
                 if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
                     raise ValueError("wrong checksum")
-                arrays = PackReader(self._folder)
-                checkpoint = decode(content, arrays)
+                arrays, structure = PackReader(self._folder), structure_of(content)
+                checkpoint = decode(structure["checkpoint"], arrays)
+                if whole_run:
+                    self._read_others(structure["others"])
             except Exception as error:  # a file from outside can be wrong in any way
                 problem = first_line(error)
-                warn(f"The checkpoint {path} cannot be read ({problem}): using the one before it.")
+                warn(f"The checkpoint {path} cannot be read: {problem}.")
             else:
                 self._used.append(arrays.used)
                 return checkpoint
         raise RunFolderError(
-            f"There is no whole checkpoint in {self._folder}: start the run anew, without resume."
+            f"There is no whole checkpoint in {self._folder} ({problem}): copy the whole run "
+            "folder, or run it again."
         )
+
+    def _read_others(self, others: Mapping[str, tuple[int, str]]) -> None:
+        self._others = {}
+        for name, (size, digest) in others.items():
+            self.refer_to(name, (self._folder.parent / name).read_bytes()[:size])
+            if self._others[name][1].hexdigest() != digest:
+                raise ValueError(f"{name}, which it refers to, is damaged")
 
     def _worth_keeping(self) -> dict[str, Place]:
         """The arrays of the checkpoint before the last in files of which it still needs half."""
@@ -182,14 +214,19 @@ def digest_of(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def decode(content: bytes, arrays: PackReader) -> Checkpoint:
-    """The checkpoint in the bytes of a file."""
+def structure_of(content: bytes) -> dict[str, Any]:
+    """The structure in the bytes of a file."""
     length = int.from_bytes(content[:8], "little")  # of a safetensors file's header, in JSON
     header = json.loads(content[8 : 8 + length])
-    structure = json.loads(header["__metadata__"]["structure"])
+    structure: dict[str, Any] = json.loads(header["__metadata__"]["structure"])
     if structure["format"] != FORMAT:
         raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
-    checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
+    return structure
+
+
+def decode(packed_checkpoint: Any, arrays: PackReader) -> Checkpoint:
+    """The checkpoint in a structure."""
+    checkpoint: Checkpoint = unpacked(packed_checkpoint, arrays)
     clusters = checkpoint.state.tree.clusters
     children = {name: {"children": cluster.children} for name, cluster in clusters.items()}
     if problem := tree_misfit(children):
