@@ -50,7 +50,8 @@ def postponed(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decisio
         same = set(map(frozenset, trial.parts)) == set(map(frozenset, decision.sides))
         again = trial.due + WAIT * (trial.due - trial.began)
         again = max(again, 2 * trial.due) if same else again
-        if not trial.leaves and decision.server_round < again:
+        waits = not trial.leaves and trial.status is Status.UNDONE
+        if waits and decision.server_round < again:
             reason = f"would split, but waits until round {again}: its last split was undone"
             return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
     return decision
@@ -215,7 +216,9 @@ def settled_split(
         # Clients that resembled no child got children of their own; no name is used twice.
         added = cluster.children[len(trial.parts) :]
         parts = (*trial.parts, *(state.tree.clusters[name].members for name in added))
-        trial = trial._replace(status=Status.UNDONE, reason=reason, parts=parts)
+        # The end of a run refutes nothing: if the run is resumed, the split may be made again.
+        status = Status.UNDONE if trial_rounds or verdict.better is False else Status.OPEN
+        trial = trial._replace(status=status, reason=reason, parts=parts)
         tree = state.tree.rejoined(cluster.name, undone(cluster, trial))
     figures = verdict.figures
     decisions = tuple(

@@ -142,7 +142,12 @@ class Federation:
 
 
 def ended(
-    federation: Federation, cfl: CFL, heard: RoundResult, opinions: Opinions | None = None
+    federation: Federation,
+    cfl: CFL,
+    heard: RoundResult,
+    opinions: Opinions | None = None,
+    *,
+    last: bool = False,
 ) -> RoundResult:
     """A round after its clients have judged its proposals: by their loss without opinions."""
     accuracies, replies = {}, []
@@ -154,7 +159,9 @@ def ended(
             accuracy = accuracies[ask.cluster] if ask.role is Role.COMMON else 0.7
             reply = replace(reply, metrics={"accuracy": accuracy})
         replies.append(reply)
-    return cfl.heard(heard.state, replies, heard.asks[0].server_round) if replies else heard
+    if not replies:
+        return heard
+    return cfl.heard(heard.state, replies, heard.asks[0].server_round, last=last)
 
 
 class Round(NamedTuple):
@@ -174,17 +181,20 @@ def run(
     partial: bool = False,
     clients: Iterable[str] | None = None,
     opinions: Opinions | None = None,
+    last: int = 0,
 ) -> Iterator[Round]:
     """Run rounds from a state on, by default the first; all clients take part, half, or these.
 
-    The clusters partition the clients after every round.
+    Round ``last`` is the last one that was planned. The clusters partition the clients after every
+    round.
     """
     state = federation.state() if state is None else state
     for server_round in range(done + 1, done + num_rounds + 1):
         chosen = federation.half(state, server_round) if partial else clients
         replies = federation.replies(cfl, state, server_round, chosen)
-        heard = cfl.heard(state, replies, server_round)
-        result = ended(federation, cfl, heard, opinions)
+        is_last = server_round == last
+        heard = cfl.heard(state, replies, server_round, last=is_last)
+        result = ended(federation, cfl, heard, opinions, last=is_last)
         assert_partitions(result.state.tree, federation.clients)
         yield Round(state, result)
         state = result.state

@@ -117,6 +117,20 @@ def test_clients_that_see_neither_gain_nor_loss_judge_again(looks, last):
     assert lines[-1].outcome is (Outcome.CONFIRMED if last else Outcome.UNDONE)
 
 
+@pytest.mark.parametrize("opinions", [WORSE, NEITHER])
+def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clients_worse(opinions):
+    began = final(two, cfl_of(trial_rounds=3), 30, opinions=BETTER).tree.root.split_round
+    cfl, last = cfl_of(trial_rounds=3), began + 1
+    state = final(two, cfl, last, opinions=opinions, last=last)
+    (trial,) = state.tree.root.undone
+    assert (state.tree.root.is_leaf, trial.due) == (True, last)
+    # The run goes on.
+    results = run(two, cfl, 4 * began, state=state, done=last, opinions=BETTER)
+    outcomes = {result.decisions[0].outcome for _, result in results}
+    assert (Outcome.PUT_OFF in outcomes) == (opinions is WORSE)
+    assert Outcome.SPLIT in outcomes
+
+
 def test_children_do_not_split_while_their_parents_split_is_on_trial():
     waits = 0
     for before, result in run(four, cfl_of(trial_rounds=12), 60, opinions=BETTER):
