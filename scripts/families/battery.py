@@ -4,7 +4,7 @@
 
 Every run goes through cflower's own ServerApp and ClientApp. Then it prints the table and writes
 `battery.csv` and `battery.png` over all runs in the folder. Runs with `--set` belong in a folder of
-their own; `--set "baselines=true"` counts the clients that would be served better alone.
+their own. `leaf_accuracy` is without the personal step; `--set "baselines=true"` counts the clients that would be served better alone.
 
 MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_dataset` reads:
 `--data digits,mnist=/data/mnist,fashion-mnist=/data/fashion-mnist,cifar10=/data/cifar10`.
@@ -43,8 +43,8 @@ from families.planted import (
 
 COLUMNS = (
     "data", "family", "criterion", "seed", "rounds", "groups", "clusters", "exact", "splits",
-    "undone", "moves", "false_splits", "adjusted_rand_index", "last_split", "accuracy", "alone",
-    "worse_than_alone", "judged", "seconds",
+    "undone", "moves", "false_splits", "adjusted_rand_index", "last_split", "accuracy",
+    "leaf_accuracy", "alone", "worse_than_alone", "judged", "seconds",
 )  # fmt: skip
 
 

@@ -260,6 +260,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "false_splits": sum(separates(split, truth, judged) for split in sides),
         "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
+        "leaf_accuracy": float(np.average([c["leaf_accuracy"] for c in clients], weights=weights)),
         **(against_alone(summary, judged, weights) if config.get("baselines") else {}),
     }
 
