@@ -4,7 +4,8 @@
 
 Every run goes through cflower's own ServerApp and ClientApp. Then it prints the table and writes
 `battery.csv` and `battery.png` over all runs in the folder. Runs with `--set` belong in a folder of
-their own. `leaf_accuracy` is without the personal step; `--set "baselines=true"` counts the clients that would be served better alone.
+their own. `leaf_accuracy` is without the personal step; `--set "baselines=true"` counts the clients
+that would be served better alone.
 
 MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_dataset` reads:
 `--data digits,mnist=/data/mnist,fashion-mnist=/data/fashion-mnist,cifar10=/data/cifar10`.
