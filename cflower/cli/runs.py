@@ -28,7 +28,8 @@ from cflower.runs.compare import (
     pairs,
 )
 from cflower.runs.explain import explanation
-from cflower.runs.plots import write_comparison, write_figures
+from cflower.runs.figures import write_figures
+from cflower.runs.plots import write_comparison
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
@@ -125,8 +126,7 @@ def report(
     print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):
-            record = RunRecord.read(folder, metric)
-            for written in write_figures(record, figures.expanduser()):
+            for written in write_figures(path, figures.expanduser()):
                 print(f"Figure: {written}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())

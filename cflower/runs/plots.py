@@ -1,9 +1,11 @@
-"""Pictures for papers, as PNG, SVG and PDF: of one run, and of several side by side."""
+"""The picture of several runs side by side, as PNG, SVG and PDF; those of one run are the report's.
+
+The scripts of the reproduction draw in the same style.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, cast
@@ -11,16 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.tree import ROOT
 from cflower.errors import ConfigError
 from cflower.messages.metrics import Metric
-from cflower.ordering import only
-from cflower.runs.baselines import BASELINES
 from cflower.runs.compare import by_seeds
-from cflower.runs.findings import baselines_of, common_score, lasting
-from cflower.runs.record import Line, RecordedMatrix, RunRecord
-from cflower.runs.report.matrices import sides_of
+from cflower.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,22 +25,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating]
 COLORS = ("#0b6fb8", "#c9500a", "#c4738d", "#410d93", "#413300", "#68004f")
 """Distinguishable in all common kinds of colour blindness; the report uses them too."""
-COMMON = "common model at the end"
 INNER = "#7b828a"
 ENDINGS = ("png", "svg", "pdf")
-MOST_LABELS = 30
-"""Largest number of clients that are named at a matrix."""
-MOST_CURVES = 8
-"""Largest number of clusters that are named in the picture of norms."""
 DASHES = ("-", "--", ":", "-.")
-BLACK: dict[str, Any] = {"color": "black", "linewidth": 1}
-AT_EDGE: dict[str, Any] = {"xycoords": ("axes fraction", "data")}
-LABEL: dict[str, Any] = {
-    "textcoords": "offset points",
-    "va": "center",
-    "fontsize": 8,
-    "bbox": {"boxstyle": "round,pad=0.2", "color": "white"},
-}
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,

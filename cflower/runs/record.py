@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,6 +148,11 @@ class RunRecord:
             return Layout.of(record_of(arrays), self.settings["untrained"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
+    @property
+    def model_bytes(self) -> int:
+        """The size of the arrays of one model."""
+        return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @cached_property
     def projection(self) -> Projection:
