@@ -77,6 +77,8 @@ class RunRecord:
         """The app's own run config, whatever is in it."""
         self.settings: Mapping[str, Any] = begun["settings"]
         """The settings of strategy and criterion, see `ClusteredFL.settings`."""
+        self.labels: Mapping[str, Any] = only(begun, ("app", "name", "tags"))
+        """The names of the app and the run, and the run's tags."""
         self.planned: int = begun["num_rounds"]
         """The rounds that the run was started for."""
         self.versions: Mapping[str, str] = begun["versions"]

@@ -91,6 +91,7 @@ def about(run: RunRecord) -> dict[str, Any]:
     sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
+        "labels": [run.labels["app"], run.labels["name"], *run.labels["tags"]],
         "sentence": sentence,
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
