@@ -19,16 +19,8 @@ from cflower.strategy.observers import RunStart
 
 MAY_CHANGE = (
     *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
-    *(
-        "run-name",
-        "run-tags",
-        "round-share",
-        "round-seconds",
-        "tracker",
-        "seed-file",
-        "selection",
-        "baselines",
-    ),
+    *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
+    *("run-name", "run-tags"),
 )
 """Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")

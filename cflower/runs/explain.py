@@ -167,10 +167,10 @@ def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
         )
     for key, line in margins(run, cluster, rule).items():
         sign, norm = ("above", "mean_norm") if key == "eps1" else ("below", "max_norm")
-        known = run.has_matrix(line)
+        unknown = "; the similarities of this round were not recorded"
         yield (
             f"With {key} {sign} {line[norm]:.4g} alone the norms would have allowed a split in "
-            f"round {line['round']}{'' if known else '; its similarities were not recorded'}."
+            f"round {line['round']}{'' if run.has_matrix(line) else unknown}."
         )
 
 
