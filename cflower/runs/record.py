@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,8 @@ class RunRecord:
         """The app's own run config, whatever is in it."""
         self.settings: Mapping[str, Any] = begun["settings"]
         """The settings of strategy and criterion, see `ClusteredFL.settings`."""
+        self.labels: Mapping[str, Any] = only(begun, ("app", "name", "tags"))
+        """The names of the app and the run, and the run's tags."""
         self.planned: int = begun["num_rounds"]
         """The rounds that the run was started for."""
         self.versions: Mapping[str, str] = begun["versions"]
@@ -147,6 +150,11 @@ class RunRecord:
             return Layout.of(record_of(arrays), self.settings["untrained"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
+    @property
+    def model_bytes(self) -> int:
+        """The size of the arrays of one model."""
+        return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @cached_property
     def projection(self) -> Projection:

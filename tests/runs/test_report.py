@@ -141,6 +141,7 @@ def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):
 def test_mean_examples_by_cluster_and_class(tmp_path):
     run = with_means(made_up_run(tmp_path / "run"))
     data = page_content(RunRecord.read(run))["data"]
+    assert data["matches"] == {}
     assert data["means"] == {"0.0": [[[1, 2]], [[3, 3]], None], "0.1": [[[-1, -2]], [[3, 3]], None]}
 
 

@@ -3,7 +3,7 @@
 // The upper half comes as one byte an entry; it is drawn pixel by pixel and scaled up. Green is
 // together, grey is apart: neither is the colour of a cluster, which the bars at the edges have.
 function drawSimilarity() {
-  byId('similarity-section').hidden = run.run.kind !== 'clustered';
+  if (run.run.kind !== 'clustered') return fill('similarity');
   const { shown, left_out: leftOut } = run.matrices;
   if (!shown.length) {
     return fill('similarity', note('No similarity was computed: a split was never considered, or no round got that far.'));
@@ -23,7 +23,7 @@ function drawSimilarity() {
     return select;
   };
   const nearest = (cluster) => chosenMatrix(shown.filter((other) => other.cluster === cluster), [cluster], matrix.round);
-  return fill('similarity', html('p', { class: 'choices' },
+  return fill('similarity', html('h3', {}, 'Cosine similarity of the clients’ updates when a split was considered'), html('p', { class: 'choices' },
     html('label', {}, 'Matrix of cluster ', choice('matrix-cluster', names.map((name) => [name, name]), matrix.cluster,
       (name) => choose(nearest(name).round, name))),
     html('label', {}, 'in round ', choice('matrix-round', mine.map((other) => [other.round, `${other.round}: ${other.outcome}`]), matrix.round,
@@ -175,6 +175,6 @@ function matrixNotes(matrix) {
   return html('div', { class: 'side' },
     html('p', { class: 'hint' }, 'opposite −1 ', html('i', { class: 'ramp', style: { background: ramp } }), ' +1 the same'),
     html('p', { id: 'matrix-text' }, matrixText(matrix)),
-    sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
-      html('span', { class: 'anywhere' }, listed(side.map(clientName), 12)))));
+    folded('The clients of each side', sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
+      html('span', { class: 'anywhere' }, listed(side.map(clientName), 12))))));
 }
