@@ -26,6 +26,7 @@ from cflower.algorithm.paired_comparison import (
     judge,
 )
 from cflower.algorithm.proposals import measures_in
+from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
     DECIDE,
@@ -163,8 +164,9 @@ def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Vector
     """What the members gain over the leaf's model, by their loss if they measure one, shape (m,).
 
     A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
-    member's examples: no member decides for the others, whatever it reports. One that reports
-    nothing counts as one that loses all. None if nobody reports the measure.
+    member's examples, `limited` to a few usual claims: no member decides for the others, whatever
+    it reports. One that reports nothing counts as one that loses all. None if nobody reports the
+    measure.
     """
     first = chain.measured[0]
     measure = measures_in(first.values(), metric)[-1]
@@ -177,12 +179,15 @@ def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Vector
         now = replies[client].metrics.get(name) if client in replies else None
         if before is not None and now is not None:
             gains[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
-    sizes = np.array([first[client].num_examples for client in chain.members])
+    sizes = limited(first[client].num_examples for client in chain.members)
     return np.asarray(sizes * gains)
 
 
 def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
-    """The leaf's choice, accepted if the test finds that the others' choices serve better."""
+    """The leaf's choice, accepted if the test finds that the others' choices serve better.
+
+    The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
+    """
     gains = np.zeros((len(chain.candidates), len(chain.members)))
     for number, replies in enumerate(chain.measured[1:], start=1):
         found = gains_of(chain, dict(replies), metric)
@@ -191,7 +196,8 @@ def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
     enough = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
-    accepted = chosen > 0 and verdict.better is True and min(chances, default=1.0) < enough
+    better = verdict.better is True and verdict.tests != () and verdict.tests[0].gain >= 0
+    accepted = chosen > 0 and better and min(chances, default=1.0) < enough
     status = Status.CONFIRMED if accepted else Status.UNDONE
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()

@@ -30,7 +30,7 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
-from cflower.runs.format import tree_misfit
+from cflower.runs.format import ROUNDS, tree_misfit
 from cflower.strategy.observers import Checkpoint
 
 FORMAT = "cflower-checkpoint-7"
@@ -189,7 +189,9 @@ class Checkpoints:
     def _read_others(self, others: Mapping[str, tuple[int, str]]) -> None:
         self._others = {}
         for name, (size, digest) in others.items():
-            self.refer_to(name, (self._folder.parent / name).read_bytes()[:size])
+            content = (self._folder.parent / name).read_bytes()
+            # Lines may have been added since.
+            self.refer_to(name, content[:size] if name == ROUNDS else content)
             if self._others[name][1].hexdigest() != digest:
                 raise ValueError(f"{name}, which it refers to, is damaged")
 

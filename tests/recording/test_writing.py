@@ -284,6 +284,14 @@ def test_a_flipped_bit_of_what_a_run_goes_on_with_is_noticed(name, place, tmp_pa
     assert "\n" not in str(refused.value)
 
 
+def test_a_file_that_became_longer_is_noticed(tmp_path, disk):
+    before = run(tmp_path, disk)
+    path = next(before.path.glob("similarity/*.npz"))
+    path.write_bytes(path.read_bytes() + bytes(9))
+    with pytest.raises(RunFolderError, match=path.name):
+        run(tmp_path, disk, num_rounds=9, resume=before.path.name)
+
+
 def test_damage_after_a_checkpoint_does_not_matter_to_it(tmp_path, disk):
     whole, cut = run(tmp_path / "whole", disk), run(tmp_path / "cut", disk, num_rounds=4)
     flip(cut.path / "rounds.jsonl", -2)
