@@ -246,6 +246,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         [tree["clusters"][child]["edge_clients"] for child in split["children"]] for split in splits
     ]
     clients = [summary["clients"][name] for name in judged]
+    clusters = [c.get("leaf_accuracy", c["accuracy"]) for c in clients]
     known = [c["num_examples"] for c in clients if c["num_examples"]]
     # A client that was never placed in a leaf has not reported its number of examples.
     weights = [c["num_examples"] or np.mean(known) for c in clients]
@@ -260,7 +261,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "false_splits": sum(separates(split, truth, judged) for split in sides),
         "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
-        "leaf_accuracy": float(np.average([c["leaf_accuracy"] for c in clients], weights=weights)),
+        "leaf_accuracy": float(np.average(clusters, weights=weights)),
         **(against_alone(summary, judged, weights) if config.get("baselines") else {}),
     }
 
