@@ -49,11 +49,9 @@ def test_the_theme_is_switched(visit):
     assert visit.page.evaluate(color) != before
 
 
-def test_cluster_and_round_of_a_matrix_are_chosen(visit):
+def test_a_matrix_is_chosen_and_read(visit):
+    assert visit.texts("#matrix option") == ["cluster 0, round 6: split"]
     assert "Round 6, cluster 0: split" in visit.text("#matrix-text")
-    visit.page.select_option("#matrix-round", value="4")
-    assert "Round 4, cluster 0: sides not apart enough" in visit.text("#matrix-text")
-    assert visit.texts("#matrix-cluster option") == ["0"]
     matrix = visit.page.locator("#similarity svg")
     matrix.hover(position={"x": 80, "y": 12})
     assert "client-0\nclient-0\ncosine similarity 1.00" in visit.text("#tip")
@@ -157,7 +155,6 @@ def test_everything_follows_a_picked_client_and_round(visit):
     visit.page.keyboard.press("Enter")
     assert visit.page.input_value("#pick-round") == "4"
     assert visit.page.evaluate("document.activeElement.getAttribute('data-key')") == "scores"
-    assert "Round 4, cluster 0" in visit.text("#matrix-text")
     assert visit.page.locator("#tree .picked").count() == 1
 
 
@@ -353,7 +350,6 @@ def test_names_with_markup_are_shown_as_text(opened):
 def test_few_and_many_clients(opened, clients):
     visit = opened(clients=clients, rounds=60, refused=10)
     assert visit.page.locator("#client-table tbody tr").count() == clients
-    visit.page.locator("#matrix-round").select_option(index=1)
     assert visit.page.locator("#scores .panel").count() == (2 if clients > 40 else 0)
     labels = visit.page.locator("#similarity svg text").all_text_contents()
     assert len(labels) == (clients if clients <= 100 else 0)

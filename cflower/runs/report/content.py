@@ -54,7 +54,7 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clusters": clusters(run, position),
         "lines": lines(run),
         "trials": trials(run),
-        "moves": moves(run, position),
+        "moves": [{**move, "client": position[move["client"]]} for move in run.summary["moves"]],
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "second": second(run),
         "common": common_curves(run),
@@ -265,20 +265,6 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
             }
         )
     return judged
-
-
-def moves(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The moves of clients to another cluster because their data changed."""
-    return [
-        {
-            "round": move["server_round"],
-            "client": position[move["client"]],
-            "from": move["origin"],
-            "to": move["target"],
-            "reason": move["reason"],
-        }
-        for move in run.summary["moves"]
-    ]
 
 
 def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[tuple[int, str]]] | None:

@@ -47,8 +47,7 @@ function groupTable() {
   const classes = run.data.classes.map((_, k) => k).sort((a, b) => spread(b) - spread(a)).slice(0, MOST_CLASSES).sort((a, b) => a - b);
   const most = Math.max(...classes.map(spread));
   const most100 = Math.max(...shares.flat(), 1e-9);
-  const relabelled = Object.keys(run.data.matches).length > 0;
-  const text = most < 0.05 && !relabelled ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference), so they differ in the examples of a class, not in the classes`
+  const text = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference): they differ in what examples of a class look like, or in what the labels mean`
     : `The shares of the classes differ by up to ${(most * 100).toFixed(0)} points`;
   const rows = clusters.map((name, row) => html('tr', { class: state.cluster === name ? 'chosen' : '' },
     html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name), { class: 'plain', 'data-key': `group:${name}` })),

@@ -190,7 +190,7 @@ let run;
 let look;
 
 function prepare(content) {
-  run = content;
+  run = { ...content, moves: content.moves.map(({ server_round: round, origin: from, target: to, ...move }) => ({ ...move, round, from, to })) };
   const clusters = new Map(run.clusters.map((cluster) => [cluster.name, cluster]));
   const leaves = run.clusters.filter((cluster) => !cluster.children.length).map((cluster) => cluster.name);
   const lines = new Map();

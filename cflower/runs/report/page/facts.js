@@ -1,7 +1,7 @@
 // The result, unusable replies and absences, the config
 function drawFacts() {
   const about = run.run;
-  byId('run-id').textContent = [...about.labels, about.id].filter(Boolean).join(' · ');
+  byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
   byId('remarks').textContent = about.remarks;
   const name = metric().name;

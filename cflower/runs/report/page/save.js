@@ -41,7 +41,7 @@ async function drawFigures() {
   root.style.colorScheme = 'light';
   const clustered = run.run.kind === 'clustered';
   const drawings = [...charts().map((chart) => [chart.name, () => scorePicture(chart, width)]), ...(clustered && run.clusters.length ? [['tree', () => treePicture(width)]] : []),
-    ...(clustered ? run.matrices.shown.filter(({ outcome }) => outcome === 'split') : []).map((matrix) => [`similarity-${matrix.round}-${matrix.cluster}`, () => matrixPicture(matrix, width)]),
+    ...(clustered ? run.matrices.filter(({ outcome }) => outcome === 'split') : []).map((matrix) => [`similarity-${matrix.round}-${matrix.cluster}`, () => matrixPicture(matrix, width)]),
     ...(run.thresholds ? [...look.lines] : []).map(([name, lines]) => [`norms-${name}`, () => normPicture(name, lines, width)])];
   const pictures = {};
   for (const [name, draw] of drawings) {
