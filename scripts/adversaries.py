@@ -12,6 +12,7 @@ strategies. `ATTACKS` are the attacks; with Δ the update of an honest client wi
 - ``examples``: they send -Δ and claim 10^9 times their examples;
 - ``unchanged``: they send what they got, and claim 10^5 times their examples;
 - ``noise``: random numbers of Δ's length; ``alternating``: Δ and -Δ in turn;
+- ``silent``: they answer the roll call and nothing else; three rounds wait 15 s for them;
 - ``bridge``: the mean of all honest updates, in a federation of two groups;
 - ``alie``: mean - 1.5 standard deviations of the others (Baruch et al., arXiv 1902.06156);
 - ``ipm``, ``ipm2``: -0.5 and -2 times the mean of the others (Xie et al., arXiv 1903.03936), the
@@ -26,12 +27,15 @@ strategies. `ATTACKS` are the attacks; with Δ the update of an honest client wi
   times its examples.
 """
 
+import csv
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from logging import WARNING
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any, NamedTuple
@@ -59,13 +63,17 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.training import evaluate, predict
+from cflower.messages import messenger
 from cflower.messages.arrays import record_of
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.layout import Layout
 from cflower.ordering import in_order
 from cflower.seeding import generator
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 Client = Callable[[Message, Context], Message]
+SETTING = ("groups", "data", "model", "rounds", "rule", "attack", "clients", "adversaries", "seed")
+PUSH = InlineGrid.push_messages
 HUGE = 1e9
 """Times the examples that a client has."""
 
@@ -97,6 +105,7 @@ class Attack(NamedTuple):
     """How the names of the clusters begin in which they do so."""
     grouped: bool = False
     """Whether the honest clients form two groups."""
+    silent: bool = False
 
 
 def random_labels(examples: Examples, client: int) -> Examples:
@@ -150,10 +159,9 @@ ATTACKS = {
     "unchanged": Attack(times(0), 1e5),
     "noise": Attack(noise),
     "alternating": Attack(lambda turn: turn.own * (-1) ** turn.server_round),
+    "silent": Attack(silent=True),
     "bridge": Attack(lambda turn: np.asarray(np.mean(turn.everyone, axis=0)), grouped=True),
-    "alie": Attack(
-        lambda t: np.asarray(np.mean(t.others, axis=0) - 1.5 * np.std(t.others, axis=0))
-    ),
+    "alie": Attack(alie),
     "ipm": Attack(ipm(0.5)),
     "ipm2": Attack(ipm(2.0), 3.0),
     "backdoor": Attack(times(2), 3.0, backdoored),
@@ -170,6 +178,7 @@ class Federation:
         self.attack, self.adversaries = attack, adversaries
         self._honest = defaultdict[tuple[Any, ...], list[Vector]](list)
         self._first: dict[tuple[Any, ...], Weights] = {}
+        self._sent = defaultdict[tuple[Any, ...], list[Vector]](list)
 
     def __call__(self, message: Message, context: Context) -> Message:
         client, received = int(context.node_config["partition-id"]), message.content
@@ -191,10 +200,28 @@ class Federation:
                 reply.content[key] = layout.record(Weights(*map(np.add, origin, update)))
             elif client not in self.adversaries:
                 self._honest[place].append(update.trained)
+            self._sent[place].append(update.trained)
         for record in reply.content.metric_records.values() if hostile else ():
             if "num-examples" in record:
                 record["num-examples"] = int(self.attack.claim * float(str(record["num-examples"])))
         return reply
+
+    def push_messages(self, grid: InlineGrid, messages: Iterable[Message]) -> list[str]:
+        """Push messages, and lose those to silent adversaries."""
+        ids = list(PUSH(grid, messages))
+        for number, message in list(grid._pending.items()) if self.attack.silent else ():
+            client = message.metadata.dst_node_id - FIRST_NODE_ID
+            if client in self.adversaries and message.metadata.message_type != ROLL_CALL:
+                del grid._pending[number]
+        return ids
+
+    def opposed(self) -> float:
+        """Share of rounds and clusters with an update at more than 90° to the members' median."""
+        found = []
+        for updates in self._sent.values():
+            matrix = np.stack(updates).clip(-1e9, 1e9)
+            found.append(bool((matrix @ np.median(matrix, axis=0) < 0).any()))
+        return mean(found) if found else 0.0
 
     def _poisoned(self, client: int, message: Message, context: Context) -> Message:
         """The reply of a client that trains on poisoned examples."""
@@ -247,6 +274,8 @@ class Outcome(NamedTuple):
     """Mean over the honest clients, on their held-out examples."""
     success: float
     """Share of their examples of other classes that a trigger turns into class 0."""
+    warned: bool = False
+    """Whether a warning named clients that count for much less than they claim."""
 
 
 def one_run(keys: Mapping[str, Any], clients: int, honest: int, behave: Client) -> Outcome:
@@ -254,13 +283,15 @@ def one_run(keys: Mapping[str, Any], clients: int, honest: int, behave: Client) 
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig.read({**keys, "output-dir": folder})
         server = partial(server_app.run, say=lambda text: None)
-        found = simulate(behave, clients, server_app=server, run_config=config.as_keys())
+        with patch.object(messenger, "log") as logged, losing_messages_of(behave):
+            found = simulate(behave, clients, server_app=server, run_config=config.as_keys())
         (run,) = Path(folder).iterdir()
         places = [found["clients"][f"partition-{i}"]["cluster"] for i in range(honest)]
         models = {p: load_file(run / f"models/{p}.safetensors") for p in set(places)}
     served = [found["clients"][f"partition-{i}"]["accuracy"] for i in range(honest)]
     judged = evaluated(config, clients, [models[place] for place in places])
-    return Outcome(found, mean(served), judged[1])
+    warned = any(one.args[:2] == (WARNING, messenger.LOWERED) for one in logged.mock_calls)
+    return Outcome(found, mean(served), judged[1], warned)
 
 
 def flowers_run(
@@ -268,8 +299,10 @@ def flowers_run(
 ) -> Outcome:
     """A run with one of Flower's own strategies."""
     config, settings = RunConfig.read(dict(keys)), {"fraction_evaluate": 0.0}
-    if "Krum" in rule:
+    if rule in ("Krum", "MultiKrum", "Bulyan"):
         settings["num_malicious_nodes"] = clients - honest
+    if rule == "MultiKrum":
+        settings["num_nodes_to_select"] = honest
     data = load_client_data(config.part(DataSettings), 0, clients, None)
     shape, num_classes = data.train.input_shape, data.train.num_classes
     first = record_of(arrays_of(build_model(config.model, shape, num_classes, config.seed)))
@@ -304,11 +337,31 @@ def without(clients: int, adversaries: int, keys: Mapping[str, Any], attack: str
     return one_run(keys, clients, honest, only(range(honest, clients), stay_away))
 
 
-def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any]) -> Outcome:
+def losing_messages_of(behave: Client) -> AbstractContextManager[Any]:
+    """Patches the grid so that messages to silent adversaries are lost."""
+    if not isinstance(behave, Federation):
+        return nullcontext()
+    return patch.object(InlineGrid, "push_messages", lambda *args: behave.push_messages(*args))
+
+
+def federation(attack: str, clients: int, adversaries: int) -> Federation:
+    """A federation in which the last clients are adversaries."""
+    return Federation(ATTACKS.get(attack, Attack()), range(clients - adversaries, clients))
+
+
+def attacked(
+    attack: str,
+    clients: int,
+    adversaries: int,
+    keys: Mapping[str, Any],
+    behave: Federation | None = None,
+) -> Outcome:
     """A run in which the last clients are adversaries; its rule is the key ``aggregation``."""
     honest = clients - adversaries
     keys = {**shift_of(attack), **keys, "min-available-nodes": clients}
-    behave = Federation(ATTACKS.get(attack, Attack()), range(honest, clients))
+    behave = behave or federation(attack, clients, adversaries)
+    if behave.attack.silent:
+        keys["round-timeout"] = 15.0
     rule = keys.get("aggregation", "fedavg")
     if rule.islower():
         return one_run(keys, clients, honest, behave)
@@ -328,11 +381,11 @@ def separated(summary: dict[str, Any], honest: int) -> bool:
     return not set(placed[:honest]) & set(placed[honest:])
 
 
-def places(data: str, scratch: Path) -> dict[str, dict[str, Any]]:
+def places(data: str, model: str, scratch: Path) -> dict[str, dict[str, Any]]:
     """The run-config keys of each data set; ``table`` is written out of scikit-learn."""
     found, rest = {}, [part for part in data.split(",") if part.strip() != "table"]
     for name, folder in folders(",".join(rest)).items() if rest else ():
-        found[name] = {"dataset": folder or name, "model": "mlp"}
+        found[name] = {"dataset": folder or name, "model": model}
     if len(rest) < len(data.split(",")):
         from sklearn.datasets import load_breast_cancer
 
@@ -341,6 +394,56 @@ def places(data: str, scratch: Path) -> dict[str, dict[str, Any]]:
         scaled_to_one.assign(label=table.target).to_csv(scratch / "train.csv", index=False)
         found["table"] = {"dataset": str(scratch), "model": "linear"}
     return found
+
+
+def measured(
+    setting: Mapping[str, str], keys: Mapping[str, Any], known: dict[tuple[str, ...], float]
+) -> dict[str, str]:
+    """One run as a line of the table; ``known`` has the accuracies without the adversaries."""
+    attack, rule = setting["attack"], setting["rule"]
+    clients, bad = int(setting["clients"]), int(setting["adversaries"])
+    rest = tuple(value for key, value in setting.items() if key != "attack")
+    if rule.islower() and rest not in known:
+        known[rest] = without(clients, bad, keys, attack).accuracy
+    behave = federation(attack, clients, bad)
+    found = attacked(attack, clients, bad, keys, behave)
+    summary = found.summary or {"clusters": ["0"], "splits": (), "excluded": ()}
+    line = {
+        "separated": bool(found.summary) and separated(found.summary, clients - bad),
+        "clusters": len(summary["clusters"]),
+        "first_split": min((one["round"] for one in summary["splits"]), default=""),
+        "excluded": len(summary["excluded"]),
+        "personal": any(step["accepted"] for step in summary.get("personal", {}).values()),
+        "warned": found.warned,
+        "opposed": f"{behave.opposed():.2f}",
+        "accuracy": f"{found.accuracy:.4f}",
+        "without": f"{known[rest]:.4f}" if rest in known else "",
+        "success": f"{found.success:.4f}" if attack == "backdoor" else "",
+    }
+    return {**setting, **{key: str(value) for key, value in line.items()}}
+
+
+def means(lines: Sequence[Mapping[str, str]]) -> Table:
+    """Mean accuracies over the seeds by attack and rule; of a backdoor, its success as well."""
+    rules = list(dict.fromkeys(line["rule"] for line in lines))
+    table = Table("data", "groups", "hostile", "attack", "seeds", *rules, "without")
+    by_row = defaultdict[tuple[str, ...], list[Mapping[str, str]]](list)
+    for one in lines:
+        data, hostile = f"{one['data']} {one['model']}", f"{one['adversaries']} of {one['clients']}"
+        by_row[data, one["groups"], hostile, one["attack"]].append(one)
+    for row, some in by_row.items():
+        cells = []
+        for rule in rules:
+            its = [line for line in some if line["rule"] == rule]
+            cells.append("/".join(average(its, key) for key in ("accuracy", "success")).strip("/"))
+        seeds = len({line["seed"] for line in some})
+        table.add_row(*row, str(seeds), *cells, average(some, "without"))
+    return table
+
+
+def average(lines: Sequence[Mapping[str, str]], key: str) -> str:
+    values = [float(line[key]) for line in lines if line[key]]
+    return f"{mean(values):.3f}".lstrip("0") if values else ""
 
 
 def main(
@@ -352,70 +455,55 @@ def main(
     rules: Annotated[str, typer.Option(help="fedavg, fedmedian, ... FedMedian, Krum; commas.")] = (
         "fedavg"
     ),
+    model: Annotated[str, typer.Option(help="For images; the table's is linear.")] = "mlp",
     clients: Annotated[int, typer.Option(min=5)] = 20,
     adversaries: Annotated[
         int, typer.Option(min=1, help="But for collude and sleeper: a fifth, a tenth.")
     ] = 3,
     examples: Annotated[int, typer.Option(min=10, help="A client, of an image set.")] = 200,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
-    grouped: Annotated[bool, typer.Option(help="Two groups; adversaries in one.")] = False,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the figures.")] = None,
+    group_sizes: Annotated[
+        str, typer.Option(help='Groups, such as "10,10"; adversaries are in the last.')
+    ] = "",
+    alpha: Annotated[float, typer.Option(min=0, help="Of Dirichlet labels; 0: iid.")] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for the runs; those in it are not run again.")
+    ] = None,
 ) -> None:
-    """Measure the attacks and print the table."""
+    """Measure the attacks and print the means."""
     quieten_flower()
-    table, lines = Table("data", "rule", "attack", "seed", "separated", "clusters"), []
-    for heading in ("accuracy", "without them", "difference", "success"):
-        table.add_column(heading, justify="right")
+    lines: list[dict[str, str]] = []
+    if out and out.is_file():
+        lines = list(csv.DictReader(out.read_text().splitlines()))
+    known: dict[tuple[str, ...], float] = {}
     asked = tuple(ATTACKS) if attacks == "all" else tuple(attacks.split(","))
     with tempfile.TemporaryDirectory() as scratch:
-        there = places(data, Path(scratch))
+        there = places(data, model, Path(scratch))
         jobs = list(product(there, numbers(seeds), rules.split(","), asked))
-        known: dict[tuple[Any, ...], float] = {}
         for name, seed, rule, attack in track(jobs, "Measuring", console=Console(stderr=True)):
             # The table has 569 rows.
             among = clients // 2 if name == "table" else clients
             bad = max(1, adversaries * among // clients)
             # Of all clients, and of the last ones' group.
             bad = {"collude": among // 5, "sleeper": among // 10}.get(attack, bad)
-            if not bad:
-                continue  # no group is large enough
             size = clients * examples if name not in ("digits", "table") else 0
             keys = {**there[name], "dataset-size": size, "seed": seed, "num-server-rounds": rounds}
-            if grouped:
-                keys |= {"shift": "label-permutation", "num-groups": 2}
+            if sizes := group_sizes.split(",") if group_sizes else []:
+                keys |= {"shift": "label-permutation", "group-sizes": group_sizes}
+                keys["num-groups"] = len(sizes)
+            if alpha:
+                keys |= {"partitioner": "dirichlet", "dirichlet-alpha": alpha}
             keys["aggregation"] = rule
-            setting = name, seed, bad, rule.lower(), str(shift_of(attack))
-            if rule.islower() and setting not in known:
-                known[setting] = without(among, bad, keys, attack).accuracy
-            found = attacked(attack, among, bad, keys)
-            summary = found.summary or {"clusters": ["0"], "splits": (), "excluded": ()}
-            lines.append(
-                {
-                    "data": name,
-                    "rule": rule,
-                    "attack": attack,
-                    "clients": among,
-                    "adversaries": bad,
-                    "seed": seed,
-                    "separated": bool(found.summary) and separated(found.summary, among - bad),
-                    "clusters": len(summary["clusters"]),
-                    "first_split": min((one["round"] for one in summary["splits"]), default=None),
-                    "excluded": len(summary["excluded"]),
-                    "clustered": found.accuracy,
-                    "without": known.get(setting),
-                    "success": found.success if attack == "backdoor" else None,
-                }
-            )
-            line = lines[-1]
-            row = [name, rule, attack, str(seed), "yes" if line["separated"] else "no"]
-            row += [str(line["clusters"]), f"{found.accuracy:.4f}"]
-            if setting in known:
-                row += [f"{known[setting]:.4f}", f"{found.accuracy - known[setting]:+.4f}"]
-            table.add_row(*row, *[""] * (9 - len(row)), f"{found.success:.2f}")
-            if out:
-                write_table(lines, out)
+            groups = group_sizes or (shift_of(attack) | keys).get("num-groups", 1)
+            groups = f"Dirichlet {alpha:g}" if alpha else groups
+            values = groups, name, keys["model"], rounds, rule, attack, among, bad, seed
+            setting = dict(zip(SETTING, map(str, values), strict=True))
+            if bad and not any(setting.items() <= line.items() for line in lines):
+                lines.append(measured(setting, keys, known))
+                if out:
+                    write_table(lines, out)
     console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
+    (console if console.is_terminal else Console(width=160)).print(means(lines))
 
 
 if __name__ == "__main__":
