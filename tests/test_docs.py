@@ -103,6 +103,7 @@ def own_app(tmp_path, monkeypatch):
     return SimpleNamespace(grid=clients.grid(), context=context, arrays=initial_arrays())
 
 
+@pytest.mark.slow
 def test_the_code_of_own_app_runs_from_top_to_bottom(own_app):
     names = vars(own_app)
     for block in blocks(DOCS / "guide/own-app.md", "python"):

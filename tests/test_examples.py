@@ -27,14 +27,18 @@ class Expected(NamedTuple):
     better: tuple[float, float]
     """The mean over all clients lies between these."""
     needs: str
+    config: str = ""
+    """Beyond the number of rounds, with FOLDER for one that is empty."""
 
 
 EVEN_AND_ODD = {ALL[0::2], ALL[1::2]}
+LORA = "languages='de,fi' base='FOLDER/base' local-epochs=4"
 EXPECTED = {
     "pytorch": Expected(EVEN_AND_ODD, "eval_acc", (0.85, 1.0), "torch"),
     "sklearn": Expected({ALL[:5], ALL[5:]}, "rmse", (0.9, 1.2), "sklearn"),
     "jax": Expected(EVEN_AND_ODD, "accuracy", (0.75, 1.0), "jax"),
     "transformers": Expected(EVEN_AND_ODD, "perplexity", (2.0, 4.5), "transformers"),
+    "lora": Expected(EVEN_AND_ODD, "perplexity", (5.0, 16.0), "peft", LORA),
 }
 ROUNDS = 7
 
@@ -60,10 +64,12 @@ def test_the_groups_are_found(name, tmp_path, monkeypatch):
     if find_spec(expected.needs) is None:
         pytest.skip(f"{expected.needs} is not installed: pip install -e examples/{name}")
     monkeypatch.syspath_prepend(EXAMPLES / name)
-    config = f"output-dir='{tmp_path}' num-server-rounds={ROUNDS}"
+    runs = tmp_path / "runs"
+    config = f"output-dir='{runs}' num-server-rounds={ROUNDS} "
+    config += expected.config.replace("FOLDER", str(tmp_path))
     done = cflower("simulate", EXAMPLES / name, "-c", config)
     assert done.returncode == 0, done.stderr
-    (folder,) = tmp_path.iterdir()
+    (folder,) = runs.iterdir()
     check(folder, expected)
 
 

@@ -210,8 +210,9 @@ class RollCall:
         number = self.share * len(unasked)
         if at_least is not None:
             number = max(at_least, self.share * self.connected) - len(self.nodes) - len(self._until)
-        order = generator(self.seed, "roll-call", len(self._names)).permutation(sorted(unasked))
-        return set(order[: math.ceil(min(max(number, 0), len(order)))].tolist())
+        nodes, rng = sorted(unasked), generator(self.seed, "roll-call", len(self._names))
+        order = rng.permutation(len(nodes)).tolist()
+        return {nodes[i] for i in order[: math.ceil(min(max(number, 0), len(nodes)))]}
 
     def _late(self, grid: Grid) -> Set[int]:
         """The nodes that have been silent for too long; they are refused until they answer."""

@@ -57,7 +57,7 @@ class WorkerGrid(InlineGrid):
     ) -> None:
         super().__init__(client_app, num_nodes, run_config, run_id)
         processes = multiprocessing.get_context("forkserver")
-        processes.set_forkserver_preload(list(preload))
+        processes.set_forkserver_preload([__name__, *preload])  # loads Flower once for all
         self._workers = [
             ProcessPoolExecutor(1, processes, _begin, (load, run_id)) for _ in range(workers)
         ]

@@ -118,6 +118,7 @@ def test_the_scale_of_the_updates_changes_nothing(scale: float) -> None:
         assert len(outcomes) < 8
 
 
+@pytest.mark.slow
 def test_above_2000_members_a_random_2000_are_split_into_the_groups() -> None:
     members, group_of = 4_000, np.arange(4_000) % 4
     centers = generator(0, "large").normal(size=(4, 256)).astype(np.float32)

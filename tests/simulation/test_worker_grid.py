@@ -15,6 +15,8 @@ from cflower.errors import FederationError
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.simulation.worker_grid import WorkerGrid
 
+pytestmark = pytest.mark.slow  # every worker loads Flower
+
 
 def client(fail: int, message: Message, context: Context) -> Message:
     """Counts its messages; one client fails."""
