@@ -75,6 +75,7 @@ def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "am
 def finding(summary: Mapping[str, Any]) -> str:
     """The result, and how well each model serves the clients, in a few sentences.
 
+    >>> from cflower.runs.format import NO_SUMMARY
     >>> metric = {"name": "accuracy", "higher_is_better": True}
     >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": [], "metric": metric}
     >>> ended = {**NO_SUMMARY, **summary, "finished": True, "metrics": {"accuracy": 0.5}}

@@ -3,7 +3,7 @@
 import pytest
 from flwr.app import Message, MetricRecord
 
-from cflower import Recorder
+from cflower import Observer, Recorder
 from cflower.runs.explain import explanation
 from cflower.runs.findings import lasting
 from cflower.runs.record import RunRecord
@@ -13,10 +13,20 @@ from tests.strategy.quadratics import Halves, Quadratics
 from tests.strategy.test_trials import on_trial
 
 
-def recorded(path, clients, rounds):
+class EndsAfter(Observer):
+    """Ends a run before its last round."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def on_round(self, report):
+        return report.server_round == self.last
+
+
+def recorded(path, clients, rounds, *others):
     """A run that is split in the middle in round 3, on trial for three rounds."""
     recorder = Recorder(path)
-    on_trial(clients, rounds, criterion=Halves(), observers=[recorder])
+    on_trial(clients, rounds, criterion=Halves(), observers=[recorder, *others])
     return RunRecord.read(recorder.path)
 
 
@@ -56,7 +66,7 @@ def test_every_judgement_of_the_clients_is_shown(tmp_path):
     ("rounds", "standing", "words"), [(9, "confirmed", "confirmed"), (5, "open", "still on trial")]
 )
 def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp_path):
-    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), rounds)
+    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), 9, EndsAfter(rounds))
     page = page_content(run)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
     assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
