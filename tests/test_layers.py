@@ -104,6 +104,7 @@ def test_every_import_is_seen():
     ("modules", "absent"),
     [
         ("cflower, cflower.algorithm.round", {"flwr", "torch", "datasets"}),
+        ("cflower.client_app", {"pydantic", "cflower.runs"}),
         ("cflower.strategy.clustered_fl, cflower.simulation.simulate", {"torch", "datasets"}),
     ],
 )

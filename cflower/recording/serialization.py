@@ -131,7 +131,6 @@ def tree_lines(state: CFLState) -> dict[str, Any]:
     return {
         "clusters": {name: cluster_line(clusters[name]) for name in in_order(clusters)},
         "walking": dict(state.tree.unassigned),
-        "moves": [move._asdict() for move in state.moves],
     }
 
 

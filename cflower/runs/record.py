@@ -154,7 +154,10 @@ class RunRecord:
     @property
     def model_bytes(self) -> int:
         """The size of the arrays of one model."""
-        return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
+        try:
+            return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
+        except (TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
 
     @cached_property
     def projection(self) -> Projection:
@@ -171,11 +174,11 @@ class RunRecord:
         tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
         length, clusters = self.projection.num_compared, tree.clusters.values()
         try:
-            edges = dict(chain.from_iterable(cluster.edge.items() for cluster in clusters))
-            fits = all(np.isfinite(edge).all() and len(edge) == length for edge in edges.values())
-            texts = [*tree.clusters, *tree.clients, *edges]
+            edges = list(chain.from_iterable(cluster.edge.items() for cluster in clusters))
+            names = [*tree.clusters, *tree.clients, *map(itemgetter(0), edges)]
+            fits = all(np.isfinite(edge).all() and edge.shape == (length,) for _, edge in edges)
+            fits = fits and "".join(names).isprintable()
             sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
-            fits = fits and "".join(texts).isprintable()
         except (AttributeError, TypeError, ValueError):
             fits = False
         if not fits:

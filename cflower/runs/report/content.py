@@ -100,7 +100,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "planned": max(run.planned, run.rounds),
         "metric": {**metric._asdict(), "percent": metric.share},
         "own": summary["metrics"].get(own),
-        "ownFairness": fairness_in_words(summary.get("fairness", {}).get("own", {}), metric),
+        "ownFairness": fairness_in_words(summary["fairness"].get("own", {}), metric),
         "common": common_score(summary),
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
@@ -232,10 +232,10 @@ def thresholds(run: RunRecord) -> dict[str, Any] | None:
 
 
 def cost(run: RunRecord) -> dict[str, Any]:
-    """Seconds of all rounds, trainings of clients, and the bytes of one model."""
+    """Seconds of all rounds, trainings of clients (also for personal steps), bytes of a model."""
     seconds = {line["round"]: line["seconds"] for line in run.lines}
-    steps = run.summary["personal"].values()
-    own = sum(step["trainings"] * step.get("clients", 0) for step in steps)
+    steps, members = run.summary["personal"], run.summary["clusters"]
+    own = sum(step["trainings"] * len(members[leaf]) for leaf, step in steps.items())
     return {
         "seconds": sum(seconds.values()),
         "trainings": sum(len(line["heard"]) for line in run.lines) + own,
