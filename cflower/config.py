@@ -30,6 +30,8 @@ CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
+WITHOUT_EFFECT = frozenset({"output-dir", "resume", "baselines", "run-name", "run-tags"})
+"""Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
@@ -89,6 +91,8 @@ class RunConfig(TrainingSettings, DataSettings):
     seed_file: str = ""
 
     output_dir: str = "~/cflower-runs"
+    run_name: str = ""
+    run_tags: str = ""
     resume: str = ""
     tracker: str = choice("", TRACKERS)
     baselines: bool = False

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cflower.config import DATA_KEYS, RunConfig, read_overrides
+from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.messages.claims import line
 from cflower.messages.metrics import Metric
-from cflower.ordering import only
+from cflower.ordering import only, without
 from cflower.runs.compare import (
     comparison_table,
     differences,
@@ -28,7 +28,8 @@ from cflower.runs.compare import (
     pairs,
 )
 from cflower.runs.explain import explanation
-from cflower.runs.plots import write_comparison, write_figures
+from cflower.runs.figures import write_figures
+from cflower.runs.plots import write_comparison
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
@@ -57,6 +58,10 @@ LeadingMetric = Annotated[
 ]
 
 
+LEFT = ("run", "state", "app", "name", "tags")
+"""The columns of the list that are texts."""
+
+
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
     rows = [row_of(folder) for folder in run_folders(runs.expanduser())]
@@ -64,28 +69,33 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    table = Table("run", "state", box=SIMPLE_HEAD, padding=0)
-    for heading in list(rows[0])[2:]:
-        table.add_column(heading, justify="right")
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    shown = [key for key in rows[0] if key in ("run", "state") or any(row[key] for row in rows)]
+    for key in shown:
+        table.add_column(key, justify="left" if key in LEFT else "right")
     for row in rows:
-        cells = row | {"mean": Metric(str(row["metric"])).in_words(row["mean"])}
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells.values()))
+        mean = Metric(str(row["metric"])).in_words(row["mean"])
+        cells = row | {"mean": mean, "tags": ", ".join(row["tags"] or ())}
+        texts = ("-" if cells[key] in (None, "") else str(cells[key]) for key in shown)
+        table.add_row(*map(Text, texts))
     Console(highlight=False).print(table)
 
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
-    row = dict.fromkeys(("run", "state", "rounds", "clients", "clusters", "metric", "mean"))
+    row = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
     try:
-        summary = RunRecord(folder).summary
+        record = RunRecord(folder)
+        summary = record.summary
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"run": line(folder.name), "state": state}
     if not summary["rounds"]:
-        return row | {"run": line(folder.name), "state": "not begun"}
+        return {**row, "run": line(folder.name), "state": "not begun", **record.labels}
     return {
         "run": line(folder.name),
         "state": "finished" if summary["finished"] else "not finished",
+        **record.labels,
         "rounds": summary["rounds"],
         "clients": len(summary["clients"]),
         "clusters": len(summary["clusters"]),
@@ -125,8 +135,7 @@ def report(
     print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):
-            record = RunRecord.read(folder, metric)
-            for written in write_figures(record, figures.expanduser()):
+            for written in write_figures(path, figures.expanduser()):
                 print(f"Figure: {written}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
@@ -179,8 +188,10 @@ def compare(
     """Put runs side by side: one table, one picture, and the keys in which they differ."""
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
-    records = named([RunRecord.read(find_run(runs.expanduser(), name)) for name in names])
-    every = list(records.values())
+    every = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
+    for record in every:  # in a key without an effect runs do not differ
+        record.config = without(record.config, WITHOUT_EFFECT)
+    records = named(every)
     if as_json:
         content = {
             "runs": [measures_of(record) for record in every],

@@ -21,7 +21,7 @@ from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
 from cflower.ordering import in_order, only
 from cflower.recording.progress import print_to_log
-from cflower.recording.resume import MAY_CHANGE, check_same_run, new_run_id, start_record
+from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
     MODELS,
     data_line,
@@ -63,6 +63,10 @@ class Recorder(Observer):
         The folder of run folders; absolute, or beginning with ``~``.
     config : mapping, optional
         The app's own run config, stored as it is; no key is required.
+    name, tags : str, sequence of str
+        A name of the run, and words to find it by, for `cflower list` and the report.
+    app : str
+        The app's name; by default that in the ``pyproject.toml`` of the Flower app that runs.
     resume : str
         The run to resume: its folder, or the beginning of its id. `ClusteredFL.start` then
         continues after its last round, with the same result as without the interruption.
@@ -101,6 +105,9 @@ class Recorder(Observer):
         output_dir: Path | str,
         config: Mapping[str, Any] | None = None,
         *,
+        name: str = "",
+        tags: Sequence[str] = (),
+        app: str = "",
         resume: str = "",
         run_id: int | None = None,
         say: Callable[[str], None] | None = None,
@@ -116,6 +123,7 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         self.config, self.summary = dict(config or {}), dict[str, Any]()
+        self._labels = {"app": app or app_name(), "name": name, "tags": list(tags)}
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say = say or print_to_log
@@ -133,7 +141,7 @@ class Recorder(Observer):
         self._layout = run.layout
         folder = self.path / CHECKPOINTS
         self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
-        record = start_record(run, self.config)
+        record = self._labels | start_record(run, self.config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = locked(self.path)

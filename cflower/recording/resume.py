@@ -1,10 +1,13 @@
 """``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
+import sys
+import tomllib
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from cflower.errors import RunFolderError
@@ -17,6 +20,7 @@ from cflower.strategy.observers import RunStart
 MAY_CHANGE = (
     *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
     *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
+    *("run-name", "run-tags"),
 )
 """Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
@@ -31,8 +35,18 @@ def new_run_id(run: int, now: datetime | None = None) -> str:
     return f"{now or datetime.now():%Y%m%d-%H%M%S}-{run % 10**6:06d}"
 
 
+def app_name() -> str:
+    """The name of the Flower app in this process: Flower puts its folder on the import path."""
+    for folder in map(Path, sys.path):
+        with suppress(OSError, ValueError):
+            content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            if "flwr" in content.get("tool", {}):
+                return str(content["project"]["name"])
+    return ""
+
+
 def start_record(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``config.json``."""
+    """The content of ``config.json``, without the names of the run and its app."""
     record = {
         "format": FORMAT,
         "config": config,

@@ -131,7 +131,6 @@ def tree_lines(state: CFLState) -> dict[str, Any]:
     return {
         "clusters": {name: cluster_line(clusters[name]) for name in in_order(clusters)},
         "walking": dict(state.tree.unassigned),
-        "moves": [move._asdict() for move in state.moves],
     }
 
 
@@ -163,7 +162,7 @@ def proposal_line(proposal: Proposal) -> dict[str, Any]:
 
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
     """The clients' entries in the summary after the final evaluation."""
-    lines, metric = {}, report.metric.name
+    lines, metric, files = {}, report.metric.name, personal_files(report.state)
     for name, result in report.clients.items():
         line: dict[str, Any] = numbers(result.served(report.selection))
         for column, measured in result.columns.items():
@@ -176,38 +175,27 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
             "best_cluster": result.best_cluster,
             "levels": {n: numbers(level).get(metric) for n, level in result.levels.items()},
             "entropies": dict(result.entropies),
-            "served_by": served_by(report, name),
+            "served_by": served_by(report, name, files.get(name)),
         }
     return lines
 
 
-def served_by(report: FinalReport, client: str) -> dict[str, Any]:
+def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[str, Any]:
     """The model that serves a client: its kind, cluster, the share of its own, and its file."""
     result, tree = report.clients[client], report.state.tree
     step = report.state.personal.get(result.cluster)
-    if step and client in step.models and result.personal:
-        share, file = step.shares[client], personal_files(report.state)[client]
-        start = STARTS[step.start]
-        return by("personal", result.cluster, share=share, start=start, file=file)
+    served: dict[str, Any] = {"cluster": result.cluster, "share": 0.0, "start": None, "file": None}
+    if step and own_file and result.personal:
+        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
+        return {"model": "personal", **served, **own}
     if report.selection == "ensemble" and result.ensemble:
-        return by("ensemble", result.cluster)
+        return {"model": "ensemble", **served}
     best = result.best_cluster if report.selection == "best" else None
     cluster = tree.clusters[best or result.cluster]
     folder = "models" if cluster.general is None else "general"
     kind = "leaf" if cluster.is_leaf else "above"
-    return by(kind, cluster.name, file=f"{folder}/{cluster.name}.safetensors")
-
-
-def by(
-    model: str,
-    cluster: str,
-    *,
-    share: float = 0.0,
-    start: str | None = None,
-    file: str | None = None,
-) -> dict[str, Any]:
-    """The value of ``served_by``."""
-    return {"model": model, "cluster": cluster, "share": share, "start": start, "file": file}
+    file = f"{folder}/{cluster.name}.safetensors"
+    return {"model": kind, **served, "cluster": cluster.name, "file": file}
 
 
 def model_files(state: CFLState) -> dict[str, Weights]:

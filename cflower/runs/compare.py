@@ -19,8 +19,6 @@ from cflower.runs.record import RunRecord
 
 LONGEST = 60
 """Characters of a name made of keys; for longer ones the ids of the runs are taken."""
-IRRELEVANT = {"output-dir", "resume", "baselines"}
-"""Keys that have no effect on the clusters."""
 HEADINGS: dict[str, str] = {
     "run": "run",
     "finished": "finished",
@@ -189,7 +187,7 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
     """The config keys in which the runs differ, each with its value in every run."""
     configs = [{"method": run.settings["method"], **run.config} for run in runs]
     differ = {}
-    for key in without(dict(ChainMap(*configs)), IRRELEVANT):
+    for key in ChainMap(*configs):
         values = [config.get(key) for config in configs]
         if values.count(values[0]) < len(values):
             differ[key] = values

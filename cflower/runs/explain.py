@@ -1,17 +1,22 @@
-"""`cflower explain`: why each cluster was split or not, and the effect of other thresholds."""
+"""`cflower explain`: why each cluster was split or not, and the effect of other thresholds.
+
+For other thresholds the norm criterion is applied again to what was recorded. Only the first
+verdict that differs from the recorded run is certain: from there on it would go another way.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from cflower.algorithm.criteria import NormCriterion, Outcome
+from cflower.algorithm.bipartition import bipartition, largest_safe_gamma
+from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
 from cflower.runs.findings import finding
-from cflower.runs.record import Line, RunRecord
-from cflower.runs.whatif import first_splits, margins, matrix_for, rejudged, rule_of, split_bounds
+from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
@@ -72,20 +77,6 @@ def fate(run: RunRecord, cluster: str) -> str:
     return "was not split"
 
 
-def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
-    """The thresholds that the split needed, and those with which the norms allow another one."""
-    last = run.by_cluster[cluster][-1]
-    if last["decision"] == Outcome.SPLIT:
-        yield split_bounds(last)
-    for margin in margins(run, cluster, rule_of(run.criterion)):
-        sign = "above" if margin.key == "eps1" else "below"
-        known = "" if margin.recorded else "; the similarities of this round were not recorded"
-        yield (
-            f"With {margin.key} {sign} {margin.value:.4g} alone the norms would have allowed a "
-            f"split in round {margin.server_round}{known}."
-        )
-
-
 def reason_of(lines: list[Line]) -> str:
     """The reason for a decision in several rounds: the last sentence, and the range of norms."""
     first, last = lines[0], lines[-1]
@@ -109,9 +100,8 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
         reason = rejudged(last, given, matrix_for(run, last)).reason
         return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
     answers = [
-        f"{'would' if split.verdict.outcome else 'might'} have split in round "
-        f"{split.server_round}: {split.verdict.reason}."
-        for split in splits
+        f"{'would' if verdict.outcome else 'might'} have split in round {number}: {verdict.reason}."
+        for number, verdict in splits
     ]
     return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
 
@@ -124,3 +114,79 @@ def span(lines: list[Line]) -> str:
     """
     first, last = lines[0]["round"], lines[-1]["round"]
     return f"rounds {first} to {last}" if last > first else f"round {last}"
+
+
+def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
+    """The criterion with these settings; `NormCriterion`'s defaults for those that are missing."""
+    names = {field.name.replace("_", "-"): field.name for field in fields(NormCriterion)}
+    return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
+
+
+def rejudged(line: Line, rule: NormCriterion, matrix: RecordedMatrix | None) -> NormVerdict:
+    """The verdict of eqs. 32, 33 and 39 on a recorded round, by this rule.
+
+    The matrix was recorded only where the norms of the run allowed a split.
+    """
+    if line["decision"] == Outcome.TOO_FEW_HEARD:
+        return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
+    return rule.judge(
+        line["mean_norm"],
+        line["max_norm"],
+        len(line["members"]),
+        lambda: bipartition(matrix.values, rule.linkage) if matrix else None,
+    )
+
+
+def matrix_for(run: RunRecord, line: Line) -> RecordedMatrix | None:
+    """The matrix for eq. 39; other criteria record similarities of another kind."""
+    return run.matrix(line) if run.criterion["name"] == "norms" else None
+
+
+def first_splits(
+    run: RunRecord, cluster: str, rule: NormCriterion
+) -> list[tuple[int, NormVerdict]]:
+    """The first round with a certain split, after the first one with a possible split, if any."""
+    possible: list[tuple[int, NormVerdict]] = []
+    for line in run.by_cluster[cluster]:
+        verdict = rejudged(line, rule, matrix_for(run, line))
+        if verdict.outcome is Outcome.SPLIT:
+            return [*possible[:1], (line["round"], verdict)]
+        if verdict.outcome is None:
+            possible.append((line["round"], verdict))
+    return possible[:1]
+
+
+def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
+    """The thresholds that the split needed, and those with which the norms allow another one."""
+    last, rule = run.by_cluster[cluster][-1], rule_of(run.criterion)
+    if last["decision"] == Outcome.SPLIT:
+        gamma = largest_safe_gamma(last["alpha_cross"])
+        yield (
+            f"It needed eps1 above {last['mean_norm']:.4g}, eps2 below {last['max_norm']:.4g} "
+            f"and gamma-max below {gamma:.4g}."
+        )
+    for key, line in margins(run, cluster, rule).items():
+        sign, norm = ("above", "mean_norm") if key == "eps1" else ("below", "max_norm")
+        unknown = "; the similarities of this round were not recorded"
+        yield (
+            f"With {key} {sign} {line[norm]:.4g} alone the norms would have allowed a split in "
+            f"round {line['round']}{'' if run.has_matrix(line) else unknown}."
+        )
+
+
+def margins(run: RunRecord, cluster: str, rule: NormCriterion) -> dict[str, Line]:
+    """The round in which the smallest change of ε1, or of ε2, alone passes the norms."""
+    relaxations = (
+        ("eps1", "mean_norm", min, replace(rule, eps1=float("inf")), Outcome.MOVING),
+        ("eps2", "max_norm", max, replace(rule, eps2=-1.0), Outcome.CONTENT),
+    )
+    smallest = {}
+    for key, norm, nearest, relaxed, refusal in relaxations:
+        refused = []
+        for line in run.by_cluster[cluster]:
+            outcomes = rejudged(line, rule, None).outcome, rejudged(line, relaxed, None).outcome
+            if outcomes == (refusal, None):
+                refused.append(line)
+        if refused:
+            smallest[key] = nearest(refused, key=itemgetter(norm))
+    return smallest

@@ -33,6 +33,9 @@ Metrics = dict[str, Number]
 
 class Config(TypedDict):
     format: int
+    app: str
+    name: str
+    tags: list[str]
     config: dict[str, Any]
     settings: dict[str, Any]
     arrays: list[list[Any]]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,8 @@ class RunRecord:
         """The app's own run config, whatever is in it."""
         self.settings: Mapping[str, Any] = begun["settings"]
         """The settings of strategy and criterion, see `ClusteredFL.settings`."""
+        self.labels: Mapping[str, Any] = only(begun, ("app", "name", "tags"))
+        """The names of the app and the run, and the run's tags."""
         self.planned: int = begun["num_rounds"]
         """The rounds that the run was started for."""
         self.versions: Mapping[str, str] = begun["versions"]
@@ -148,6 +151,14 @@ class RunRecord:
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
 
+    @property
+    def model_bytes(self) -> int:
+        """The size of the arrays of one model."""
+        try:
+            return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
+        except (TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
     @cached_property
     def projection(self) -> Projection:
         """The part of an update that the run compared."""
@@ -163,11 +174,11 @@ class RunRecord:
         tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
         length, clusters = self.projection.num_compared, tree.clusters.values()
         try:
-            edges = dict(chain.from_iterable(cluster.edge.items() for cluster in clusters))
-            fits = all(np.isfinite(edge).all() and len(edge) == length for edge in edges.values())
-            texts = [*tree.clusters, *tree.clients, *edges]
+            edges = list(chain.from_iterable(cluster.edge.items() for cluster in clusters))
+            names = [*tree.clusters, *tree.clients, *map(itemgetter(0), edges)]
+            fits = all(np.isfinite(edge).all() and edge.shape == (length,) for _, edge in edges)
+            fits = fits and "".join(names).isprintable()
             sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
-            fits = fits and "".join(texts).isprintable()
         except (AttributeError, TypeError, ValueError):
             fits = False
         if not fits:

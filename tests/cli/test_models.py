@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -207,9 +206,9 @@ def test_without_reported_entropies_labels_are_needed(copy, unseen, tmp_path):
 
 
 def test_text_has_its_labels_in_itself(run, tmp_path, monkeypatch):
-    saved = SavedRun(run)
-    text = replace(saved, own=RunConfig.read({"dataset": "text:letters", "model": "lstm"}))
-    monkeypatch.setattr(SavedRun, "read", lambda path, seed_file, own_code: text)
+    text = SavedRun(run)
+    text.own = RunConfig.read({"dataset": "text:letters", "model": "lstm"})
+    monkeypatch.setattr("cflower.newcomers.unlabelled.SavedRun", lambda *arguments: text)
     with pytest.raises(ConfigError, match="give the newcomer's text without --unlabelled"):
         package.assign_unlabelled(run, tmp_path)
 
@@ -243,6 +242,7 @@ def with_keys(name, part="", **changed):
 
 summary_with = partial(with_keys, "summary.json")
 config_with = partial(with_keys, "config.json", "config")
+settings_with = partial(with_keys, "config.json", "settings")
 
 
 def written(name, text):
@@ -253,30 +253,20 @@ def cut(name):
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:200])
 
 
-def of_another_run(run):
-    """Its settings compare updates of another length than those that it has."""
-    with_keys("config.json", "settings", **{"projection-dim": 7})(run)
-
-
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (summary_with(finished=False, rounds=3), "is not finished (round 3)"),
         (written("summary.json", "[]"), "summary.json is damaged"),
         (summary_with(splits=[]), "was never split: all its clients share the model of cluster 0"),
-        (config_with(method="isolated"), "trained every client alone"),
+        (settings_with(method="isolated"), "trained every client alone"),
         (config_with(model="mlp"), "its model 'mlp' has other arrays"),
         (written("config.json", "{}"), "config.json is damaged: format: Field required"),
         (lambda run: (run / "examples.json").unlink(), "has no examples.json"),
         (written("examples.json", "[]"), "examples.json is damaged"),
         (lambda run: shutil.rmtree(run / "checkpoints"), "copy the whole run folder"),
-        (cut("tree.json"), "tree.json is damaged"),
-        (written("tree.json", '{"clusters": {"0": {}}}'), "is damaged"),
-        (
-            cut("checkpoints/000008.safetensors"),
-            "cannot be read: wrong checksum",
-        ),
-        (of_another_run, "does not fit its config.json"),
+        (cut("checkpoints/000008.safetensors"), "cannot be read: wrong checksum"),
+        (settings_with(**{"projection-dim": 7}), "does not fit its config.json"),
     ],
 )
 def test_an_unusable_run_is_refused(copy, unseen, tmp_path, damage, says):

@@ -72,7 +72,7 @@ def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     numbers = [str(summary["rounds"]), *(str(len(summary[k])) for k in ("clients", "clusters"))]
-    assert rows[0][1:] == ["finished", *numbers, "accuracy", f"{accuracy:.1%}"]
+    assert rows[0][1:] == ["finished", "cflower", *numbers, "accuracy", f"{accuracy:.1%}"]
     assert rows[1][1:3] == ["not", "begun"]
     assert rows[2][1] == "damaged" and rows[3][1:3] == ["other", "version"]
     listed = json.loads(cflower("list", "--runs", tmp_path, "--json").stdout)

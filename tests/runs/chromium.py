@@ -62,8 +62,3 @@ class Visit:
         with self.page.expect_download() as download:
             self.page.get_by_role("button", name=name).first.click()
         return Path(download.value.path()).read_bytes()
-
-    def slide(self, selector: str, value: float) -> None:
-        self.page.locator(selector).evaluate(
-            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')) }", value
-        )

@@ -3,9 +3,8 @@
 import pytest
 
 from cflower.errors import RunFolderError
-from cflower.runs.explain import explanation
+from cflower.runs.explain import explanation, margins, rule_of
 from cflower.runs.record import RunRecord
-from cflower.runs.whatif import margins, rule_of
 from tests.runs.folders import made_up_run
 
 
@@ -35,9 +34,9 @@ def test_other_thresholds_are_answered_from_the_matrices(made_up):
 def test_margins_are_the_smallest_changes(made_up):
     run = RunRecord.read(made_up)
     used = rule_of(run.config)
-    (first,) = margins(run, "0", used)
-    assert (first.key, first.server_round, first.recorded) == ("eps1", 3, False)
-    assert first.value == pytest.approx(2 / 3 + 1)
+    ((key, line),) = margins(run, "0", used).items()
+    assert (key, line["round"], run.has_matrix(line)) == ("eps1", 3, False)
+    assert line["mean_norm"] == pytest.approx(2 / 3 + 1)
 
 
 def test_a_run_without_rounds(tmp_path):

@@ -1,78 +1,15 @@
-"""Pictures for papers, and runs side by side."""
+"""Runs side by side."""
 
 import pytest
 
 from cflower.errors import ConfigError
 from cflower.runs import plots
-from cflower.runs.baselines import BASELINES
 from cflower.runs.compare import by_seeds, comparison_table, differences, named, pair_lines
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
 from tests.runs.folders import edited, made_up_run
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-
-
-@pytest.fixture
-def axes():
-    with plots.new_figure(4, 3) as figure:
-        yield figure.subplots()
-
-
-@pytest.mark.slow
-def test_accuracy_and_norms_as_png_and_svg(made_up, tmp_path):
-    run = RunRecord.read(made_up)
-    written = plots.write_figures(run, tmp_path / "new" / "folder")
-    pictures = ("accuracy", "norms", "tree", "similarity-6-0")
-    names = [f"{name}.{end}" for name in pictures for end in ("png", "svg", "pdf")]
-    assert [path.name for path in written] == names
-    assert written[0].read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in written[1].read_bytes()
-    assert written[2].read_bytes().startswith(b"%PDF")
-    before = [path.read_bytes() for path in written]
-    again = plots.write_figures(run, tmp_path / "new" / "folder")
-    assert [path.read_bytes() for path in again] == before
-
-
-def test_what_the_pictures_draw(made_up, axes):
-    run = RunRecord.read(made_up)
-    plots.norm_picture(axes, run)
-    level = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
-    assert {0.9, 1.6} <= level
-    assert [text.get_text() for text in axes.texts] == ["ε1 = 0.9", "ε2 = 1.6"]
-    assert [6, 6] in [list(line.get_xdata()) for line in axes.lines]
-
-
-def test_the_tree_and_the_matrix_that_are_drawn(made_up):
-    run = RunRecord.read(made_up)
-    with plots.new_figure(4, 3) as figure:
-        tree, matrix = figure.subplots(1, 2)
-        plots.tree_picture(tree, run)
-        bands = {text.get_text(): bar for text, bar in zip(tree.texts, tree.patches, strict=True)}
-        places = [(bar.get_x(), bar.get_width()) for bar in bands.values()]
-        assert places == [(0, 6), (6, 14), (6, 14)]
-        root, *leaves = (bar.get_y() for bar in bands.values())
-        assert list(bands) == ["0 (8)", "0.0 (4)", "0.1 (4)"]
-        assert root == pytest.approx(min(leaves))
-        (line,) = [line for line in run.lines if line["decision"] == "split"]
-        found = run.matrix(line)
-        assert found is not None
-        plots.matrix_picture(matrix, run, line, found)
-        assert matrix.images[0].get_array().shape == (8, 8)
-        labels = [text.get_text() for text in matrix.get_yticklabels()]
-        assert labels[:2] == ["client-0", "client-1"]
-
-
-@pytest.mark.parametrize(
-    ("baselines", "last"),
-    [(None, [0.7375]), ({"federated": 0.9, "isolated": 0.5}, [0.9 - 0.3 / 20, 0.5 - 0.3 / 20])],
-)
-def test_accuracy_has_the_baselines_that_were_measured(tmp_path, baselines, last, axes):
-    run = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines))
-    plots.accuracy_picture(axes, run)
-    named = {line.get_label(): line.get_ydata() for line in axes.lines}
-    words = [BASELINES[name] for name in baselines or ()] or [plots.COMMON]
-    assert [named[word][-1] for word in words] == pytest.approx(last)
 
 
 def test_seeds_are_one_line_with_a_band(tmp_path):
@@ -148,4 +85,4 @@ def test_two_runs_of_the_same_clients_are_paired(made_up, tmp_path):
 def test_without_matplotlib_it_says_what_to_install(made_up, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install matplotlib"):
-        plots.write_figures(RunRecord.read(made_up), tmp_path)
+        plots.write_comparison(named([RunRecord.read(made_up)]), tmp_path)

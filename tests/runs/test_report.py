@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from cflower.algorithm.bipartition import bipartition
-from cflower.runs.record import RunRecord
+from cflower.runs.record import RecordedMatrix, RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.report.build import sources
 from cflower.runs.report.content import page_content
-from cflower.runs.report.matrices import fitting, size_of
+from cflower.runs.report.matrices import proposed_sides
 from cflower.runs.report.page import page, parts
+from cflower.runs.report.samples import label_matches
 from tests.runs.folders import edited, made_up_run, with_means
 
 HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
@@ -75,8 +75,8 @@ def test_the_page_holds_everything_of_the_run(made_up):
 
 
 def test_matrices_stand_in_the_order_of_their_split(made_up):
-    shown = page_content(RunRecord.read(made_up))["matrices"]["shown"]
-    assert [entry["outcome"] for entry in shown] == ["sides not apart enough"] * 2 + ["split"]
+    shown = page_content(RunRecord.read(made_up))["matrices"]
+    assert [entry["outcome"] for entry in shown] == ["split"]
     for entry in shown:
         assert entry["sides"] == [4, 4]
         assert entry["clients"][:4] == [0, 1, 2, 3]
@@ -86,30 +86,20 @@ def test_matrices_stand_in_the_order_of_their_split(made_up):
         assert values[:3].min() > 0 > values[3]  # within the first side, then across
 
 
-def test_a_side_that_is_not_contiguous_is_brought_together(tmp_path):
-    run_path = made_up_run(tmp_path / "run", refused=1)
+def test_a_side_that_is_not_contiguous_is_brought_together(made_up):
     signs = np.array([1, -1, 1, -1, 1, -1, 1, -1])
     matrix = np.outer(signs, signs) * 0.5 + np.eye(8) * 0.5
-    names = [f"client-{i}" for i in range(8)]
-    file = run_path / "similarity" / "5-0.npz"
-    np.savez(file, similarity=matrix, clients=np.array(names))
-    entry = page_content(RunRecord.read(run_path))["matrices"]["shown"][0]
-    sides = bipartition(matrix)
-    assert (entry["round"], entry["sides"][0]) == (5, len(sides.first))
-    assert entry["clients"][:4] == list(sides.first)
+    recorded = RecordedMatrix(tuple(f"client-{i}" for i in range(8)), matrix)
+    assert proposed_sides(RunRecord(made_up), recorded) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_splits_come_first_where_matrices_do_not_all_fit(monkeypatch):
-    members = [str(i) for i in range(30)]
-    lines = [
-        {"round": r, "members": members, "decision": "split" if r == 7 else "sides not apart"}
-        for r in range(1, 21)
-    ]
-    monkeypatch.setattr("cflower.runs.report.matrices.ROOM", 5 * size_of(lines[0]))
-    rounds = [line["round"] for line in fitting(lines)]
-    assert 7 in rounds
-    assert 3 <= len(rounds) <= 5
-    assert rounds == sorted(rounds)
+def test_labels_that_stand_for_others_are_found_unless_most_have_no_partner():
+    looks = np.eye(5)
+    swapped = looks[[1, 0, 2, 3, 4]]
+    assert label_matches({"0.0": looks, "0.1": swapped}) == {"0.1": [(0, 1), (1, 0)]}
+    assert label_matches({"0.0": looks, "0.1": looks, "0.2": np.ones((5, 5))}) == {}
+    swapped[2] = np.nan  # a class without examples
+    assert label_matches({"0.0": looks, "0.1": swapped}) == {"0.1": [(0, 1), (1, 0)]}
 
 
 def test_names_with_markup_end_up_as_data_only(tmp_path):
@@ -141,6 +131,7 @@ def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):
 def test_mean_examples_by_cluster_and_class(tmp_path):
     run = with_means(made_up_run(tmp_path / "run"))
     data = page_content(RunRecord.read(run))["data"]
+    assert data["matches"] == {}
     assert data["means"] == {"0.0": [[[1, 2]], [[3, 3]], None], "0.1": [[[-1, -2]], [[3, 3]], None]}
 
 

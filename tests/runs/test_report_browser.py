@@ -2,19 +2,15 @@
 
 import csv
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from cflower.algorithm.bipartition import bipartition
-from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.whatif import first_splits, rule_of
 from tests.runs.chromium import IN_CHROMIUM, Visit
 from tests.runs.folders import edited, made_up_run
 
 pytestmark = IN_CHROMIUM
+CHART = "#scores [data-key=scores]"
 HOSTILE = "<img src=x onerror=alert({})><b>bold</b>"
 
 
@@ -53,63 +49,9 @@ def test_the_theme_is_switched(visit):
     assert visit.page.evaluate(color) != before
 
 
-def test_sliders_answer_for_other_thresholds(visit):
-    assert "would have split in round 6" in visit.text("#answers li")
-    visit.slide("#eps1", 0.1)
-    assert "would not have split up to round 6" in visit.text("#answers li")
-    visit.slide("#eps1", 2.9)
-    assert "norms would have allowed a split in round 2" in visit.text("#answers li")
-    visit.page.focus("#eps2")
-    before = visit.page.input_value("#eps2")
-    visit.page.keyboard.press("ArrowRight")
-    assert float(visit.page.input_value("#eps2")) > float(before)
-    visit.page.click("text=As in the config")
-    assert float(visit.page.input_value("#eps1")) == pytest.approx(0.9, abs=0.01)
-
-
-def test_the_sliders_answer_as_explain_does(opened, tmp_path):
-    run = made_up_run(tmp_path / "run", rounds=30, refused=6)
-    with edited(run / "rounds.jsonl") as lines:
-        for line in lines:
-            file = run / "similarity" / f"{line['round']}-{line['cluster']}.npz"
-            if not file.is_file():
-                continue
-            with np.load(file) as content:
-                names, matrix = content["clients"], content["similarity"]
-            if line["decision"] != "split":  # too much alike for gamma-max
-                matrix = np.where(matrix < 0, 0.3, matrix)
-                np.savez(file, similarity=matrix, clients=names)
-            line["alpha_cross"] = float(bipartition(matrix).alpha_cross)
-    record, rng = RunRecord.read(run), np.random.default_rng(0)
-    used = rule_of(record.config)
-    visit = opened(run)
-    for eps1, eps2 in rng.uniform((0, 0.5), (3, 3.5), (25, 2)):
-        visit.slide("#eps1", eps1)
-        visit.slide("#eps2", eps2)
-        # A slider may round what it is given.
-        given = replace(
-            used,
-            eps1=float(visit.page.input_value("#eps1")),
-            eps2=float(visit.page.input_value("#eps2")),
-        )
-        for cluster, answer in zip(record.by_cluster, visit.texts("#answers li"), strict=True):
-            assert answer.startswith(f"Cluster {cluster}: ")
-            expected = [
-                f"would have split in round {first.server_round}"
-                if first.verdict.outcome
-                else f"norms would have allowed a split in round {first.server_round}"
-                for first in first_splits(record, cluster, given)
-            ]
-            for words in expected or ["would not have split"]:
-                assert words in answer, given
-            assert ("would have" in answer) == bool(expected), given
-
-
-def test_cluster_and_round_of_a_matrix_are_chosen(visit):
+def test_a_matrix_is_chosen_and_read(visit):
+    assert visit.texts("#matrix option") == ["cluster 0, round 6: split"]
     assert "Round 6, cluster 0: split" in visit.text("#matrix-text")
-    visit.page.select_option("#matrix-round", value="4")
-    assert "Round 4, cluster 0: sides not apart enough" in visit.text("#matrix-text")
-    assert visit.texts("#matrix-cluster option") == ["0"]
     matrix = visit.page.locator("#similarity svg")
     matrix.hover(position={"x": 80, "y": 12})
     assert "client-0\nclient-0\ncosine similarity 1.00" in visit.text("#tip")
@@ -120,67 +62,63 @@ def test_cluster_and_round_of_a_matrix_are_chosen(visit):
     assert visit.page.input_value("#pick-client") == "29"
 
 
-def test_the_sentence_of_every_decision_is_on_the_page(visit):
-    assert "Round 6, split: for reasons of round 6." in visit.text("#why .reason")
-    assert visit.texts("#why .panel >> nth=0 >> ul li") == [
+def test_every_change_is_one_sentence_with_its_figures_folded(visit):
+    split, *stayed = visit.texts("#why .change")
+    assert split == (
+        "Round 6, cluster 0 into 0.0 (15 clients), 0.1 (15 clients): for reasons of round 6."
+    )
+    assert stayed == [
+        f"Cluster 0.{i} (15 clients), round 20, clients content: for reasons of round 20."
+        for i in range(2)
+    ]
+    visit.page.locator("#why summary").first.click()
+    text = visit.text("#why .change")
+    assert "mean norm\n0.5\nlargest norm\n3\nalpha cross\n−0.3" in text
+    assert "It needed eps1 above 0.5, eps2 below 3 and gamma-max below 0.8062." in text
+    assert visit.texts("#why .change >> nth=0 >> li") == [
         "Rounds 1–3, still moving: for reasons of round 3.",
         "Rounds 4–5, sides not apart enough: for reasons of round 5.",
         "Round 6, split: for reasons of round 6.",
     ]
-    assert "mean norm\t0.5\t< 0.9\t✓ met" in visit.text("#why .needs")
     visit.page.click("#why button:text-is('Rounds 4–5')")
-    assert "Round 5, sides not apart enough" in visit.text("#why .reason")
     assert visit.page.input_value("#pick-round") == "5"
-
-
-def test_the_figures_of_auto_are_defined_and_there_are_no_sliders(opened, tmp_path):
-    run = made_up_run(tmp_path / "run", split_criterion="auto")
-    with edited(run / "rounds.jsonl") as lines:
-        for line in lines:
-            line["figures"] = {"stable_rounds": 2, "stable_rounds_needed": 3, "separation": 5}
-            line["figures"]["separation_by_chance"] = 4
-    visit = opened(run)
-    assert visit.texts("#terms dt") == ["replies", "stable", "separation"]
-    assert "stable\t2\t≥ 3\t✗ not met" in visit.text("#why .needs")
-    assert "separation\t5\t> 4\t✓ met" in visit.text("#why .needs")
-    assert visit.page.locator("#whatif").is_hidden()
-    assert visit.page.locator("#eps1").count() == 0
+    assert visit.page.locator("#why .change[open]").count() == 1
 
 
 def test_pointer_and_arrow_keys_show_a_rounds_decision(visit):
-    panel = visit.page.locator("#why svg[role=slider]").first
-    panel.hover()
-    assert "cluster 0: " in visit.text("#tip")
+    visit.page.locator("#why summary").first.click()
+    norms = visit.page.locator("#why svg[role=slider]").first
+    norms.hover()
     assert "for reasons of round" in visit.text("#tip")
-    panel.focus()
+    norms.focus()
     visit.page.keyboard.press("End")
-    assert "Round 6, cluster 0: split" in str(panel.get_attribute("aria-valuetext"))
+    assert "Round 6, split: for reasons" in str(norms.get_attribute("aria-valuetext"))
     visit.page.keyboard.press("ArrowLeft")
     assert "Round 5" in visit.text("#tip")
     visit.page.keyboard.press("Escape")
     assert visit.page.locator("#tip").is_hidden()
-    visit.page.locator("#scores svg").hover()
+    visit.page.locator(CHART).hover()
     assert "nearest: client-" in visit.text("#tip")
 
 
 def test_a_tap_shows_the_values_until_the_next_one(browser, report):
     with Visit(browser, report, width=390, touch=True) as visit:
-        visit.page.locator("#scores svg").tap()
+        visit.page.locator(CHART).tap()
         assert "nearest: client-" in visit.text("#tip")
         visit.page.locator("#scores-title").tap()
         assert visit.page.locator("#tip").is_hidden()
 
 
 def test_everything_follows_a_picked_cluster(visit):
+    visit.page.click("text=Client by client")
     visit.page.locator("#tree .band").nth(1).click()
     assert visit.page.input_value("#pick-cluster") == "0.0"
     assert "cluster=0.0" in visit.page.url
     assert visit.page.locator("#client-table tbody tr").count() == 15
     assert visit.text("#shown-clients") == "15 of 30 clients of cluster 0.0"
-    assert "Cluster 0.0" in visit.text("#why .panel.chosen h3")
+    assert visit.text("#why .chosen[open] summary").startswith("Cluster 0.0 (15 clients)")
     assert visit.page.locator("#tree .band[aria-pressed=true]").count() == 1
-    cards = visit.texts("#data .card h3 button")
-    assert cards == [f"client-{i}" for i in range(12)]
+    assert visit.texts("#data .card h3 button") == [f"client-{i}" for i in range(12)]
     visit.page.keyboard.press("Enter")  # the band still has the focus, and lets go
     assert visit.page.input_value("#pick-cluster") == ""
     visit.page.click("#clusters button:text-is('0.1')")
@@ -207,18 +145,16 @@ def test_no_two_clusters_share_a_colour(opened, tmp_path):
 def test_everything_follows_a_picked_client_and_round(visit):
     visit.page.click("#client-table button:text-is('client-7')")
     assert "common model (5 of 20 rounds), client-7" in visit.text("#scores")
-    assert visit.texts("#data .card.chosen h3 button") == ["client-7"]
+    assert visit.page.locator("#data .card.chosen h3 button").inner_html() == "client-7"
     assert visit.texts("#client-table tr.chosen th") == ["client-7"]
     assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
-    chart = visit.page.locator("#scores svg")
+    chart = visit.page.locator(CHART)
     chart.focus()
     for _ in range(3):
         visit.page.keyboard.press("ArrowRight")
     visit.page.keyboard.press("Enter")
     assert visit.page.input_value("#pick-round") == "4"
     assert visit.page.evaluate("document.activeElement.getAttribute('data-key')") == "scores"
-    assert "Round 4, sides not apart enough" in visit.text("#why .reason")
-    assert "Round 4, cluster 0" in visit.text("#matrix-text")
     assert visit.page.locator("#tree .picked").count() == 1
 
 
@@ -229,7 +165,6 @@ def test_the_address_has_what_was_set(browser, report):
         visit.page.select_option("#pick-client", label="client-20")
         visit.page.fill("#search", "client-2")
         visit.page.locator("#client-table thead button").nth(2).click()
-        visit.slide("#eps1", 1.5)
         address = visit.page.url
     with Visit(browser, address) as visit:
         assert visit.page.input_value("#pick-cluster") == "0.1"
@@ -237,7 +172,6 @@ def test_the_address_has_what_was_set(browser, report):
         assert visit.page.input_value("#pick-client") == "20"
         assert visit.text("#shown-clients") == "10 of 30 clients of cluster 0.1"
         assert visit.page.locator("thead th[aria-sort=ascending]").inner_text() == "own model ↑"
-        assert float(visit.page.input_value("#eps1")) == pytest.approx(1.5, abs=0.01)
     with Visit(browser, f"{report}#cluster=%3Cb%3E&round=99&client=nobody&sort=x") as visit:
         assert visit.page.input_value("#pick-cluster") == ""
         assert visit.page.locator("#client-table tbody tr").count() == 30
@@ -305,8 +239,7 @@ def test_measured_baselines_are_next_to_the_own_model(opened):
     assert against[0].endswith(": cannot say")
     assert against[1].endswith(": worth it")
     assert "did not learn" not in visit.text("#compared-hint")
-    better = visit.page.locator("#facts div", has_text="under conventional FL")
-    assert better.locator("dd").inner_text() == "15"
+    assert "15 clients better than under conventional FL, 14 worse" in visit.texts("#facts span")
     heads = visit.texts("#client-table thead th")
     assert heads[2:6] == ["own model", "difference (points)", "conventional FL", "alone"]
     assert "conventional FL: 91.4%" in visit.text("#scores")
@@ -316,12 +249,12 @@ def test_measured_baselines_are_next_to_the_own_model(opened):
 
 def test_the_first_rounds_can_be_left_out(browser, report):
     with Visit(browser, report) as visit:
-        ticks = visit.page.locator("#scores svg text")
+        ticks = visit.page.locator(f"{CHART} text")
         assert "60%" in ticks.all_text_contents()
         visit.page.select_option("#from", value="7")
         assert "from=7" in visit.page.url
         assert "60%" not in ticks.all_text_contents()
-        chart = visit.page.locator("#scores svg")
+        chart = visit.page.locator(CHART)
         assert chart.get_attribute("aria-valuemin") == "7"
         chart.focus()
         visit.page.keyboard.press("End")
@@ -350,8 +283,8 @@ def test_a_run_without_clustering_does_not_mention_it(opened, tmp_path, method):
     with edited(run / "summary.json") as summary:
         summary["splits"] = []
     visit = opened(run)
-    for section in ("#tree-section", "#why-section", "#similarity-section", "#whatif"):
-        assert visit.page.locator(section).is_hidden()
+    for part in ("#tree svg", "#similarity svg", "#why"):
+        assert not visit.page.locator(part).is_visible()
     visit.page.evaluate("document.getElementById('config').remove()")
     text = visit.text("main")
     for word in ("criterion", "cluster", "difference", "common model", "★"):
@@ -367,11 +300,11 @@ def test_a_metric_that_is_better_lower(opened, tmp_path):
     with edited(run / "summary.json") as summary:
         summary["metric"] = {"name": "perplexity", "higher_is_better": False}
     visit = opened(run)
-    assert visit.text("#scores-title").startswith("Perplexity of every client")
+    assert visit.texts("#scores h3") == ["Perplexity", "Loss"]
     own, _, common, *_ = visit.texts("#compared dd")
     assert (own, common) == ("0.903", "0.738")
-    better = visit.page.locator("#facts div", has_text="better than under")
-    assert better.locator("dd").inner_text() == "1"  # client-3 had 1.0 before
+    better = "1 client better than under the common model, 7 worse"
+    assert better in visit.texts("#facts span")  # client-3 had 1.0 before
 
 
 def test_a_run_of_somebody_elses_app(opened, tmp_path):
@@ -380,11 +313,13 @@ def test_a_run_of_somebody_elses_app(opened, tmp_path):
         content["config"] = {"rounds": 20, "folder": "/home/ann/secret/data"}
         content["settings"]["criterion"] = {"name": "its own"}
     visit = opened(run)
-    assert visit.page.locator("#eps1").count() == 0
+    assert visit.page.locator("#why svg").count() == 0
+    visit.page.click("text=The run config")
     assert visit.texts("#config dd")[:2] == ["20", "…/data"]
 
 
 def test_more_samples_are_shown_and_labelled(visit):
+    visit.page.click("text=Client by client")
     assert visit.page.locator("#data .card").count() == 12
     assert visit.texts("#data .card >> nth=0 >> figcaption") == ["a", "b"]
     visit.page.click("#data .more")
@@ -395,7 +330,8 @@ def test_more_samples_are_shown_and_labelled(visit):
 def test_axe_has_no_complaints(browser, report, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
     with Visit(browser, report, theme=theme) as visit:
-        visit.page.click("text=Versions")
+        for summary in visit.page.locator("summary").all():
+            summary.click()
         found = axe.Axe().run(visit.page).response["violations"]
         serious = [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in found]
         assert serious == []
@@ -404,7 +340,7 @@ def test_axe_has_no_complaints(browser, report, theme):
 def test_names_with_markup_are_shown_as_text(opened):
     visit = opened(name=HOSTILE, classes=(HOSTILE, "</script>", "&lt;b&gt;"), width=400)
     assert HOSTILE.format(3) in visit.page.locator("#client-table tbody th").all_inner_texts()
-    assert "&lt;b&gt;" in visit.text("#data")
+    assert "&lt;b&gt;" in str(visit.page.locator("#data").text_content())
     assert visit.page.locator("main b").count() == 0
     assert visit.page.locator("main img[onerror]").count() == 0
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -414,8 +350,6 @@ def test_names_with_markup_are_shown_as_text(opened):
 def test_few_and_many_clients(opened, clients):
     visit = opened(clients=clients, rounds=60, refused=10)
     assert visit.page.locator("#client-table tbody tr").count() == clients
-    visit.slide("#eps1", 2.0)
-    visit.page.locator("#matrix-round").select_option(index=1)
     assert visit.page.locator("#scores .panel").count() == (2 if clients > 40 else 0)
     labels = visit.page.locator("#similarity svg text").all_text_contents()
     assert len(labels) == (clients if clients <= 100 else 0)

@@ -67,8 +67,7 @@ def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_pat
     assert f"Client partition-0 moves from {move.origin} to {move.target}" in caplog.text
     moved = [line for line in lines_of(recorder) if line["moves"]]
     assert [(line["round"], line["cluster"]) for line in moved] == [(CHANGE + 1, move.origin)]
-    tree = read_json(recorder.path, "tree.json")
-    assert moved[0]["moves"] == tree["moves"] == recorder.summary["moves"] == [move._asdict()]
+    assert moved[0]["moves"] == recorder.summary["moves"] == [move._asdict()]
     # Only the suspected client trains the root's model after the trial, and only once.
     above = [(s.client, s.server_round) for s in clients.seen if s.cluster == "0"]
     split = strategy.tree.root.split_round

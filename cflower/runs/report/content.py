@@ -8,9 +8,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from cflower.algorithm.tree import ROOT
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
+from cflower.runs.explain import threshold_sentences
 from cflower.runs.findings import (
     all_clients,
     baselines_of,
@@ -29,9 +31,11 @@ FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
 COLUMNS = (
     *("round", "cluster", "outcome", "reason", "figures"),
-    *("mean", "max", "alpha", "score", "heard", "members"),
+    *("mean", "max", "alpha", "score", "second", "members"),
 )
 """The columns of `lines`."""
+SECOND = "loss"
+"""The metric of the second picture."""
 
 
 def page_content(run: RunRecord) -> dict[str, Any]:
@@ -50,9 +54,12 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clusters": clusters(run, position),
         "lines": lines(run),
         "trials": trials(run),
-        "moves": moves(run, position),
+        "moves": [{**move, "client": position[move["client"]]} for move in run.summary["moves"]],
         "scores": rounded(run.scores_by_round.tolist(), 4),
-        "criterion": dict(run.criterion),
+        "second": second(run),
+        "common": common_curves(run),
+        "thresholds": thresholds(run),
+        "cost": cost(run),
         "matrices": matrices(run, position),
         "problems": problems(run, position),
         "heard": heard(run),
@@ -84,6 +91,7 @@ def about(run: RunRecord) -> dict[str, Any]:
     sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
+        "labels": [run.labels["app"], run.labels["name"], *run.labels["tags"]],
         "sentence": sentence,
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
@@ -193,12 +201,46 @@ def lines(run: RunRecord) -> dict[str, Any]:
             line["max_norm"],
             line["alpha_cross"],
             line["metrics"].get(run.metric.name),
-            len(line["heard"]),
+            line["metrics"].get(SECOND),
             len(line["members"]),
         )
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return columns | {"sentences": list(sentences)}
+
+
+def second(run: RunRecord) -> dict[str, Any] | None:
+    """The metric of the second picture: the loss, unless it leads or nobody sent it."""
+    sent = any(SECOND in line["metrics"] for line in run.decided)
+    return {"name": SECOND, "percent": False} if sent and run.metric.name != SECOND else None
+
+
+def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
+    """Both metrics of the root's model by round; None in rounds in which it did not learn."""
+    by_round = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
+    rounds = range(1, run.rounds + 1)
+    names = {"score": run.metric.name, "second": SECOND}
+    return {key: [by_round.get(r, {}).get(name) for r in rounds] for key, name in names.items()}
+
+
+def thresholds(run: RunRecord) -> dict[str, Any] | None:
+    """The norm criterion's thresholds, and by cluster those with which it would split elsewhere."""
+    if run.criterion["name"] != "norms":
+        return None
+    sentences = {name: list(threshold_sentences(run, name)) for name in run.by_cluster}
+    return {**only(run.criterion, ["eps1", "eps2"]), "sentences": sentences}
+
+
+def cost(run: RunRecord) -> dict[str, Any]:
+    """Seconds of all rounds, trainings of clients, and the bytes of one model."""
+    seconds = {line["round"]: line["seconds"] for line in run.lines}
+    steps = run.summary["personal"].values()
+    own = sum(step["trainings"] * step.get("clients", 0) for step in steps)
+    return {
+        "seconds": sum(seconds.values()),
+        "trainings": sum(len(line["heard"]) for line in run.lines) + own,
+        "bytes": run.model_bytes,
+    }
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
@@ -217,25 +259,12 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
                 "outcome": line["decision"],
                 "standing": TRIAL_STATUS[line["decision"]],
                 "reason": line["reason"],
+                "figures": line["figures"],
                 "began": began,
                 "sure": min(chances, default=1.0) < LEVEL,
             }
         )
     return judged
-
-
-def moves(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The moves of clients to another cluster because their data changed."""
-    return [
-        {
-            "round": move["server_round"],
-            "client": position[move["client"]],
-            "from": move["origin"],
-            "to": move["target"],
-            "reason": move["reason"],
-        }
-        for move in run.summary["moves"]
-    ]
 
 
 def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[tuple[int, str]]] | None:

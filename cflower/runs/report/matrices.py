@@ -13,35 +13,16 @@ from cflower.algorithm.criteria import Outcome
 from cflower.ordering import natural_order, only
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
-ROOM = 1_200_000
-"""Bytes for all matrices of a page; those of splits come first."""
 
-
-def matrices(run: RunRecord, position: Mapping[str, int]) -> dict[str, Any]:
-    """The matrix of every split, and of as many refused ones as there is room for, by round.
-
-    ``left_out`` is the number of others that were recorded.
-    """
-    recorded = [line for line in run.decided if run.has_matrix(line)]
-    chosen = fitting(recorded)
-    return {
-        "shown": [matrix_entry(run, line, position) for line in chosen],
-        "left_out": len(recorded) - len(chosen),
-    }
-
-
-def fitting(recorded: list[Line]) -> list[Line]:
-    """The splits, and in the `ROOM` that they leave refused ones, spread evenly over the rounds."""
-    splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
-    refused = [line for line in recorded if line["decision"] != Outcome.SPLIT]
-    room = max(1, ROOM - sum(map(size_of, splits)))
-    step = 1 + sum(map(size_of, refused)) // room
-    return sorted([*splits, *refused[::-step]], key=itemgetter("round"))
-
-
-def size_of(line: Line) -> int:
-    """Bytes that a line's matrix takes in the page, at most."""
-    return int(len(line["members"]) ** 2 * 2 / 3)
+def matrices(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The matrix of every split, and the last one of each cluster that was not split, by round."""
+    shown = []
+    for lines in only(run.by_cluster, run.clusters).values():
+        recorded = list(filter(run.has_matrix, lines))
+        splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
+        shown += splits or recorded[-1:]
+    shown.sort(key=itemgetter("round"))
+    return [matrix_entry(run, line, position) for line in shown]
 
 
 def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any]:

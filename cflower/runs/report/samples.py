@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from cflower.ordering import only, without
@@ -25,49 +26,81 @@ def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
     samples = {name: samples_of(one) for name, one in clients.items() if "sample_images" in one}
     step = 1 + sum(len(one["sheet"]) for one in samples.values()) // ROOM
     kept = dict(islice(samples.items(), 0, None, step))
+    means = mean_examples(run)
+    curves = means if any("mean_examples" in one for one in clients.values()) else {}
     return {
-        "means": mean_examples(run),
+        "means": {leaf: curves_of(mean) for leaf, mean in curves.items()},
+        "matches": label_matches(means) if means else {},
         "classes": run.data["class_names"],
         "counts": [clients.get(name, {}).get("label_counts") for name in names],
         "samples": list(map(kept.get, names)),
     }
 
 
-def mean_examples(run: RunRecord) -> dict[str, list[Any]] | None:
-    """Mean example of each leaf and class, by channel; None if the clients sent none.
+def mean_examples(run: RunRecord) -> dict[str, NDArray[np.floating]]:
+    """Mean example of each leaf and class, shape (classes, ...); NaN for a class without examples.
 
-    Clients with data of another shape than most are left out, and those that moved: they
-    reported their data before these changed.
+    Of time series and tables the clients sent means; of images their samples are averaged. Clients
+    with data of another shape than most are left out, and those that moved: they reported their
+    data before these changed.
     """
     moved = set(map(itemgetter("client"), run.summary["moves"]))
-    by_shape: dict[tuple[int, ...], dict[str, Any]] = {}
+    by_shape: dict[tuple[int, ...], dict[str, tuple[Any, Any]]] = {}
     for name, preview in without(run.data["clients"], moved).items():
-        if "mean_examples" in preview:
-            shape = (len(preview["label_counts"]), *preview["mean_shape"])
-            by_shape.setdefault(shape, {})[name] = preview
+        if (sums := sums_of(preview)) is not None:
+            by_shape.setdefault(sums[0].shape, {})[name] = sums
     if not by_shape:
-        return None
-    shape = max(by_shape, key=lambda shape: len(by_shape[shape]))
+        return {}
+    clients = max(by_shape.values(), key=len)
     means = {}
     for leaf in run.leaves:
-        members = only(by_shape[shape], run.clusters[leaf]["members"])
-        if members:
-            means[leaf] = mean_of(list(members.values()), shape)
+        if members := only(clients, run.clusters[leaf]["members"]).values():
+            sums, counts = (np.sum(part, axis=0) for part in zip(*members, strict=True))
+            with np.errstate(invalid="ignore"):
+                means[leaf] = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
     return means
 
 
-def mean_of(previews: Sequence[Mapping[str, Any]], shape: tuple[int, ...]) -> list[Any]:
-    """The mean example of each class over some clients; None for a class that no client has.
+def sums_of(preview: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """The sum of a client's examples of each class, and their numbers; None without a preview."""
+    if "mean_examples" in preview:
+        counts = np.array(preview["label_counts"], float)
+        coded = np.frombuffer(b64decode(preview["mean_examples"]), np.float16).astype(float)
+        means = coded.reshape(len(counts), *preview["mean_shape"])
+        counts *= np.isfinite(means).all(axis=(1, 2))
+        return np.nan_to_num(means) * counts[:, None, None], counts
+    if "sample_images" in preview:
+        labels = preview["sample_labels"]
+        pixels = np.frombuffer(b64decode(preview["sample_images"]), np.uint8).astype(float)
+        of_class = np.eye(len(preview["label_counts"]))[labels]
+        images = pixels.reshape(len(labels), *preview["sample_shape"])
+        return np.tensordot(of_class.T, images, 1), of_class.sum(axis=0)
+    return None
 
-    Clients are weighted by their examples of the class.
+
+def label_matches(means: Mapping[str, NDArray[np.floating]]) -> dict[str, list[tuple[int, int]]]:
+    """The labels of each leaf that stand for another label of the first leaf.
+
+    Two labels are partners if the mean example of each is nearest to that of the other. Nothing is
+    claimed of a leaf in which fewer than three fifths of the labels have one: its examples are of
+    another kind, or its members do not agree.
     """
-    coded = b"".join(map(b64decode, map(itemgetter("mean_examples"), previews)))
-    means = np.frombuffer(coded, np.float16).astype(float).reshape(len(previews), *shape)
-    counts = np.array([*map(itemgetter("label_counts"), previews)], float)[:, :, None, None]
-    known = np.ma.masked_invalid(means)
-    mean = np.ma.average(known, axis=0, weights=np.broadcast_to(counts, means.shape))
-    rounded = np.ma.filled(mean, np.nan).round(3)
-    return [None if np.isnan(one).any() else one.tolist() for one in rounded]
+    matches, (first, *others) = {}, list(means)
+    for leaf in others:
+        both = (means[first] + means[leaf]).reshape(len(means[leaf]), -1)
+        known = np.flatnonzero(np.isfinite(both).all(axis=1))
+        one, two = (means[name][known].reshape(len(known), -1) for name in (first, leaf))
+        distances = np.linalg.norm(two[:, None] - one, axis=-1)
+        nearest, back = distances.argmin(axis=1), distances.argmin(axis=0)
+        partners = [(k, int(j)) for k, j in enumerate(nearest) if back[j] == k]
+        if 5 * len(partners) >= 3 * len(known):
+            matches[leaf] = [(int(known[k]), int(known[j])) for k, j in partners if k != j]
+    return {leaf: pairs for leaf, pairs in matches.items() if pairs}
+
+
+def curves_of(mean: NDArray[np.floating]) -> list[Any]:
+    """The mean examples of a leaf as JSON; None for a class without examples."""
+    return [None if np.isnan(one).any() else one.round(3).tolist() for one in mean]
 
 
 def samples_of(preview: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,25 @@ function drawData() {
   const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
     .sort((a, b) => Number(b === state.client) - Number(a === state.client)
       || natural.compare(look.home[a] ?? '', look.home[b] ?? '') || Number(known(run.data.samples[b])) - Number(known(run.data.samples[a])) || a - b);
-  const parts = [groupTable(), html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)})${run.data.samples.some(known) ? ', and a few of them with their labels' : ''}${
-    run.run.kind === 'clustered' ? ', by cluster' : ''}.`), html('div', { class: 'cards' }, order.slice(0, state.cards).map(dataCard))];
-  if (order.length > state.cards) {
-    parts.push(button(`Show ${Math.min(24, order.length - state.cards)} more of ${order.length} clients`, () => {
-      state.cards += 24;
-      drawData();
-    }, { class: 'more' }));
-  }
-  return fill('data', parts);
+  const cards = html('div', { class: 'cards' }, order.slice(0, state.cards).map(dataCard));
+  const more = order.length > state.cards ? button(`Show ${Math.min(24, order.length - state.cards)} more of ${order.length} clients`, () => {
+    state.cards += 24;
+    drawData();
+  }, { class: 'more' }) : null;
+  const hint = html('p', { class: 'hint' }, `Examples per class (${listed(run.data.classes, 12)})${run.data.samples.some(known) ? ', and a few of them with their labels' : ''}${run.run.kind === 'clustered' ? ', by cluster' : ''}.`);
+  const details = folded('Client by client', hint, cards, more);
+  details.open = byId('data').querySelector('details')?.open ?? false;
+  return fill('data', groupTable(), details);
+}
+
+// Which label of a cluster stands for which of the first one, where the examples look like that.
+const matchesOf = (name) => new Map(run.data.matches[name] ?? []);
+function labelTexts() {
+  const all = Object.entries(run.data.matches);
+  const pair = ([mine, theirs]) => `${run.data.classes[mine]} for ${run.data.classes[theirs]}`;
+  return all.length ? [html('p', { class: 'labels' }, 'The labels differ, judged by the examples of each cluster:'),
+    html('ul', { class: 'labels' }, all.map(([name, pairs]) => html('li', {}, swatch(colorOf(name)), ` in ${name} the label ${
+      listed(pairs.map(pair), 10).replace(' for ', ' stands for ')} of cluster ${look.leaves[0]}.`)))] : [];
 }
 
 // Differences between the clusters: the share of each class in each of them, with one example. Where the
@@ -37,15 +47,15 @@ function groupTable() {
   const classes = run.data.classes.map((_, k) => k).sort((a, b) => spread(b) - spread(a)).slice(0, MOST_CLASSES).sort((a, b) => a - b);
   const most = Math.max(...classes.map(spread));
   const most100 = Math.max(...shares.flat(), 1e-9);
-  const text = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference), so they differ in the examples of a class, not in the classes`
+  const text = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference): they differ in what examples of a class look like, or in what the labels mean`
     : `The shares of the classes differ by up to ${(most * 100).toFixed(0)} points`;
   const rows = clusters.map((name, row) => html('tr', { class: state.cluster === name ? 'chosen' : '' },
     html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name), { class: 'plain', 'data-key': `group:${name}` })),
-    classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0))))));
-  return [html('h3', {}, 'What differs between the clusters'), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
+    classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0)), matchesOf(name).has(k) ? html('b', {}, `≙ ${run.data.classes[matchesOf(name).get(k)]}`) : null))));
+  return [...labelTexts(), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
     run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${text}.`),
   html('div', { id: 'groups' }, table('What differs between the clusters', ['cluster', ...classes.map((k) => String(run.data.classes[k]))], rows)),
-  ...meanTable(clusters, classes), html('h3', {}, 'Client by client')];
+  ...meanTable(clusters, classes)];
 }
 const MOST_CLASSES = 16;
 

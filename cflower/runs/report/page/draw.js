@@ -8,7 +8,7 @@ function make(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key === 'style') Object.assign(node.style, value);
     else if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
-    else if (known(value) && value !== false) node.setAttribute(key, value);
+    else if (known(value) && value !== false) node.setAttribute(key, value === true ? '' : value);
   }
   node.append(...children.flat(2).filter((child) => known(child) && child !== false));
   return node;
@@ -17,6 +17,7 @@ const html = (tag, attributes = {}, ...children) => make(document.createElement(
 const svg = (tag, attributes = {}, ...children) =>
   make(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 const fill = (id, ...children) => byId(id).replaceChildren(...children.flat(2).filter((child) => child));
+const folded = (summary, ...content) => html('details', {}, html('summary', {}, summary), ...content);
 const note = (...text) => html('p', { class: 'note' }, ...text);
 const button = (text, onclick, attributes = {}) => html('button', { type: 'button', onclick, ...attributes }, text);
 
@@ -189,12 +190,7 @@ let run;
 let look;
 
 function prepare(content) {
-  run = content;
-  const { criterion } = run;
-  const figures = new Set(run.lines.figures.flatMap((given) => Object.keys(given)));
-  run.conditions = CONDITIONS.filter(({ key }) => figures.has(key)).map((condition) => ({ ...condition, limit: criterion[condition.setting] }));
-  run.norms = criterion.name === 'norms'
-    ? { eps1: criterion.eps1, eps2: criterion.eps2, gamma: criterion['gamma-max'], least: criterion['min-cluster-size'] } : null;
+  run = { ...content, moves: content.moves.map(({ server_round: round, origin: from, target: to, ...move }) => ({ ...move, round, from, to })) };
   const clusters = new Map(run.clusters.map((cluster) => [cluster.name, cluster]));
   const leaves = run.clusters.filter((cluster) => !cluster.children.length).map((cluster) => cluster.name);
   const lines = new Map();

@@ -1,7 +1,7 @@
 // The result, unusable replies and absences, the config
 function drawFacts() {
   const about = run.run;
-  byId('run-id').textContent = about.id;
+  byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
   byId('remarks').textContent = about.remarks;
   const name = metric().name;
@@ -21,17 +21,24 @@ function drawFacts() {
     ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, which trains in every round.`
     : rows.length ? `Mean ${name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
-  const facts = [['clients', String(run.clients.length), ''],
-    ['rounds', String(about.rounds), about.finished ? '' : ` of ${about.planned}`]];
-  if (about.kind === 'clustered') facts.unshift(['clusters', String(look.leaves.length), '']);
+  const facts = [`${counted(run.clients.length, 'client')}, ${counted(about.rounds, 'round')}${about.finished ? '' : ` of ${about.planned}`}`];
   if (gains.length) {
-    facts.push([`clients better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}`, String(gains.filter((gain) => better(gain) > 0).length), ''],
-      ['clients worse', String(gains.filter((gain) => better(gain) < 0).length), '']);
+    const [up, down] = [1, -1].map((sign) => gains.filter((gain) => sign * better(gain) > 0).length);
+    facts.push(`${counted(up, 'client')} better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}, ${down} worse`);
   }
-  if (run.moves.length) facts.push(['moves to another cluster', String(run.moves.length), '']);
-  if (known(about.adjustedRandIndex)) facts.push(['adjusted Rand index (true groups)', figure(about.adjustedRandIndex), '']);
-  fill('facts', facts.map(([words, value, unit]) =>
-    html('div', {}, html('dt', {}, words), html('dd', {}, value, html('small', {}, unit)))));
+  if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
+  if (known(about.adjustedRandIndex)) facts.push(`adjusted Rand index ${figure(about.adjustedRandIndex)} against the true groups`);
+  fill('facts', facts.map((text) => html('span', {}, text)));
+}
+
+// The time is that of the rounds; each training moves one model to a client and one back.
+function drawCost() {
+  const { seconds, trainings, bytes } = run.cost;
+  const duration = (s) => (s < 120 ? `${figure(s)} s` : s < 7200 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
+  const size = (n) => { const i = Math.min(4, Math.floor(Math.log10(Math.max(1, n)) / 3)); return `${figure(n / 1000 ** i)} ${['B', 'kB', 'MB', 'GB', 'TB'][i]}`; };
+  if (!run.run.rounds) return fill('cost', 'No round is finished yet.');
+  return fill('cost', [`${duration(seconds)} in rounds (${duration(seconds / run.run.rounds)} each)`, `${counted(trainings, 'training')} by clients`,
+    `${size(2 * trainings * bytes)} of models to clients and back for training (${size(bytes)} each)`].map((text) => html('span', {}, text)));
 }
 
 function spans(rounds) {
@@ -61,9 +68,9 @@ function drawProblems() {
     notes.push(note(sampled ? 'Every reply was used.' : 'Every client sent a usable reply in every round.'));
     return fill('problems', notes);
   }
-  return fill('problems', notes, table('Unusable replies and absences, by client', ['client', 'reply', 'times', 'rounds'], rows.map(([client, problem, times, when]) =>
+  return fill('problems', notes, folded(`Unusable replies and absences (${rows.length})`, table('Unusable replies and absences, by client', ['client', 'reply', 'times', 'rounds'], rows.map(([client, problem, times, when]) =>
     html('tr', {}, html('th', { scope: 'row' }, clientName(client)), html('td', { class: 'left wrap' }, problem),
-      html('td', {}, String(times)), html('td', { class: 'left wrap' }, when)))));
+      html('td', {}, String(times)), html('td', { class: 'left wrap' }, when))))));
 }
 
 const table = (label, heads, rows) => html('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': label },
@@ -74,7 +81,6 @@ function drawConfig() {
   const keys = (entries) => html('dl', { class: 'keys' }, entries.map(([key, value]) =>
     html('div', {}, html('dt', {}, key), html('dd', {}, String(value)))));
   const pairs = (entries) => entries.map(({ key, value }) => [key, value]);
-  fill('config', keys(pairs(run.config)),
-    html('details', {}, html('summary', {}, 'Settings of the strategy and its criterion'), keys(pairs(run.settings))),
-    html('details', {}, html('summary', {}, 'Versions'), keys(Object.entries(run.versions))));
+  fill('config', folded('The run config as it was given to the app', keys(pairs(run.config))),
+    folded('Settings of the strategy and its criterion', keys(pairs(run.settings))), folded('Versions', keys(Object.entries(run.versions))));
 }

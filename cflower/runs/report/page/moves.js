@@ -36,13 +36,6 @@ function moveArrows(place, x, end) {
   });
 }
 
-// Where the run itself changed the data (the key `drift`): [round, client].
-function changes() {
-  const drift = String(run.config.find(({ key }) => key === 'drift')?.value ?? '');
-  return [...drift.matchAll(/(\d+):(\d+)=(\d+)/g)].map(([, round, client, group]) =>
-    ({ round: Number(round), client: run.clients.findIndex(({ name }) => name === `partition-${client}`), group }));
-}
-
 function drawMoves() {
   if (!run.moves.length) return fill('moves');
   const cluster = (name) => [swatch(colorOf(name)), ` ${name}`];
@@ -51,9 +44,8 @@ function drawMoves() {
     button(clientName(move.client), () => toggle('client', move.client), { class: 'plain', 'data-key': `move:${move.round}:${move.client}` }),
     ' from ', cluster(move.from), ' to ', cluster(move.to), `. Why: ${move.reason}.`));
   return fill('moves', html('h3', {}, 'Moves to another cluster'),
-    html('p', { class: 'hint' }, `Clients with changed data, in the colours of the clusters they were in.${
-      changes().length ? ' A triangle is the round in which the run changed the client’s data, unknown to the server.' : ''}`),
-    picture('moves', movesPicture, { class: 'chart' }), 
+    html('p', { class: 'hint' }, 'Clients with changed data, in the colours of the clusters they were in.'),
+    picture('moves', movesPicture, { class: 'chart' }),
     html('ul', { class: 'note moves', tabindex: 0, 'aria-label': 'All moves' }, list));
 }
 
@@ -78,10 +70,6 @@ function movesPicture(width) {
           svg('text', { x: x(from - 1) + 8, y: y + 15, class: 'strong' }, cluster));
       }
     });
-    for (const { round } of changes().filter((change) => change.client === client)) {
-      const at = x(round - 1);
-      drawing.append(svg('path', { d: `M${at - 6} ${y}h12l-6 10Z`, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }));
-    }
   });
   drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
   if (movers.length > shown.length) drawing.append(svg('text', { x: end, y: 12, 'text-anchor': 'end', class: 'halo' }, `and ${movers.length - shown.length} more`));
@@ -89,8 +77,7 @@ function movesPicture(width) {
   const mark = svg('rect', { x: start - 4, width: end - start + 8, height: tall, fill: 'none', stroke: 'var(--ink)', visibility: 'hidden' });
   drawing.append(mark);
   const describe = (row) => [clientName(shown[row]),
-    ...staysOf(shown[row]).map(({ from, to, cluster }) => `rounds ${from}–${to}: ${cluster}`),
-    ...changes().filter(({ client }) => client === shown[row]).map(({ round, group }) => `its data are of group ${group} from round ${round} on`)].join('\n');
+    ...staysOf(shown[row]).map(({ from, to, cluster }) => `rounds ${from}–${to}: ${cluster}`)].join('\n');
   return along(drawing, { key: 'moves', label: 'Clusters of the clients that moved', steps: shown.map((_, row) => row), describe,
     nearest: ([, y]) => Math.max(0, Math.min(shown.length - 1, Math.floor((y - 4) / tall))),
     mark: (row) => {

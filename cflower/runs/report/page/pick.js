@@ -3,7 +3,7 @@
 // One cluster, one round and one client can be picked, here or by a click on any of them; every part
 // of the page follows. All choices are part of the address, so it can be sent to others.
 const NOTHING = { cluster: '', round: null, client: null };
-const state = { ...NOTHING, search: '', sort: 'name', way: 1, matrix: '', from: 1, eps1: null, eps2: null, at: '',
+const state = { ...NOTHING, search: '', sort: 'name', way: 1, matrix: '', from: 1, at: '',
   panels: 12, cards: 12 };
 
 function pick(changes) {
@@ -16,7 +16,7 @@ const toggle = (key, value) => pick({ [key]: state[key] === value ? NOTHING[key]
 
 function drawPicked() {
   drawPicks();
-  for (const draw of [drawTree, drawMoves, drawWhy, drawScores, drawSimilarity, drawClients, drawData]) draw();
+  for (const draw of [drawScores, drawTree, drawMoves, drawClients, drawData, drawSimilarity, drawWhy]) draw();
 }
 
 function drawPicks() {
@@ -53,18 +53,14 @@ function readAddress() {
     way: params.get('sort')?.startsWith('-') ? -1 : 1,
     matrix: params.get('matrix') ?? '',
     from: number('from') ?? 1,
-    eps1: number('eps1'),
-    eps2: number('eps2'),
     at: params.get('at') ?? '',
   });
 }
 
 function writeAddress() {
   const sort = `${state.way < 0 ? '-' : ''}${state.sort}`;
-  const changed = (key) => (run.norms && state[key] !== run.norms[key] ? state[key] : null);
   const params = { cluster: state.cluster, round: state.round, client: state.client === null ? null : clientName(state.client),
-    search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, from: state.from > 1 ? state.from : null, eps1: changed('eps1'),
-    eps2: changed('eps2'), at: state.at };
+    search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, from: state.from > 1 ? state.from : null, at: state.at };
   const set = Object.entries(params).filter(([, value]) => known(value) && value !== '');
   history.replaceState(null, '', `#${new URLSearchParams(set.map(([key, value]) => [key, String(value)]))}`);
 }

@@ -1,22 +1,32 @@
-// The metric of every client over the rounds
+// How well the clients are served, over the rounds
 //
 // Up to `CROWD` clients have a line each. With more of them the first picture has the means of the
 // clusters only, and below it each cluster has a picture of its own: the middle 80 % and the middle
 // half of its clients, and their median. Beyond `MOST_BANDS` clusters it is one such picture for all.
+// A second picture has the loss, where another metric leads: means of clusters, and the common model.
 const CROWD = 40;
 const MOST_BANDS = 12;
 
+// What each picture draws: the clients' values, the column of the lines, the common model by round.
+const charts = () => [
+  ...(run.scores.some((values) => values.some(known)) ? [{ ...metric(), key: 'scores', scores: run.scores, own: run.clients.map(({ own }) => own ?? null), column: run.lines.score, common: run.common.score,
+    end: run.run.common, baselines: baselineCurves() }] : []),
+  ...(run.second ? [{ name: run.second.name, percent: run.second.percent, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
+const shownIn = (chart) => (value, digits = 1) => (chart.percent ? percent(value, digits) : figure(value));
+
 function drawScores() {
-  byId('scores-title').firstChild.textContent = `${capital(metric().name)} of every client`;
-  if (!run.scores.some((values) => values.some(known))) {
+  const all = charts();
+  if (!all.length) {
+    byId('scores-hint').textContent = '';
     return fill('scores', note(`The clients reported no ${metric().name}.`));
   }
   const crowd = run.clients.length > CROWD;
   const measured = baselineCurves();
-  byId('scores-hint').textContent = `On held-out examples, of the model that the client received in that round. ${
-    crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
-      : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of the cluster they ended in; bold lines are means of clusters.'
-        : 'Thin lines are clients.'}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}${measured.length ? ` Dashed lines: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]}, a run of its own`)))}.` : ''}`;
+  const lines = crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
+    : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of their cluster; bold lines are means of clusters.' : 'Thin lines are clients.';
+  const grey = known(run.run.firstSplit) ? ' Grey: the common model in the rounds in which it learned.' : '';
+  const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]} in a run of its own`)))}.` : '';
+  byId('scores-hint').textContent = `On held-out examples, of the model that the client received in that round. ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
   const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);
@@ -26,27 +36,31 @@ function drawScores() {
     keepFocus(drawScores);
   } }, starts.map((round) => html('option', { value: round }, String(round)))));
   from.value = String(starts.includes(state.from) ? state.from : 1);
-  const groups = !crowd ? [] : look.leaves.length <= MOST_BANDS && run.run.kind === 'clustered' ? look.leaves : [null];
-  return fill('scores', starts.length > 1 ? html('p', { class: 'choices' }, html('label', {}, 'Rounds from ', from)) : null, picture(metric().name, scorePicture, { class: 'chart' }),
+  const groups = !crowd || !run.scores.some((values) => values.some(known)) ? [] : look.leaves.length <= MOST_BANDS && run.run.kind === 'clustered' ? look.leaves : [null];
+  return fill('scores', starts.length > 1 ? html('p', { class: 'choices' }, html('label', {}, 'Rounds from ', from)) : null,
+    html('div', { class: 'charts' }, all.map((chart) => html('div', { class: 'chart' }, html('h3', {}, capital(chart.name)), picture(chart.name, (width) => scorePicture(chart, width))))),
     html('div', { class: 'panels' }, groups.map((name) => html('div', { class: `panel${name === state.cluster ? ' chosen' : ''}` },
       html('h3', {}, swatch(colorOf(name)), name === null ? 'All clients' : `Cluster ${name}`),
       picture(`${metric().name}-${name ?? 'all'}`, (width) => quantilePicture(name, width))))));
 }
 
 // Where the values lie; the last step is the evaluation at the end, if there was one.
-function scoreFrame(width, height) {
-  const ended = run.run.finished && run.clients.some((client) => known(client.own));
-  const tables = run.scores.map((values, i) => (ended ? [...values, run.clients[i].own ?? null] : values));
+function scoreFrame(chart, width, height) {
+  const ended = run.run.finished && chart.own.some(known);
+  const tables = chart.scores.map((values, i) => (ended ? [...values, chart.own[i]] : values));
   const first = Math.max(1, Math.min(state.from, run.run.rounds - 1));
   const steps = Array.from({ length: run.run.rounds + (ended ? 1 : 0) }, (_, i) => i + 1).slice(first - 1);
+  const late = chart.column.filter((_, i) => run.lines.round[i] >= first);
   let [low, high] = [Infinity, -Infinity];
-  for (const values of tables) for (const v of values.slice(first - 1)) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
-  if (metric().percent) [low, high] = [Math.max(0, Math.floor(low * 10 - 0.2) / 10), 1];
+  for (const values of [...tables.map((one) => one.slice(first - 1)), late, chart.common.slice(first - 1)]) {
+    for (const v of values) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
+  }
+  if (chart.percent) [low, high] = [Math.max(0, Math.floor(low * 10 - 0.2) / 10), 1];
   const [start, end, top, bottom] = [46, width - 16, 14, height - 24];
   const x = scale(first, Math.max(steps[steps.length - 1], first + 1), start, end);
   const y = scale(low, high, bottom, top);
   const back = axes({ x, y, rounds: [first, Math.max(run.run.rounds, first + 1)], values: ticks(low, high, 5), left: start, right: end, bottom, free: ended ? 40 : 0,
-    name: (value) => (metric().percent ? percent(value, 0) : figure(value)) });
+    name: (value) => shownIn(chart)(value, 0) });
   if (ended) {
     back.append(svg('text', { x: end, y: bottom + 15, 'text-anchor': 'end', class: 'halo' }, 'end'),
       svg('line', { class: 'grid', x1: end, x2: end, y1: top, y2: bottom }));
@@ -57,12 +71,11 @@ function scoreFrame(width, height) {
   return { tables, steps, first, x, y, start, end, top, bottom, line, within, back };
 }
 
-function clusterMeans(steps) {
+function clusterMeans(chart, steps) {
   const [first, last] = [steps[0], steps[steps.length - 1]];
   return [...look.lines].map(([name, lines]) => {
-    const points = lines.filter((i) => known(run.lines.score[i]) && run.lines.round[i] >= first).map((i) => [run.lines.round[i], run.lines.score[i]]);
-    const own = last > run.run.rounds && look.order.has(name)
-      ? meanOf(run.clients.filter((client) => client.cluster === name), 'own') : null;
+    const points = lines.filter((i) => known(chart.column[i]) && run.lines.round[i] >= first).map((i) => [run.lines.round[i], chart.column[i]]);
+    const own = last > run.run.rounds && look.order.has(name) ? meanOf(run.clients.filter((client) => client.cluster === name), 'own') : null;
     if (own !== null) points.push([last, own]);
     return [name, points];
   });
@@ -75,9 +88,10 @@ const baselineCurves = () => run.run.baselines.filter(({ value }) => known(value
 
 const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step}`);
 
-function scorePicture(width) {
-  const frame = scoreFrame(width, Math.max(260, Math.min(400, width * 0.5)));
+function scorePicture(chart, width) {
+  const frame = scoreFrame(chart, width, chart.scores.length ? Math.max(240, Math.min(380, width * 0.5)) : 220);
   const { tables, steps, first, x, y, end, top, bottom, line, within } = frame;
+  const shown = shownIn(chart);
   const drawing = svg('svg', { width, height: bottom + 24 });
   drawing.append(frame.back);
   for (const split of run.clusters.filter((cluster) => cluster.split >= first && cluster.children.length)) {
@@ -85,7 +99,7 @@ function scorePicture(width) {
       svg('path', { d: diamond(x(split.split), bottom, 5), fill: 'var(--ink)' }));
   }
   const thin = Math.max(0.15, Math.min(0.5, 12 / run.clients.length));
-  const calm = state.client !== null;
+  const calm = state.client !== null && tables.length > 0;
   for (const round of new Set(run.moves.map((move) => move.round).filter((round) => round >= first))) {
     drawing.append(svg('circle', { class: 'moved', cx: x(round), cy: bottom, r: 4.5, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }));
   }
@@ -95,7 +109,14 @@ function scorePicture(width) {
     drawing.append(svg('path', { d: line(values), fill: 'none', stroke: colorOf(look.home[i]), 'stroke-width': state.cluster && mine ? 1.6 : 1,
       'stroke-opacity': (calm ? thin / 2 : state.cluster && mine ? 0.7 : thin) * (mine ? 1 : 0.3) }));
   });
-  const means = clusterMeans(steps);
+  // The common model after the split: as it learned, then as it stayed.
+  const common = steps.filter((step) => known(chart.common[step - 1]) && step >= (run.run.firstSplit ?? Infinity)).map((step) => [x(step), y(chart.common[step - 1])]);
+  if (common.length) {
+    drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', stroke: 'var(--inner)', 'stroke-width': 2.6, 'stroke-opacity': calm ? 0.3 : 1 }));
+    const [at] = common[common.length - 1];
+    if (known(chart.end) && within(chart.end)) drawing.append(svg('line', { x1: at, x2: end, y1: y(chart.end), y2: y(chart.end), stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 }));
+  }
+  const means = clusterMeans(chart, steps);
   if (means.length <= 60 && run.run.kind !== 'isolated') {
     for (const [name, values] of means) {
       const d = path(values.map(([step, value]) => [x(step), y(value)]));
@@ -104,35 +125,31 @@ function scorePicture(width) {
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }
   }
-  const level = (value, words, from = first, dash = '2 4') => {
+  const level = (value, words, dash = '2 4') => {
     if (!known(value) || !within(value)) return;
-    drawing.append(svg('line', { x1: x(from), x2: end, y1: y(value), y2: y(value), stroke: 'var(--ink)', 'stroke-width': 1.5, 'stroke-dasharray': dash }),
-      svg('text', { x: end - 4, y: y(value) + 16 > bottom ? y(value) - 8 : y(value) + 16, 'text-anchor': 'end', class: 'strong halo' }, `${words}: ${score(value)}`));
+    drawing.append(svg('line', { x1: x(first), x2: end, y1: y(value), y2: y(value), stroke: 'var(--ink)', 'stroke-width': 1.5, 'stroke-dasharray': dash }),
+      svg('text', { x: end - 4, y: y(value) + 16 > bottom ? y(value) - 8 : y(value) + 16, 'text-anchor': 'end', class: 'strong halo' }, `${words}: ${shown(value)}`));
   };
-  const measured = baselineCurves();
-  const [key, words] = other();
   if (calm) {
+    const [key, words] = other();
     const label = `${words}, ${clientName(state.client)}`;
     level(run.clients[state.client][key], label.length > 70 ? `${label.slice(0, 70)}…` : label);
   } else {
-    if (key === 'common' && measured.every((one) => one.key === 'central')) level(run.run.common, `${words}, at the end`, Math.max(first, run.run.firstSplit));
     const ends = [];
-    for (const { key: name, value, curve, dash, sign } of measured) {
-      if (!curve.some(known)) { level(value, SHORT[name], first, dash); continue; }
+    for (const { key: name, value, curve, dash, sign } of chart.baselines) {
+      if (!curve.some(known)) { level(value, SHORT[name], dash); continue; }
       const points = steps.map((step) => [x(step), step > run.run.rounds ? value : curve[step - 1]]).filter(([, v]) => known(v)).map(([at, v]) => [at, y(v)]);
       if (!points.length) continue;
-      ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${score(value)}`]);
-      drawing.append(svg('path', { d: path(points), fill: 'none', stroke: 'var(--card)', 'stroke-width': 4 }),
-        svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
+      ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${shown(value)}`]);
+      drawing.append(svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
     }
+    if (common.length && known(chart.end)) ends.push([y(chart.end), `${run.run.commonModel}: ${shown(chart.end)}`]);
     // Their names in the order of their ends, below all of them where there is room.
     ends.sort((a, b) => a[0] - b[0]);
     const lowest = Math.min(Math.max(...ends.map(([at]) => at)) + 18, bottom - 15 * ends.length);
     ends.forEach(([, text], k) => drawing.append(svg('text', { x: end - 6, y: lowest + 15 * k, 'text-anchor': 'end', class: 'strong halo' }, text)));
   }
-  if (state.client !== null) {
-    drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
-  }
+  if (calm) drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
   const nearest = (step, place) => {
     let [best, gap] = [null, Infinity];
     tables.forEach((values, i) => {
@@ -145,20 +162,21 @@ function scorePicture(width) {
     const text = [stepName(step)];
     for (const [name, values] of means) {
       const found = values.find(([at]) => at === step);
-      if (found && text.length < 9 && run.run.kind === 'clustered') text.push(`cluster ${name}: ${score(found[1])}`);
+      if (found && text.length < 9 && run.run.kind === 'clustered') text.push(`cluster ${name}: ${shown(found[1])}`);
     }
-    for (const { key: name, value, curve } of baselineCurves()) {
+    if (common.length && known(chart.common[step - 1]) && step > run.run.firstSplit) text.push(`common model: ${shown(chart.common[step - 1])}`);
+    for (const { key: name, value, curve } of chart.baselines) {
       const found = step > run.run.rounds ? value : curve[step - 1];
-      if (known(found)) text.push(`${SHORT[name]}: ${score(found)}`);
+      if (known(found)) text.push(`${SHORT[name]}: ${shown(found)}`);
     }
     text.push(...run.moves.filter(({ round }) => round === step).slice(0, 3).map(({ client, to }) => `${clientName(client)} moved to ${to}`));
-    const client = state.client ?? (place ? nearest(step, place[1])[0] : null);
+    const client = !tables.length ? null : state.client ?? (place ? nearest(step, place[1])[0] : null);
     if (client !== null && known(tables[client][step - 1])) {
-      text.push(`${state.client === null ? 'nearest: ' : ''}${clientName(client)}: ${score(tables[client][step - 1])}`);
+      text.push(`${state.client === null ? 'nearest: ' : ''}${clientName(client)}: ${shown(tables[client][step - 1])}`);
     }
     return text.join('\n');
   };
-  return overRounds(drawing, { key: 'scores', label: `${capital(metric().name)} by round`, rounds: steps, x, top, bottom, describe,
+  return overRounds(drawing, { key: chart.key, label: `${capital(chart.name)} by round`, rounds: steps, x, top, bottom, describe,
     // A click near a client's line picks the client, else the round; the end is no round.
     pick: (step, place) => {
       const [client, gap] = place ? nearest(step, place[1]) : [null, Infinity];
@@ -168,7 +186,7 @@ function scorePicture(width) {
 }
 
 function quantilePicture(name, width) {
-  const { tables, steps, x, y, top, bottom, line, back } = scoreFrame(width, 190);
+  const { tables, steps, x, y, top, bottom, line, back } = scoreFrame(charts()[0], width, 190);
   const mine = tables.filter((_, i) => name === null || look.home[i] === name);
   const sorted = new Map(steps.map((step) => [step, mine.map((values) => values[step - 1]).filter(known).sort((a, b) => a - b)]));
   const at = (values, share) => values[Math.round((values.length - 1) * share)];

@@ -3,44 +3,28 @@
 // The upper half comes as one byte an entry; it is drawn pixel by pixel and scaled up. Green is
 // together, grey is apart: neither is the colour of a cluster, which the bars at the edges have.
 function drawSimilarity() {
-  byId('similarity-section').hidden = run.run.kind !== 'clustered';
-  const { shown, left_out: leftOut } = run.matrices;
+  if (run.run.kind !== 'clustered') return fill('similarity');
+  const shown = run.matrices;
   if (!shown.length) {
     return fill('similarity', note('No similarity was computed: a split was never considered, or no round got that far.'));
   }
-  const names = [...new Set(shown.map((matrix) => matrix.cluster))].sort(natural.compare);
-  const matrix = chosenMatrix(shown, names);
-  const mine = shown.filter((other) => other.cluster === matrix.cluster);
-  const choose = (round, cluster) => {
-    state.matrix = `${round}@${cluster}`;
+  const matrix = chosenMatrix(shown);
+  const nameOf = ({ round, cluster }) => `${round}@${cluster}`;
+  const choice = /** @type {HTMLSelectElement} */ (html('select', { id: 'matrix', 'data-key': 'matrix-choice', onchange: () => {
+    state.matrix = choice.value;
     writeAddress();
     keepFocus(drawSimilarity);
-  };
-  const choice = (id, entries, value, onchange) => {
-    const select = /** @type {HTMLSelectElement} */ (html('select', { id, 'data-key': id, onchange: () => onchange(select.value) },
-      entries.map(([key, words]) => html('option', { value: key }, words))));
-    select.value = value;
-    return select;
-  };
-  const nearest = (cluster) => chosenMatrix(shown.filter((other) => other.cluster === cluster), [cluster], matrix.round);
-  return fill('similarity', html('p', { class: 'choices' },
-    html('label', {}, 'Matrix of cluster ', choice('matrix-cluster', names.map((name) => [name, name]), matrix.cluster,
-      (name) => choose(nearest(name).round, name))),
-    html('label', {}, 'in round ', choice('matrix-round', mine.map((other) => [other.round, `${other.round}: ${other.outcome}`]), matrix.round,
-      (round) => choose(round, matrix.cluster)))),
-  html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)),
-  leftOut ? note(`More matrices of refused splits are in the run folder (${leftOut}); they are left out to keep this page small.`) : null);
+  } }, shown.map((one) => html('option', { value: nameOf(one) }, `cluster ${one.cluster}, round ${one.round}: ${one.outcome}`))));
+  choice.value = nameOf(matrix);
+  return fill('similarity', html('h3', {}, 'Cosine similarity of the clients’ updates'),
+    html('p', { class: 'choices' }, html('label', {}, 'Of every split, and when one was last considered: ', choice)),
+    html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)));
 }
 
-// The one that was asked for; else, of the picked cluster, the picked round's or the split's.
-function chosenMatrix(shown, names, round = state.round) {
-  const asked = shown.find((matrix) => `${matrix.round}@${matrix.cluster}` === state.matrix);
-  if (asked) return asked;
-  const split = (matrix) => matrix.outcome === 'split';
-  const cluster = names.includes(state.cluster) ? state.cluster : (shown.find(split) ?? shown[0]).cluster;
-  const mine = shown.filter((matrix) => matrix.cluster === cluster);
-  if (round === null) return mine.find(split) ?? mine[mine.length - 1];
-  return mine.reduce((best, matrix) => (Math.abs(matrix.round - round) < Math.abs(best.round - round) ? matrix : best));
+// The one that was asked for; else one of the picked cluster or round, a split first.
+function chosenMatrix(shown) {
+  const fit = ({ round, cluster, outcome }) => 8 * Number(`${round}@${cluster}` === state.matrix) + 4 * Number(cluster === state.cluster) + 2 * Number(round === state.round) + Number(outcome === 'split');
+  return shown.reduce((best, matrix) => (fit(matrix) > fit(best) ? matrix : best));
 }
 
 function bytesOf(upperHalf, m) {
@@ -175,6 +159,6 @@ function matrixNotes(matrix) {
   return html('div', { class: 'side' },
     html('p', { class: 'hint' }, 'opposite −1 ', html('i', { class: 'ramp', style: { background: ramp } }), ' +1 the same'),
     html('p', { id: 'matrix-text' }, matrixText(matrix)),
-    sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
-      html('span', { class: 'anywhere' }, listed(side.map(clientName), 12)))));
+    folded('The clients of each side', sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
+      html('span', { class: 'anywhere' }, listed(side.map(clientName), 12))))));
 }

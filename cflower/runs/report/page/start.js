@@ -3,10 +3,13 @@ function drawAll(content) {
   hideTip();
   prepare(content);
   readAddress();
-  byId('tree-section').hidden = run.run.kind !== 'clustered';
+  const clustered = run.run.kind === 'clustered';
+  byId('clients-title').firstChild.textContent = clustered ? 'Which clusters are there, and who is in them?' : 'Who took part?';
+  byId('data-title').firstChild.textContent = clustered ? 'What differs between them?' : 'What data do the clients have?';
   drawFacts();
   drawSaves();
   drawPicked();
+  drawCost();
   drawProblems();
   drawConfig();
 }
@@ -28,4 +31,5 @@ addEventListener('hashchange', () => {
 themed();
 drawAnchors();
 drawAll(JSON.parse(byId('content').textContent));
+if (location.hash === '#figures') drawFigures();
 byId(`${state.at}-title`)?.scrollIntoView();

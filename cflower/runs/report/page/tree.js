@@ -2,23 +2,18 @@
 //
 // Each cluster is a band from the round it was born to the round it was split, or to the last one.
 function drawTree() {
+  if (run.run.kind !== 'clustered') { fill('tree-legend'); return fill('tree'); }
   if (!run.clusters.length) return fill('tree', note('No round is finished yet.'));
   fill('tree-legend', treeLegend());
-  fill('tree', picture('tree', treePicture, { class: 'chart' }));
-  const items = [...run.clusters.filter((cluster) => cluster.split && cluster.children.length).map((cluster) => [cluster.split, splitText(cluster)]),
-    ...run.trials.map((trial) => [trial.round, trialText(trial)])].sort((a, b) => a[0] - b[0]);
-  if (!items.length) return fill('splits', note('No cluster was split.'));
-  const list = html('ul', { class: 'note' }, items.map(([, text]) => html('li', {}, text)));
-  return fill('splits', items.length <= 8 ? list : html('details', {}, html('summary', {}, `All ${items.length} splits and trials`), list));
+  return fill('tree', picture('tree', treePicture, { class: 'chart' }));
 }
 
 function splitText(cluster) {
   const i = look.lines.get(cluster.name)?.find((line) => run.lines.round[line] === cluster.split);
   const parts = childrenOf(cluster).map((child) => `${child} (${counted(sizesOf(child)[0][1], 'client')})`);
-  return `Round ${cluster.split}: cluster ${cluster.name} into ${listed(parts)}${
-    i === undefined ? '' : `. Why: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
+  return `Round ${cluster.split}, cluster ${cluster.name} into ${listed(parts)}${i === undefined ? '' : `: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
 }
-const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}: cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
+const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}, cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
 
 // The children of its split; later ones are of clients that moved and resemble no other cluster.
 const childrenOf = ({ split, children }) => children.filter((name) => look.clusters.get(name)?.born === split);

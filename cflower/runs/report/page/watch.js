@@ -17,7 +17,6 @@ async function lookAgain() {
         const [x, y] = [scrollX, scrollY];
         const before = news(run.run);
         shown = text;
-        fill('whatif');
         keepFocus(() => drawAll(JSON.parse(text)));
         scrollTo(x, y);
         if (news(run.run) !== before) byId('status').textContent = news(run.run);
