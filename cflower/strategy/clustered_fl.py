@@ -376,16 +376,19 @@ class ClusteredFL(Strategy):
         facts = only(self.roll_call.facts, clients)
         settings = self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading, settings, self.layout, facts)
-        if checkpoint := self._observers.start(start):
+        if self._finished_rounds:
+            self._gather_all(run.grid)
+        if checkpoint := self._observers.start(start, lambda: self._gather_all(run.grid)):
             server_round, state, failures, outstanding = checkpoint
             self.resume(state, server_round, failures, outstanding)
-        if self._finished_rounds:
-            # Its clients may be at any node.
-            self.roll_call.share = 1.0
-            self.roll_call.gather(run.grid, len(clients))
         if not self._finished_rounds:
             tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
             self.state = CFLState(tree)
+
+    def _gather_all(self, grid: Grid) -> tuple[str, ...]:
+        """All clients: those of a resumed run may be at any node."""
+        self.roll_call.share = 1.0
+        return self.roll_call.gather(grid, max(self.min_available_nodes, 1))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

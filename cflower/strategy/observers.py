@@ -3,7 +3,7 @@
 The shape is that of the callbacks of apple/pfl-research: start, every round, end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import ERROR
 from typing import Any, NamedTuple, TypeVar
@@ -72,16 +72,17 @@ class Observers:
         self._observers = tuple(observers)
         self._failed: set[int] = set()
 
-    def start(self, run: RunStart) -> Checkpoint | None:
+    def start(self, run: RunStart, clients: Callable[[], Sequence[str]]) -> Checkpoint | None:
         """The checkpoint of the first observer that has one.
 
-        Raises a CFlowerError if an observer refuses the run, or the checkpoint is of other clients.
+        Raises a CFlowerError if an observer refuses the run, or the checkpoint is of other clients
+        than all that are there, ``clients()``.
         """
         checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
         checkpoint = next(filter(None, checkpoints), None)
         if checkpoint is None:
             return None
-        before, now = checkpoint.state.tree.clients, tuple(run.facts)
+        before, now = checkpoint.state.tree.clients, clients()
         if not set(before) & set(now):
             self.end(None)
             raise FederationError(

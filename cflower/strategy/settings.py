@@ -115,9 +115,7 @@ def algorithm_of(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> 
     if strategy.aggregation != "fedavg":
         megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
         log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
-    obstacle = ""
-    if strategy.personal:
-        obstacle = personal_obstacle(strategy, grid, num_rounds, alone=alone)
+    obstacle = strategy.personal and personal_obstacle(strategy, grid, num_rounds, alone=alone)
     if obstacle:
         log(INFO, "There will be no personal step: %s.", obstacle)
     # Where clients permute their weights, no array is what its shape shows.

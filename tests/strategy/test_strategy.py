@@ -15,6 +15,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import ROLL_CALL
 from cflower.server_app import app as server_app
 from cflower.simulation.inline_grid import InlineGrid
+from cflower.strategy.observers import Checkpoint, Observer
 from tests.strategy.chaos import BAD, ChaosGrid, Clock, Machines, Plan, picture
 from tests.strategy.quadratics import (
     CENTERS,
@@ -281,6 +282,16 @@ class RealGrid(InlineGrid):
         return super().push_messages(messages)
 
 
+class Kept(Observer):
+    """Has a checkpoint after the last of these reports."""
+
+    def __init__(self, reports):
+        self.last = reports[-1]
+
+    def on_start(self, run):
+        return Checkpoint(self.last.server_round, self.last.state)
+
+
 @pytest.fixture
 def real_nodes(monkeypatch):
     monkeypatch.setattr("flwr.superlink.grid.HttpGrid", RealGrid)
@@ -296,11 +307,12 @@ def test_real_nodes_become_clients_when_they_are_first_sampled(real_nodes):
     assert members[-1] == len(set(grid.asked)) == len(grid.asked) < 80
     trained = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
     assert all(10 <= trained[i + 1] <= 20 for i in range(12))
-    resumed = strategy_of(**settings)
-    resumed.resume(reports[-1].state, 12)
-    grid = RealGrid(clients.app(), 100, {})
-    resumed.start(grid, initial_arrays(), 13)
-    assert len(grid.asked) == len(resumed.tree.clients) == 100
+    for resumed in (strategy_of(**settings), strategy_of(**settings, observers=[Kept(reports)])):
+        if not resumed.observers:
+            resumed.resume(reports[-1].state, 12)
+        grid = RealGrid(clients.app(), 100, {})
+        resumed.start(grid, initial_arrays(), 13)
+        assert len(grid.asked) == len(resumed.tree.clients) == 100
 
 
 def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_path):
