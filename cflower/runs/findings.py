@@ -76,8 +76,7 @@ def finding(summary: Mapping[str, Any]) -> str:
     """The result, and how well each model serves the clients, in a few sentences.
 
     >>> from cflower.runs.format import NO_SUMMARY
-    >>> metric = {"name": "accuracy", "higher_is_better": True}
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "splits": [], "metric": metric}
+    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}}
     >>> ended = {**NO_SUMMARY, **summary, "finished": True, "metrics": {"accuracy": 0.5}}
     >>> finding({**ended, "not_split": "No split: 2 members, 3 needed for a split."})
     '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%. No split: 2 members, \
