@@ -165,6 +165,19 @@ class RollCall:
         ``at_least``, of real nodes only so many are asked in all, or `share` of them if that is
         more; without, `share` of those that were never asked.
         """
+        before, unknown = self.refused, self._look(grid)
+        if self.asks:
+            late = self._late(grid)
+            self._ask(grid, late | self._draw(unknown - self._until.keys(), at_least))
+        answers = self._answers(grid) if self.asks else {node: {} for node in unknown}
+        self._admit(answers)
+        if self.asks and self._some_only:
+            self.drawn |= {self._names[node] for node in answers if node in self._names}
+        self._log_refused(before)
+        return len(self._until)
+
+    def _look(self, grid: Grid) -> Set[int]:
+        """Forget the nodes that are gone; the connected ones that are not known yet."""
         # Loads databases for a second; a client never gets here, and starts anew for every message.
         from flwr.superlink.grid import HttpGrid
 
@@ -176,19 +189,11 @@ class RollCall:
         # A refused or silent node that leaves and returns is asked again: its cause may be gone.
         self.refused = {n: one for n, one in before.items() if n in live and one.holds(self.nodes)}
         refused = {node for node, one in self.refused.items() if not one.silent}
-        unknown = live - self._names.keys() - refused
         self.connected = len(live) - len(refused)
+        unknown = live - self._names.keys() - refused
         self._until = {node: until for node, until in self._until.items() if node in unknown}
         self._open = {i: node for i, node in self._open.items() if node in self._until}
-        if self.asks:
-            late = self._late(grid)
-            self._ask(grid, late | self._draw(unknown - self._until.keys(), at_least))
-        answers = self._answers(grid) if self.asks else {node: {} for node in unknown}
-        self._admit(answers)
-        if self.asks and self._some_only:
-            self.drawn |= {self._names[node] for node in answers if node in self._names}
-        self._log_refused(before)
-        return len(self._until)
+        return unknown
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, and apply it to the clients that are there."""
