@@ -501,7 +501,7 @@ class ClusteredFL(Strategy):
                 log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
             self._settle(run, asks, run.num_rounds)
         for leaf, step in self.state.personal.items():
-            log(INFO, "Personal step of cluster %s, %s", leaf, step_in_words(step), extra=PROGRESS)
+            log(INFO, "Personal step of cluster %s, %s", leaf, step_in_words(step))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
