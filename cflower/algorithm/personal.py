@@ -196,8 +196,8 @@ def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
     enough = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
-    better = verdict.better is True and verdict.tests != () and verdict.tests[0].gain >= 0
-    accepted = chosen > 0 and better and min(chances, default=1.0) < enough
+    likely = chosen > 0 and verdict.better is True and min(chances, default=1.0) < enough
+    accepted = likely and verdict.tests[0].gain >= 0
     status = Status.CONFIRMED if accepted else Status.UNDONE
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()

@@ -245,9 +245,8 @@ class CFLState:
     def model_of(self, ask: Ask) -> Weights:
         """The model that an ask is about."""
         if ask.role is Role.PERSONAL:
-            chain = self.judging.chains[ask.cluster] if self.judging else None
-            if chain is None:
-                return self.personal_models[ask.client]
+            assert self.judging is not None  # they are asked only during personal steps
+            chain = self.judging.chains[ask.cluster]
             if ask.task == "train":
                 return chain.received(ask.client)
             return chain.candidate(ask.client, ask.candidate)

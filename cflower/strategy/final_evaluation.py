@@ -88,8 +88,7 @@ class FinalEvaluation:
         self._ask(at_once, WAY, self._read_path)
         in_turn = without(paths, at_once)
         self._ask_for_one({client: path[-1] for client, path in in_turn.items()}, self._read_one)
-        replied = only(in_turn, [client for client in in_turn if client in self._levels])
-        general = {client: path[0] for client, path in replied.items() if path[1:]}
+        general = {c: path[0] for c, path in in_turn.items() if path[1:] and c in self._levels}
         self._ask_for_one(general, self._read_one)
         personal = {
             client: replace(paths[client][-1], model=model)

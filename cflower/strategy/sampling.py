@@ -29,15 +29,16 @@ def sample(
     if fraction == 0:
         return ()
     reachable = set(connected)
+    free = reachable.difference(first)
     chosen = [client for client in first if client in reachable]
-    waiting = [c for c in tree.unassigned if c in reachable and c not in first]
+    waiting = [client for client in tree.unassigned if client in free]
     others: list[str] = []
     if len(waiting) > (most := max(1, round(fraction * len(reachable)))):
         waiting = rng.permutation(in_order(waiting)).tolist()
     chosen += waiting[:most]
     for leaf in tree.leaves:
-        settled = [c for c in leaf.members if c in reachable and c not in tree.unassigned]
-        order = rng.permutation([c for c in settled if c not in first]).tolist()
+        settled = [c for c in leaf.members if c in free and c not in tree.unassigned]
+        order = rng.permutation(settled).tolist()
         share = max(1, round(fraction * len(order)))
         chosen += order[:share]
         others += order[share:]
