@@ -16,6 +16,7 @@ from cflower.deployment.proxy import proxy_command, site
 from tests.command import ENVIRONMENT, PROJECT, needs_nginx, until
 
 GUIDE = PROJECT / "docs" / "guide" / "deployment.md"
+PROXY = GUIDE.parent / "nginx" / "cflower.conf"
 SITES = ("site-a", "site-b")
 
 
@@ -52,7 +53,7 @@ def test_the_units_are_closed():
 
 
 def test_the_guide_has_the_proxy_that_a_federation_starts():
-    assert blocks("nginx") == [site("9443", "127.0.0.1:8000", "/etc/cflower")]
+    assert PROXY.read_text() == site("9443", "127.0.0.1:8000", "/etc/cflower")
 
 
 class Machine:
@@ -148,8 +149,8 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
             machine.start(command)
             until(partial(accepts, int(machine.names["--port 8000"].split()[1])), 60, machine.log)
         elif block.startswith("nginx"):
-            (proxy,) = blocks("nginx")
-            machine.start_words(proxy_command(machine.folder / "nginx", machine.here(proxy)))
+            proxy = machine.here(PROXY.read_text())
+            machine.start_words(proxy_command(machine.folder / "nginx", proxy))
             until(partial(accepts, int(machine.names["9443"])), 60, machine.log)
         elif block.startswith("curl"):
             assert "403 Forbidden" in machine.run(command)
