@@ -30,7 +30,7 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Weights, norm
 from cflower.seeding import generator
-from families.generated import FAMILIES, Federation
+from families.generated import FAMILIES, HELD_OUT, Federation
 
 
 class Job(NamedTuple):
@@ -184,8 +184,9 @@ def trained(
 
 def evaluated(federation: Federation, state: CFLState, ask: Ask) -> Reply:
     """The loss of a model on a client's held-out examples."""
-    value, examples = federation.clients.held_out(number_of(ask), state.model_of(ask).trained)
-    return Reply(ask, examples, {"loss": value})
+    model = state.model_of(ask).trained
+    value = federation.clients.loss(number_of(ask), model, HELD_OUT)
+    return Reply(ask, HELD_OUT, {"loss": value})
 
 
 def number_of(ask: Ask) -> int:
