@@ -7,6 +7,7 @@ not run once more. Every table is over all records in the output folder.
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +44,22 @@ class Run(Protocol):
 
 
 R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a measurement."""
+
+    what: Mapping[str, Any]
+    """What it is, by which its record is named."""
+    settings: Mapping[str, Any]
+    """What the result depends on: the record's ``config``."""
+    cost: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Also the name of its record."""
+        return re.sub(r"[^\w.-]+", "-", "--".join(map(str, self.what.values())))
 
 
 def is_done(run: Run, out: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families.audit import Job as Audited
+from families.audit import job_of
 from families.generated import FAMILIES as GENERATED
 from families.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 from records import is_done
@@ -139,6 +139,6 @@ def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path):
 
 
 def test_every_family_of_the_audit_has_records_of_its_own():
-    names = {Audited(family, 0, 4).name for family in GENERATED}
+    names = {job_of(family, 0, 4).name for family in GENERATED}
     assert len(names) == len(GENERATED)
     assert not any(set("/;, ") & set(name) for name in names)
