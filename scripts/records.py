@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from command import quieten_flower, write_record
 
@@ -27,23 +27,8 @@ Record = dict[str, Any]
 """One run: what it was, and what came out."""
 
 
-class Run(Protocol):
-    """One run to be measured; it has to survive pickling."""
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What the result depends on: the record's ``config``."""
-
-    @property
-    def cost(self) -> float:
-        """In proportion to its duration, for the time left."""
-
-
-R = TypeVar("R", bound=Run)
+R = TypeVar("R")
+"""One run to be measured: `Job`, or another class with its name, settings and cost."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +40,7 @@ class Job:
     settings: Mapping[str, Any]
     """What the result depends on: the record's ``config``."""
     cost: float = 1.0
+    """In proportion to its duration, for the time left."""
 
     @property
     def name(self) -> str:
@@ -62,7 +48,7 @@ class Job:
         return re.sub(r"[^\w.-]+", "-", "--".join(map(str, self.what.values())))
 
 
-def is_done(run: Run, out: Path) -> bool:
+def is_done(run: Any, out: Path) -> bool:
     """Whether a run's record is there and of the same settings.
 
     Settings that are newer than the record do not count.

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import typer
 from command import folders, numbers, out_folder
 from records import Job, Record, read_all, run_all
+from reproduction.wrists import KEYS as WRISTS
 from tables import Row, show
 
 from cflower.config import RunConfig
@@ -36,19 +37,8 @@ CLIENTS, GROUPS, ROUNDS = 20, 4, 8
 EXAMPLES = 100
 """A client's, where there are more than enough."""
 DATA = ("digits", "mnist", "wrists")
-NATURAL = {
-    "wrists": {
-        "dataset-size": 0,
-        "shift": "none",
-        "partitioner": "natural-id",
-        "natural-id-column": "client",
-        "group-column": "group",
-        "label-column": "label",
-        "series-channels": 6,  # acceleration and rotation in three directions
-        "trial-rounds": 0,  # what the split brings comes after its trial
-        "inner-interval": 0,
-    }
-}
+# What the split of the wrists brings comes after its trial, so that it is final here.
+NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0, "inner-interval": 0}}
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
 UNPLACED = ("ambiguous", "stranger")

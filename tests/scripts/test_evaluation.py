@@ -1,22 +1,11 @@
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from reproduction.evaluation import confusion_matrix, separation_gap
+from reproduction.evaluation import separation_gap
 
 from cflower.algorithm.bipartition import bipartition
-from cflower.data.examples import Examples
-from cflower.learning import build_model, evaluate
 from tests.algorithm.planted import laws
 from tests.algorithm.test_bipartition import as_sides, cosines
-
-
-def test_a_confusion_matrix_counts_what_evaluation_counts():
-    rng = np.random.default_rng(0)
-    data = Examples(rng.normal(size=(50, 4)).astype("f4"), rng.integers(2, size=50), ("no", "yes"))
-    model = build_model("mlp", data.input_shape, data.num_classes, seed=0)
-    counts = confusion_matrix(model, data)
-    assert counts.sum(axis=1).tolist() == np.bincount(data.labels).tolist()
-    assert counts.trace() / len(data) == evaluate(model, data)["accuracy"]
 
 
 @laws
