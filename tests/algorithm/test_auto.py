@@ -7,7 +7,7 @@ import pytest
 
 from cflower.algorithm import criteria
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import LARGE, Criterion, Outcome
+from cflower.algorithm.criteria import Criterion, Outcome
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     CRITERION,
@@ -116,25 +116,6 @@ def test_the_scale_of_the_updates_changes_nothing(scale: float) -> None:
         assert decisions[0] == decisions[1]
         outcomes.append(decisions[0][0])
         assert len(outcomes) < 8
-
-
-@pytest.mark.slow
-def test_above_2000_members_a_random_2000_are_split_into_the_groups() -> None:
-    members, group_of = 4_000, np.arange(4_000) % 4
-    centers = generator(0, "large").normal(size=(4, 256)).astype(np.float32)
-    memory, samples = {}, set()
-    for server_round in range(1, 6):
-        rng = generator(0, "noise", server_round)
-        noise = rng.standard_normal((members, 256), dtype=np.float32)
-        now = centers[group_of] - centers.mean(axis=0) + noise
-        decision, memory = AutoCriterion().decide(evidence_of(now, server_round), memory)
-        samples.add(decision.clients)
-    assert decision.outcome is Outcome.SPLIT
-    assert samples == {(), decision.clients}, "no decision in the first round, all others alike"
-    assert len(decision.clients) == LARGE
-    assert sum(map(len, decision.sides)) == len(set().union(*decision.sides)) >= 0.8 * LARGE
-    groups = [{group_of[int(name.split("-")[1])] for name in side} for side in decision.sides]
-    assert sorted(groups, key=min) == [{0}, {1}, {2}, {3}]
 
 
 @pytest.mark.parametrize("criterion", [AutoCriterion(), CRITERION])

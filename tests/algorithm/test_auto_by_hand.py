@@ -127,11 +127,3 @@ def test_parts_are_the_same_if_each_has_most_in_common_with_the_other():
     assert same([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1]) == [True] * 5 + [False]
     assert same([0, 0, 0, 0, 0], [0, 0, 0, 1, 1]) == [True] * 3 + [False] * 2
     assert same([-1, -1], [0, 1]) == [False, False]
-
-
-def test_the_output_layers_are_averaged_like_the_updates():
-    layers, known = generator(0, "layers").normal(size=(3, 4, 2, 3)), Averages.of({})
-    for t, now in enumerate(layers, start=1):
-        evidence = replace(evidence_of(now.reshape(4, -1), t), outputs=tuple(now))
-        known = Averages.of(known.updated(evidence).as_memory())
-        np.testing.assert_allclose(known.outputs.reshape(4, -1), known.averages, rtol=1e-5)

@@ -142,19 +142,6 @@ def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
     assert (step.accepted, step.trainings, step.length) == (True, 20, MOST_TRAININGS)
 
 
-def test_members_without_a_reply_are_served_by_their_leaf():
-    def spoil(ask, reply):
-        lost = ask.client == "client-3" and ask.task == "train" and ask.server_round == LAST + 3
-        return None if lost else reply
-
-    step, asked = step_of(DIFFERENT, after(DIFFERENT), spoil)
-    assert step.accepted
-    late = [a.client for a in asked if a.task == "train" and a.server_round == LAST + 4]
-    assert "client-3" not in late
-    silent, _ = step_of(DIFFERENT, after(DIFFERENT), lambda ask, reply: None)
-    assert not silent.accepted
-
-
 @pytest.mark.parametrize("members", [2, 3])
 def test_few_members_that_differ_are_served_too(members):
     few = Federation.dealt(*[1] * members, noise=0.0)

@@ -11,9 +11,7 @@ from cflower.algorithm.placement import (
     descend,
     is_longer,
     place,
-    usual_similarity,
 )
-from cflower.algorithm.similarity import cosine_similarity
 from tests.algorithm.planted import laws
 from tests.algorithm.test_tree import two_levels
 
@@ -73,27 +71,6 @@ def test_an_update_of_zero_resembles_no_child_and_gives_no_nan():
     step = place(TREE, "0", np.zeros(2))
     assert step.similarities == {"0.0": 0.0, "0.1": 0.0}
     assert not step.familiar
-
-
-@laws
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 4), min_size=2, max_size=3))
-def test_the_bar_is_halfway_between_the_medians_over_the_clients(seed, sizes):
-    rng = np.random.default_rng(seed)
-    edges = {f"0.{i}": list(rng.normal(size=(size, 5))) for i, size in enumerate(sizes)}
-
-    def nearest(update, others):
-        return max((cosine_similarity([update, u])[0, 1] for u in others), default=None)
-
-    own, other = [], []
-    for child, edge in edges.items():
-        strangers = [u for name, some in edges.items() if name != child for u in some]
-        for i, update in enumerate(edge):
-            own.append(nearest(update, edge[:i] + edge[i + 1 :]))
-            other.append(nearest(update, strangers))
-    across = max(0.0, np.median(other))
-    own = [cosine for cosine in own if cosine is not None]  # the only client of a child has none
-    within = np.median(own) if own else across
-    assert usual_similarity(edges) == pytest.approx((within + across) / 2)
 
 
 def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_at_rest():

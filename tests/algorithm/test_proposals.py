@@ -297,19 +297,6 @@ def test_the_second_of_three_leaves_is_joined_to_the_first_and_closed():
     assert "it is joined to 0.0" in reason
 
 
-def test_the_only_two_leaves_are_their_parent_again_and_no_name_is_used_twice():
-    _, result = judged("0.0", "0.1", opinions=NEITHER)
-    root, decision = result.state.tree.root, result.decisions[-1]
-    assert list(result.state.tree.clusters) == [ROOT]
-    assert (root.is_leaf, root.members) == (True, tuple("abcde"))
-    assert root.undone[0].status is Status.UNDONE
-    assert root.next_child == "0.2"
-    assert (decision.cluster, decision.outcome) == (ROOT, Outcome.UNDONE)
-    assert "updates of 0.0 and 0.1 no longer differ" in decision.reason
-    again = Decision(ROOT, NOW + 1, Outcome.SPLIT, "", 0.0, 0.0, sides=tuple(MEMBERS.values())[:2])
-    assert postponed(again, root, result.state.tree) is again  # a join makes no split wait
-
-
 def test_leaves_with_members_that_are_served_better_stay():
     heard, result = judged("0.0", "0.1", "0.2")
     assert heard.asks

@@ -135,18 +135,6 @@ def test_a_newcomer_reaches_its_group_through_every_level(group):
     assert state.moves == ()
 
 
-def test_a_newcomer_that_resembles_no_group_gets_a_leaf_and_the_next_one_joins_it():
-    federation = Federation.dealt(4, 4, 1)
-    groups = {c: group for c, group in federation.groups.items() if group < 2}
-    state = final(replace(federation, groups=groups), CFL, 30)
-    newcomers = ["new-1", "new-2"]
-    joined = replace(federation, groups=groups | dict.fromkeys(newcomers, 2))
-    for client in newcomers:
-        state = replace(state, tree=state.tree.admit(client, 31))
-    state = final(joined, CFL, 1, state=state, done=30, clients=newcomers)
-    assert clusters_of(state) == joined.planted
-
-
 def test_a_cluster_without_replies_keeps_its_model():
     state = final(two, CFL, 30)
     resting, training = state.tree.leaves

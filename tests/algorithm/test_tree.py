@@ -2,13 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cflower.algorithm.placement import place
 from cflower.algorithm.tree import ParameterTree
 from cflower.ordering import in_order, natural_order
-from tests.algorithm.planted import assert_partitions, laws, vector
+from tests.algorithm.planted import assert_partitions, vector
 
 
 def split(tree, name, sides, server_round, edges=None):
@@ -42,38 +39,6 @@ def two_levels():
 @pytest.fixture
 def three():
     return two_levels()
-
-
-@laws
-@given(st.data())
-def test_clusters_always_partition_the_clients(data):
-    clients = [f"c{i}" for i in range(data.draw(st.integers(1, 5)))]
-    tree = ParameterTree.initial(vector([0, 0]), clients)
-    for server_round in range(1, data.draw(st.integers(1, 12))):
-        placed = {
-            leaf.name: [c for c in leaf.members if c not in tree.unassigned] for leaf in tree.leaves
-        }
-        large = [name for name, members in placed.items() if len(members) > 1]
-        kinds = ["admit", *(["split"] if large else []), *(["descend"] if tree.unassigned else [])]
-        kind = data.draw(st.sampled_from(kinds))
-        if kind == "admit":
-            clients.append(f"c{len(clients)}")
-            tree = tree.admit(clients[-1], server_round)
-        elif kind == "split":
-            name = data.draw(st.sampled_from(large))
-            members = placed[name]
-            cut = data.draw(st.integers(1, len(members) - 1))
-            unassigned = [c for c in tree.clusters[name].members if c in tree.unassigned]
-            tree = split(tree, name, [members[:cut], [*members[cut:], *unassigned]], server_round)
-        else:
-            client = data.draw(st.sampled_from(in_order(tree.unassigned)))
-            update = np.array([data.draw(st.sampled_from([-1.0, 1.0])), 0.0])
-            child = place(tree, tree.unassigned[client], update).child
-            tree = tree.descended({client: child})
-        assert_partitions(tree, clients)
-        assert set(tree.clients) == set(clients)
-        for client, cluster in tree.unassigned.items():
-            assert tree.clusters[cluster] in tree.path(tree.leaf_of(client).name)
 
 
 def test_natural_order_compares_numbers_as_numbers():

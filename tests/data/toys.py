@@ -23,16 +23,6 @@ def xor() -> dict[str, Any]:
     )
 
 
-def axes() -> dict[str, Any]:
-    """Blobs where the axes meet the unit circle; the label is whether x + y > 0.
-
-    Each topic (first and second axis) leaves open what the other decides; one line fits both.
-    """
-    return _points(
-        "axes", (1, 0, 1, "first"), (-1, 0, 0, "first"), (0, 1, 1, "second"), (0, -1, 0, "second")
-    )
-
-
 def _points(name: str, *blobs: Blob) -> dict[str, Any]:
     """The columns of 400 points."""
     noise = generator(0, name).normal(0, SPREAD, (len(blobs), PER_BLOB, 2))

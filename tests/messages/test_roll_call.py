@@ -271,16 +271,6 @@ def sampling(share=0.1, seed=0, timeout=60.0):
     return RollCall(timeout=timeout, share=share, seed=seed)
 
 
-def test_of_real_nodes_only_those_that_are_sampled_are_asked(real_nodes):
-    grid, roll_call = grid_of(partitions(200)), sampling()
-    assert len(roll_call.gather(grid, 2)) == len(grid.asked) == 20
-    assert roll_call.connected == 200
-    assert roll_call.update(grid) == 0
-    assert len(roll_call.clients) == len(grid.asked) == 20 + 18
-    assert roll_call.drawn == set(roll_call.clients)
-    assert len(set(grid.asked)) == len(grid.asked)
-
-
 def test_a_run_that_needs_more_clients_asks_more(real_nodes):
     grid = grid_of(partitions(50))
     assert len(sampling().gather(grid, 30)) == len(grid.asked) == 30

@@ -76,16 +76,6 @@ def test_an_offset_of_one_models_entropies_changes_nothing(seed, offsets):
         assert other.is_unusual(shifted(newcomer), leaf) == one.is_unusual(newcomer, leaf)
 
 
-def test_the_odds_of_two_leaves_are_their_likelihood_ratio():
-    rng = np.random.default_rng(0)
-    members = MembersEntropies(*federation(rng, 0.1, LEAVES[:2]))
-    newcomer = client(rng, "0.0", 0.02, LEAVES[:2])
-    probability = members.probabilities(newcomer)
-    assert 0.1 < probability["0.0"] < 0.9
-    odds = np.exp(members.log_ratio(newcomer, "0.0", "0.1"))
-    assert probability["0.0"] / probability["0.1"] == pytest.approx(odds)
-
-
 @laws
 @given(st.integers(0, 2**32 - 1), st.permutations(range(3)), st.floats(-0.5, 0.5))
 def test_names_and_their_order_do_not_matter(seed, order, gap):

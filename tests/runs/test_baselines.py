@@ -112,15 +112,6 @@ def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
     assert not any(one["toCome"] for one in page_content(record)["run"]["baselines"])
 
 
-def test_the_central_evaluation_is_in_sentence_and_report(tmp_path):
-    run = made_up_run(tmp_path / "run", central={"central_acc": 0.875, "loss": 0.5})
-    record = RunRecord.read(run)
-    sentence = "Central evaluation (evaluate_fn): central_acc 87.5%, loss 0.5."
-    assert sentence in finding(record.summary)
-    *_, curve = page_content(record)["run"]["baselines"]
-    assert (curve["key"], curve["value"], curve["curve"]) == ("central", 0.875, [0.875] * 20)
-
-
 def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.7})
     record = RunRecord.read(run, "loss")

@@ -333,19 +333,6 @@ def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_pa
     assert len(grids[0].asked) == 4 + 4
 
 
-@pytest.mark.slow
-def test_a_split_does_not_call_all_clients_at_once():
-    clients, reports = Quadratics((0, 1, 2, 3) * 2500), Reports()
-    settings = {"fraction_train": 0.01, "fraction_evaluate": 0.0, "metric": "loss"}
-    ClusteredFL(observers=[reports], **settings).start(clients.grid(), initial_arrays(), 25)
-    (split,) = (r.server_round for r in reports if len(r.trained.leaves) < len(r.state.tree.leaves))
-    assert len(reports[split - 1].state.tree.unassigned) > 9500
-    for report in reports[split:]:
-        print(report.server_round, len(report.measured), len(report.state.tree.unassigned))
-        assert 100 <= len(report.measured) <= 2 * 100
-    assert len(reports[-1].state.tree.unassigned) < 9500
-
-
 def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
     caplog.set_level(INFO, "flwr")
     run(Quadratics((0,) * 20), 30, fraction_train=0.1, personal=True)

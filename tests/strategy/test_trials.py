@@ -56,16 +56,6 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     assert [path.name for path in (recorder.path / "models").iterdir()] == ["0.safetensors"]
 
 
-def test_no_split_is_on_trial_at_the_end_of_a_run():
-    cases = (GROUPS, CRITERION, "confirmed"), (ALIKE, Halves(), "undone")
-    for groups, criterion, status in cases:
-        splits = on_trial(Quadratics(groups), 30, criterion=criterion)[0].tree.root
-        last = (splits.split_round or splits.undone[0].began) + 1
-        root = on_trial(Quadratics(groups), last, criterion=criterion)[0].tree.root
-        (trial,) = root.undone or (root.trial,)
-        assert (trial.status, trial.due, trial.due - trial.began) == (status, last, 1)
-
-
 def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_reports(tmp_path):
     clients, recorder = Quadratics(GROUPS), Recorder(tmp_path)
     on_trial(clients, observers=[recorder])
