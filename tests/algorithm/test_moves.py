@@ -40,9 +40,6 @@ def leaf(state: CFLState, client: int) -> Cluster:
     return state.tree.leaf_of(f"client-{client}")
 
 
-# ------------------------------------------------------------------------ whole federations
-
-
 def test_no_member_moves_if_no_data_change(settled):
     state = after((FEDERATION, 40), state=settled, done=20)
     assert len(state.tree.leaves) == 2
@@ -97,8 +94,6 @@ def test_a_long_update_in_one_round_moves_no_member(settled):
     assert (unmoved.moves, unmoved.norms) == ((), settled.norms)
 
 
-# -------------------------------------------------------------------------- an unsplit root
-
 ALIKE = Federation.dealt(9, 1, noise=0.05).changed({1: 0})
 ODD = ALIKE.changed({4: 1})
 
@@ -129,9 +124,6 @@ def test_a_member_leaves_an_unsplit_root_only_if_its_updates_stay_much_longer(
     decided = moves.leaving(state, ("a", "b", "c"), decision)
     assert (decided.outcome is Outcome.SPLIT) == leaves
     assert decided.sides == ((("b", "c"), ("a",)) if leaves else ())
-
-
-# --------------------------------------------------------------------- what suspects train
 
 
 def test_a_suspected_member_trains_one_more_model_and_moves_none(settled):

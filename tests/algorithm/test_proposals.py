@@ -33,9 +33,6 @@ two, four = Federation.dealt(3, 3), Federation.dealt(3, 3, 3, 3)
 BETTER, WORSE, NEITHER = repeat(True), repeat(False), repeat(None)
 
 
-# --------------------------------------------------------------------- a split on trial
-
-
 def conventional(num_rounds):
     """The model of federated learning without clusters."""
     return final(two, cfl_of(NeverSplit()), num_rounds).tree.root.model.trained
@@ -191,8 +188,6 @@ def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away(
     assert (branch.name, state.tree.root.next_child) == ("0.2", "0.3")
 
 
-# ------------------------------------------------------------------ waiting after an undone split
-
 SIDES = ("a", "b"), ("c", "d")
 
 
@@ -216,8 +211,6 @@ def test_after_an_undone_split_the_cluster_waits_and_longer_with_the_same_parts(
         assert (str(again) in decision.reason) == (outcome is Outcome.PUT_OFF)
         assert decision.sides == (sides if outcome is Outcome.SPLIT else ())
 
-
-# --------------------------------------------------------------------------------- joins
 
 MEMBERS = {"0.0": tuple("abc"), "0.1": tuple("de"), "0.2": tuple("fgh")}
 JOINING = cfl_of(NeverSplit(), moving=True, trial_rounds=4)

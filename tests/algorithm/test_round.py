@@ -84,9 +84,6 @@ def test_a_cluster_that_must_not_split_is_federated_averaging():
     np.testing.assert_allclose(state.tree.root.model.trained, two.centers.mean(axis=0), atol=0.01)
 
 
-# ------------------------------------------------------------------- partial participation
-
-
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (4, 4, 4), (5, 4, 6, 4)])
 def test_half_of_the_clients_in_each_round_are_enough(sizes):
     # With half of the clients, the mean update never gets as short as with all.
@@ -154,9 +151,6 @@ def test_an_isolated_newcomer_trains_from_its_first_round_on():
     np.testing.assert_allclose(moved, two.centers[1] / 2, atol=0.01)
 
 
-# ------------------------------------------------------------------------------ late replies
-
-
 def late(cluster, *, origin=0.0, asked=3, role=Role.OWN):
     """A late reply of client a: it trained a model so far from 0 with an update of length 1."""
     reply = trained_reply(CFL, Ask("a", cluster, role, asked), vector(np.eye(DIM)[0]))
@@ -182,9 +176,6 @@ def test_a_late_reply_counts_if_its_client_still_trains_that_model(reply, at, pr
     state = CFLState(ParameterTree(clusters, {} if at == "0.0" else {"a": at}))
     assert problem in CFL.too_late(state, reply)
     assert bool(problem) == bool(CFL.too_late(state, reply))
-
-
-# ------------------------------------------------------------------------- what a split is
 
 
 def test_children_start_from_the_parent_plus_the_mean_update_of_their_own_members():
@@ -251,9 +242,6 @@ def test_children_inherit_the_state_of_the_optimizer():
     np.testing.assert_array_equal(result.state.tree.root.optimizer["momentum"], velocity)
 
 
-# ---------------------------------------------------------------------- order and symmetry
-
-
 def test_the_order_of_the_replies_does_not_matter():
     federation = Federation.dealt(4, 2, 3)
     states = [federation.state(), federation.state()]
@@ -277,9 +265,6 @@ def test_states_and_replies_are_not_changed():
     assert (state.known, state.tree.clusters) == (known, clusters)
     np.testing.assert_array_equal(state.tree.root.model.trained, model)
     np.testing.assert_array_equal([reply.update.trained for reply in replies], sent)
-
-
-# ------------------------------------------------------------------------- degenerate cases
 
 
 @pytest.mark.parametrize("eps2", [0.0, 1.0])

@@ -260,9 +260,6 @@ def test_an_unusable_run_is_refused(copy, unseen, tmp_path, damage, says):
     assert says in error_of("assign", copy, "--data", folder)
 
 
-# ------------------------------------------------------------------------------------- export
-
-
 def test_safetensors_hold_the_leafs_arrays(run, tmp_path):
     file = package.export(run, client="partition-9", output=tmp_path / "mine.safetensors")
     model = build_model("cnn", (1, 8, 8), 10, seed=1)

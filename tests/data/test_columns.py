@@ -59,13 +59,6 @@ def test_the_group_is_known_and_never_an_input(clinics):
     assert everything.group == "0"  # as of two of three rows
 
 
-def test_a_node_of_its_own_has_the_same_roles(clinics):
-    roles = Roles(label="outcome", inputs="age,dose", group="clinic")
-    data = load_own_data(OwnData(clinics, roles=roles, standardise="client"))
-    assert (data.group, data.train.num_classes, data.train.input_shape) == ("0", 5, (2,))
-    np.testing.assert_allclose(data.train.inputs.mean(axis=0), 0, atol=1e-5)
-
-
 def test_standardised_by_the_training_part_of_every_client(clinics):
     names = {"input_columns": "age,dose,constant"}
     plain, scaled = clients(clinics, **names), clients(clinics, standardise="client", **names)
@@ -121,15 +114,6 @@ def test_thousands_of_columns_take_no_longer_than_their_numbers(tmp_path, form):
     data = load_own_data(OwnData(str(tmp_path)))
     assert time.process_time() - start < 3
     assert data.train.inputs.shape == (80, 5000)
-
-
-def test_names_of_rows_are_no_classes(tmp_path):
-    rows = pd.DataFrame({"a": range(200_000), "label": [f"id {n}" for n in range(200_000)]})
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    start = time.process_time()
-    with pytest.raises(DataError, match=r"200,000 different labels .* these are no classes"):
-        load_own_data(OwnData(str(tmp_path)))
-    assert time.process_time() - start < 3
 
 
 @pytest.fixture

@@ -120,9 +120,6 @@ def test_the_timeout_counts_from_the_last_reply():
     assert exchange.silent == [10]
 
 
-# ------------------------------------------------------------------------------ quorum
-
-
 def unanswered(exchange):
     """The nodes that still owe a reply."""
     return [exchange.recipients[message_id] for message_id in exchange.unanswered]

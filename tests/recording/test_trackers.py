@@ -77,30 +77,3 @@ def test_tensorboard(made_up, tmp_path):
         for name in NAMES:
             values = [(e.step, float(e.tensor_proto.float_val[0])) for e in events.Tensors(name)]
             assert values == sent(run, name)
-
-
-@needs("wandb")
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases_offline(made_up, tmp_path):
-    track("wandb", made_up, tmp_path)
-    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
-    content = next(folder.glob("*.wandb")).read_bytes()
-    for name in NAMES:
-        assert name.encode() in content
-
-
-@needs("mlflow")
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow(made_up, tmp_path):
-    run = track("mlflow", made_up, tmp_path)
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("cflower")
-    (stored,) = client.search_runs([experiment.experiment_id])
-    assert stored.data.params["eps1"] == "0.9"
-    for name in NAMES:
-        values = [(m.step, m.value) for m in client.get_metric_history(stored.info.run_id, name)]
-        assert sorted(values) == sent(run, name)

@@ -35,9 +35,6 @@ def fedavg(here: Federation) -> Outcome:
     return Outcome(dict.fromkeys(everyone, models[0]))
 
 
-# ------------------------------------------------------------------ the harness
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["half-per-round", "uneven-rotation"])
 def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family):
@@ -61,9 +58,6 @@ def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     pulled = here.train("partition-0", here.initial, 1, pull=0.5, towards=goal)
     here.training = before
     np.testing.assert_allclose(pulled - free, 0.5 * 0.1, atol=1e-5)
-
-
-# ------------------------------------------------------------------ IFCA
 
 
 def test_ifca_with_one_model_is_plain_fedavg():
@@ -93,9 +87,6 @@ def test_ifca_sends_every_model_to_everyone():
     assert four.up == one.up
 
 
-# ------------------------------------------------------------------ PACFL
-
-
 def test_pacfl_separates_rotations_and_leaves_label_groups_together():
     turned, permuted = federation("rotation-2"), federation("label-permutation-4")
     outcomes = {name: pacfl.run(f, 12.0) for name, f in [("turned", turned), ("named", permuted)]}
@@ -103,9 +94,6 @@ def test_pacfl_separates_rotations_and_leaves_label_groups_together():
     assert len({groups["turned"][f"partition-{i}"] for i in range(5)}) == 1
     assert len(set(groups["turned"].values())) == 2
     assert len(set(groups["named"].values())) == 1
-
-
-# ------------------------------------------------------------------ Ditto
 
 
 def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
@@ -121,9 +109,6 @@ def test_fine_tuning_sends_no_more_than_fedavg():
     _, plain = in_process(fedavg, config())
     _, tuned = in_process(lambda here: ditto.fine_tuned(here, 2), config())
     assert (tuned.down, tuned.up) == (plain.down, plain.up)
-
-
-# ------------------------------------------------------------------ FedDrift
 
 
 def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta():
@@ -152,9 +137,6 @@ def test_feddrift_starts_with_a_model_for_every_client_and_merges_them():
     assert len(one) == 1 < len(none)
 
 
-# ------------------------------------------------------------------ FLUX
-
-
 def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descriptors():
     rng = generator(0, "latent")
     labels = np.tile(np.arange(3), 40)
@@ -173,9 +155,6 @@ def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descr
     assert not kinds_of[0] & kinds_of[1]
     assert not kinds_of[0] & kinds_of[2]
     assert not kinds_of[1] & kinds_of[2]
-
-
-# ------------------------------------------------------------------ the contest
 
 
 def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
