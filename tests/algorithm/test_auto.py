@@ -49,21 +49,6 @@ def test_planted_groups_are_recovered_without_any_threshold(sizes: tuple[int, ..
     assert clusters_of(final(federation, AUTO, 40)) == federation.planted
 
 
-def test_a_split_reports_the_largest_cosine_across_the_cut_and_the_null_distribution() -> None:
-    federation = Federation.dealt(4, 3, noise=0.05)
-    split = next(
-        decision
-        for _, result in run(federation, AUTO, 40)
-        for decision in result.decisions
-        if decision.outcome is Outcome.SPLIT
-    )
-    first, second = (np.isin(split.clients, side) for side in split.sides)
-    assert split.similarity is not None
-    assert split.alpha_cross == split.similarity[np.ix_(first, second)].max()
-    separation = f"separation {split.figures['separation']:.1f} (null"
-    assert f"2 groups by updates: {separation}" in split.reason
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_clients_with_the_same_optimum_stay_together_in_much_noise(seed: int) -> None:
     federation = Federation.dealt(10, seed=seed, noise=0.3)

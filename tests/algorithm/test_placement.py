@@ -9,14 +9,12 @@ from cflower.algorithm.placement import (
     Branches,
     confirms,
     descend,
-    is_longer,
     place,
 )
 from tests.algorithm.planted import laws
 from tests.algorithm.test_tree import two_levels
 
 TREE = two_levels()
-X = np.eye(20)[0]
 pairs_of_updates = st.lists(
     st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2
 )
@@ -88,16 +86,3 @@ def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_a
         assert branches.place(update).child == child
         assert branches.place(update).familiar
     assert not branches.place(10 * axes[1]).familiar
-
-
-@pytest.mark.parametrize(
-    ("edge", "update", "longer"),
-    [
-        ([X], 100 * X, False),
-        ([X, 0 * X], 100 * X, False),
-        ([X, 1.01 * X], 0 * X, False),
-        ([X, 1.01 * X], 100 * X, True),
-    ],
-)
-def test_two_updates_that_are_not_zero_are_needed_to_call_another_longer(edge, update, longer):
-    assert is_longer(update, edge) == longer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
-from cflower.algorithm.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.seeding import generator
@@ -69,13 +69,6 @@ def test_clusters_partition_the_clients_and_are_decided_on_in_every_round(sizes,
             for group in federation.planted:
                 assert sum(bool(group & set(side)) for side in decision.sides) <= 1
     assert clusters_of(result.state) == federation.planted
-
-
-@pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)
-def test_every_server_optimizer_separates_the_groups(rule):
-    optimizer = ServerOptimizer(rule, momentum=0.5)
-    state = final(two, cfl_of(replace(CRITERION, eps1=0.2), optimizer=optimizer), 150)
-    assert clusters_of(state) == two.planted
 
 
 def test_a_cluster_that_must_not_split_is_federated_averaging():

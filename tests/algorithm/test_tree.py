@@ -50,15 +50,6 @@ def test_natural_order_compares_numbers_as_numbers():
         assert in_order(shuffled) == in_order(["07", "007", "7"])
 
 
-def test_a_new_tree_is_one_cluster_of_all_clients():
-    tree = ParameterTree.initial(vector([1, 2]), ["p-10", "p-2"])
-    assert tree.root.members == ("p-2", "p-10")
-    assert tree.leaves == tree.path("0") == (tree.root,)
-    tree = tree.admit("p-3", 2)
-    assert tree.root.members == ("p-2", "p-3", "p-10")
-    assert not tree.unassigned
-
-
 def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     tree = ParameterTree.initial(vector([1, 2]), "abcdefghijkl", isolated=True)
     assert [leaf.members for leaf in tree.leaves] == [(client,) for client in "abcdefghijkl"]
@@ -66,15 +57,6 @@ def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     assert all(leaf.model is tree.root.model for leaf in tree.leaves)
     assert [cluster.name for cluster in tree.path_of("b")] == ["0.1"]  # the root was not trained
     assert_partitions(tree.admit("m", 4, isolated=True), "abcdefghijklm")
-
-
-def test_the_path_leads_from_the_root_to_the_leaf(three):
-    assert [cluster.name for cluster in three.path("0.1.1")] == ["0", "0.1", "0.1.1"]
-    assert [leaf.name for leaf in three.leaves] == ["0.0", "0.1.0", "0.1.1"]
-    assert three.leaf_of("c").name == "0.1.0"
-    assert [cluster.name for cluster in three.path_of("c")] == ["0", "0.1", "0.1.0"]
-    with pytest.raises(KeyError, match="z"):
-        three.leaf_of("z")
 
 
 def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf(three):

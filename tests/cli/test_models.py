@@ -354,11 +354,3 @@ def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch
 )
 def test_a_wrong_question_is_one_sentence(run, arguments, says):
     assert says in error_of("export", run, *arguments)
-
-
-def test_the_card_of_an_interrupted_run_states_it(copy, tmp_path):
-    summary_with(finished=False)(copy)
-    package.export(copy, client="partition-0", output=tmp_path / "model")
-    card = (tmp_path / "model.md").read_text()
-    assert "not finished, 8 rounds so far" in card
-    assert "no final evaluation" in card

@@ -31,13 +31,6 @@ def test_other_thresholds_are_answered_from_the_matrices(made_up):
     assert "For certain it would have split in round 4" in text
 
 
-def test_a_run_without_rounds(tmp_path):
-    path = made_up_run(tmp_path / "run")
-    (path / "rounds.jsonl").unlink()
-    with pytest.raises(RunFolderError, match="no round yet"):
-        explanation(RunRecord.read(path))
-
-
 def test_damaged_files_are_named(tmp_path):
     path = made_up_run(tmp_path / "run")
     (path / "similarity" / "4-0.npz").write_bytes(b"PK nonsense")

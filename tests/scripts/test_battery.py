@@ -1,8 +1,5 @@
 import csv
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,8 @@ from families.generated import FAMILIES as GENERATED
 from families.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 from records import is_done
 
-from cflower.deployment.processes import started
 from cflower.runs.run_files import read_lines
-from tests.command import PROJECT, script
+from tests.command import script
 
 
 def battery(out: Path, *more: str) -> str:
@@ -48,31 +44,6 @@ def test_one_client_of_ten_is_late(tmp_path):
     first, second = read_lines(rounds)
     assert (first["late"], first["outstanding"]) == ({}, {"partition-9": 1})
     assert (second["late"], second["outstanding"]) == ({"partition-9": 1}, {})
-
-
-@pytest.mark.slow
-def test_its_workers_end_with_it_when_it_is_killed():
-    source = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from records import be_quiet
-pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), be_quiet)
-print(pool.submit(os.getpid).result(), flush=True)
-pool.submit(time.sleep, 600)
-time.sleep(600)
-"""
-    script = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=PROJECT / "scripts", stdout=subprocess.PIPE, text=True
-    )
-    with script:
-        assert script.stdout is not None
-        worker = int(script.stdout.readline())
-        assert started(worker)
-        script.kill()
-    until = time.monotonic() + 20
-    while started(worker):
-        assert time.monotonic() < until, "the worker outlived the script by 20 seconds"
-        time.sleep(0.1)
 
 
 def judged(family: str, *sides: str) -> dict[str, Any]:

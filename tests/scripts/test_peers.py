@@ -70,16 +70,6 @@ def test_ifca_with_one_model_is_plain_fedavg():
     np.testing.assert_array_equal(outcome.models["partition-0"], here.mean(plain, weighted=False))
 
 
-def test_ifca_begun_near_the_groups_optima_chooses_rightly():
-    # Ghosh et al., Theorem 1: from models that are near enough the first choice is right already.
-    here = federation()
-    sides = [tuple(f"partition-{i}" for i in side) for side in (range(5), range(5, 10))]
-    groups = {client: i for i, side in enumerate(sides) for client in side}
-    near = here.train_groups(groups, dict.fromkeys((0, 1), here.initial), range(1, 4))
-    chosen = {client: ifca.choice(here, client, [near[0], near[1]]) for client in here.clients}
-    assert chosen == groups
-
-
 def test_ifca_sends_every_model_to_everyone():
     _, one = in_process(lambda here: ifca.run(here, k=1), config())
     _, four = in_process(lambda here: ifca.run(here, k=4), config())
@@ -103,12 +93,6 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     for server_round in (1, 2, 3):
         own = here.train("partition-3", own, server_round)
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
-
-
-def test_fine_tuning_sends_no_more_than_fedavg():
-    _, plain = in_process(fedavg, config())
-    _, tuned = in_process(lambda here: ditto.fine_tuned(here, 2), config())
-    assert (tuned.down, tuned.up) == (plain.down, plain.up)
 
 
 def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta():

@@ -321,17 +321,6 @@ def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
     )
 
 
-def test_metrics_are_weighted_over_all_clusters():
-    clients = Quadratics(GROUPS)
-    _, result, reports = run(clients)
-    weights = [10 + i for i in range(6)]
-    for server_round in range(1, 13):
-        loss = result.train_metrics_clientapp[server_round]["train_loss"]
-        assert loss == pytest.approx(np.average(range(6), weights=weights))
-    assert result.evaluate_metrics_clientapp[12]["loss"] < 0.05
-    assert reports[-2].measured["partition-3"].metrics.keys() == {"train_loss", "loss"}
-
-
 def test_the_final_report_compares_with_conventional_federated_learning():
     clients = Quadratics(GROUPS)
     strategy, result, _ = run(clients)
@@ -345,13 +334,6 @@ def test_the_final_report_compares_with_conventional_federated_learning():
         assert client.num_examples == 10 + i
         assert client.facts == {"group": i % 7}
     assert report.metrics["fl_loss"] > 1 > report.metrics["loss"]
-
-
-def test_without_evaluation_only_the_last_round_is_evaluated():
-    clients = Quadratics(GROUPS)
-    _, result, _ = run(clients, fraction_evaluate=0.0)
-    assert {s.server_round for s in clients.seen if s.kind == "evaluate"} == {12}
-    assert set(result.evaluate_metrics_clientapp) == {12}
 
 
 def test_evaluate_fn_evaluates_the_model_of_each_cluster():
