@@ -1,5 +1,7 @@
 """Laws of the clustering that `AutoCriterion` tests."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from cflower.algorithm.auto.clustering import (
     LEAST_NEXT_TO_ONE,
     MOST_NOISE,
     Clustering,
+    Parts,
     best_parts,
+    margin_errors,
     nearest_parts,
     sure_clustering,
     ward_parts,
@@ -40,6 +44,33 @@ def test_permuting_the_members_permutes_the_parts(order: list[int]) -> None:
     )
     together = parts[:, None] == parts
     np.testing.assert_array_equal(permuted[:, None] == permuted, together[np.ix_(order, order)])
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 0, 1], [0, 0, 1, 2, 3, 3]])
+def test_standard_errors_are_those_of_the_means_of_pairs(labels: list[int]) -> None:
+    similarity = cosine_similarity(generator(0, "standard_errors").normal(size=(6, 9)))
+    sizes, pairs = np.bincount(labels), list(combinations(range(6), 2))
+    blocks: dict[frozenset[int], list[float]] = {}
+    for i, j in pairs:
+        blocks.setdefault(frozenset((labels[i], labels[j])), []).append(similarity[i, j])
+    freedom = len(pairs) - len(blocks)
+    left = sum(((np.array(block) - np.mean(block)) ** 2).sum() for block in blocks.values())
+    within = {p: float(np.mean(blocks.get(frozenset((p,)), [np.nan]))) for p in set(labels)}
+    errors = np.zeros(6)
+    for i, own in enumerate(labels):
+        if sizes[own] == 1:
+            continue
+        near = {}
+        for p in set(labels):
+            others = [similarity[i, j] for j in range(6) if labels[j] == p and j != i]
+            near[p] = np.mean(others) - (within[own] if sizes[p] == 1 else within[p]) / 2
+        after = max((p for p in near if p != own), key=lambda p: near[p])
+        share = 1 / (sizes[own] - 1) + 1 / sizes[after]
+        errors[i] = (near[own] - near[after]) / np.sqrt(left / freedom * share)
+    parts = Parts.of(similarity, np.array(labels, np.int32))
+    found, degrees = margin_errors(similarity, parts)
+    assert degrees == freedom
+    np.testing.assert_allclose(found, errors)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,15 @@ def points_of(size: int, entries: int) -> np.ndarray:
     return centred(points, np.zeros(size)).gram
 
 
+def test_leaving_out_the_least_sure_points_separates_the_others() -> None:
+    """So as many are left out of the null samples as of the data."""
+    needed = []
+    for left_out in (0, 2, 5):
+        rng = generator(1, "null")
+        needed.append(critical_separations(points_of(20, 4), np.full(2, np.inf), left_out, rng))
+    assert np.all(np.diff(needed, axis=0) > 0)
+
+
 def test_groups_exceed_all_samples_in_one_measure_or_nearly_all_in_both() -> None:
     def needed(*observed: float) -> np.ndarray:
         rng = generator(1, "null")
@@ -186,3 +195,12 @@ def test_parts_are_separated_by_a_distance_of_three_standard_errors(
     gram = points @ points.T
     assert separation(gram, labels, np.full(len(labels), 0.98 * most)) > 0
     assert separation(gram, labels, np.full(len(labels), 1.02 * most)) == 0
+
+
+def test_separation_does_not_depend_on_the_number_of_parts() -> None:
+    separations = []
+    for parts in (2, 3, 4):
+        labels = np.repeat(np.arange(parts), 30)
+        points = generator(0, "parts").normal(size=(len(labels), 5)) + 20 * np.eye(parts, 5)[labels]
+        separations.append(separation(points @ points.T, labels, np.zeros(len(labels))))
+    np.testing.assert_allclose(separations, 20 * np.sqrt(2), rtol=0.15)

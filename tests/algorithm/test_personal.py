@@ -1,7 +1,6 @@
 """The personal step: what members train and evaluate, what they choose, and who can stop it."""
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 import pytest
@@ -72,16 +71,6 @@ def test_members_that_differ_get_models_of_their_own():
     assert len(by_client) - len(trained) == step.evaluations == 9
     # Each training has a round of its own, so that chance is not the same in all.
     assert [ask.server_round for ask in trained[:3]] == [LAST + 1, LAST + 2, LAST + 3]
-
-
-def test_members_that_are_alike_keep_their_leafs_model_after_a_few_trainings():
-    step, asked = step_of(ALIKE, after(ALIKE))
-    assert not step.accepted
-    assert (step.proposal.status, step.kappa, step.models) == (Status.UNDONE, inf, {})
-    assert "give the members no better model" in step.proposal.reason
-    # The first model is far away, and from there too the losses must be below the leaf's.
-    assert step.trainings == 6
-    assert len([ask for ask in asked if ask.task == "evaluate"]) == len(ALIKE.clients)
 
 
 def test_where_the_leafs_model_is_a_bad_place_to_start_members_start_from_the_first_one():

@@ -9,6 +9,7 @@ from cflower.algorithm.placement import (
     Branches,
     confirms,
     descend,
+    is_longer,
     place,
 )
 from tests.algorithm.planted import laws
@@ -86,3 +87,10 @@ def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_a
         assert branches.place(update).child == child
         assert branches.place(update).familiar
     assert not branches.place(10 * axes[1]).familiar
+
+
+def test_two_updates_that_are_not_zero_are_needed_to_call_another_longer():
+    x = np.eye(20)[0]
+    for edge in ([x], [x, 0 * x], [x, 1.01 * x]):
+        assert is_longer(100 * x, edge) == (len(edge) == 2 and bool(edge[1].any()))
+        assert not is_longer(0 * x, edge)

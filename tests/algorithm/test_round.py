@@ -71,12 +71,6 @@ def test_clusters_partition_the_clients_and_are_decided_on_in_every_round(sizes,
     assert clusters_of(result.state) == federation.planted
 
 
-def test_a_cluster_that_must_not_split_is_federated_averaging():
-    state = final(two, NEVER, 30)
-    assert len(state.tree.leaves) == 1
-    np.testing.assert_allclose(state.tree.root.model.trained, two.centers.mean(axis=0), atol=0.01)
-
-
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (4, 4, 4), (5, 4, 6, 4)])
 def test_half_of_the_clients_in_each_round_are_enough(sizes):
     # With half of the clients, the mean update never gets as short as with all.

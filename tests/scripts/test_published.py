@@ -10,7 +10,7 @@ import pytest
 from families.planted import Job
 from peers import levels
 from peers.levels import KINDS, Level
-from peers.peers import ROTATED, Contestant, config_of, measured
+from peers.peers import Contestant, config_of, measured
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -82,8 +82,5 @@ def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_
     record = measured(Contestant(job, {}))
     assert record["groups"] == keys["num-groups"] > 1
     assert record["config"]["told"] == record["told"] != ""
-    rotated = config_of("mnist", str(mnist), ROTATED, 0, {}, tmp_path)
-    # The run config of the Flower baseline in examples/, as tests/test_examples.py has it.
-    assert (rotated["local-epochs"], rotated["batch-size"], rotated["momentum"]) == (10, 200, 0.0)
     model = levels.one_hidden_layer((1, 28, 28), 10)
     assert sum(p.numel() for p in model.parameters()) == 159_010
