@@ -59,6 +59,13 @@ def test_the_group_is_known_and_never_an_input(clinics):
     assert everything.group == "0"  # as of two of three rows
 
 
+def test_a_node_of_its_own_has_the_same_roles(clinics):
+    roles = Roles(label="outcome", inputs="age,dose", group="clinic")
+    data = load_own_data(OwnData(clinics, roles=roles, standardise="client"))
+    assert (data.group, data.train.num_classes, data.train.input_shape) == ("0", 5, (2,))
+    np.testing.assert_allclose(data.train.inputs.mean(axis=0), 0, atol=1e-5)
+
+
 def test_standardised_by_the_training_part_of_every_client(clinics):
     names = {"input_columns": "age,dose,constant"}
     plain, scaled = clients(clinics, **names), clients(clinics, standardise="client", **names)

@@ -43,6 +43,10 @@ def test_each_cluster_has_the_same_share_and_at_least_one_client(sizes, fraction
     assert len(chosen) == max(shares, min(least, sum(sizes)))
 
 
+def test_clients_are_in_natural_order():
+    assert draw(tree_of(2, 11), 1.0) == ("0-0", "0-1", *(f"1-{j}" for j in range(11)))
+
+
 def test_a_fraction_of_zero_samples_no_client():
     assert draw(tree_of(3, 3, unassigned=["0-0"]), 0, least=2) == ()
 
