@@ -30,8 +30,7 @@ strategies. `ATTACKS` are the attacks; with Δ the update of an honest client wi
 import csv
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -44,7 +43,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import typer
-from command import folders, numbers, quieten_flower, start, write_table
+from command import folders, numbers, quieten_flower, write_table
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import strategy as flower
 from rich.console import Console
@@ -72,8 +71,6 @@ from cflower.seeding import generator
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 Client = Callable[[Message, Context], Message]
-SETTING = ("groups", "data", "model", "rounds", "rule", "attack", "clients", "adversaries", "seed")
-PUSH = InlineGrid.push_messages
 HUGE = 1e9
 """Times the examples that a client has."""
 
@@ -206,15 +203,6 @@ class Federation:
                 record["num-examples"] = int(self.attack.claim * float(str(record["num-examples"])))
         return reply
 
-    def push_messages(self, grid: InlineGrid, messages: Iterable[Message]) -> list[str]:
-        """Push messages, and lose those to silent adversaries."""
-        ids = list(PUSH(grid, messages))
-        for number, message in list(grid._pending.items()) if self.attack.silent else ():
-            client = message.metadata.dst_node_id - FIRST_NODE_ID
-            if client in self.adversaries and message.metadata.message_type != ROLL_CALL:
-                del grid._pending[number]
-        return ids
-
     def opposed(self) -> float:
         """Share of rounds and clusters with an update at more than 90° to the members' median."""
         found = []
@@ -247,22 +235,21 @@ class Federation:
         return self._first.setdefault(place, update) if self.attack.copied else update
 
 
-def stay_away(message: Message, context: Context) -> Message:
-    """An answer to the roll call with a reason not to take part."""
-    reply = client_app(message, context)
-    if message.metadata.message_type == ROLL_CALL:
-        reply.content[FACTS]["problem"] = "stays away"
-    return reply
+class Lossy(InlineGrid):
+    """Loses all messages to these clients but for the roll call."""
 
+    def __init__(self, *args: Any, lost: Container[int]) -> None:
+        super().__init__(*args)
+        self.lost = lost
 
-def only(adversaries: range, behave: Client) -> Client:
-    """A ClientApp in which these clients behave differently from the others."""
-
-    def client(message: Message, context: Context) -> Message:
-        mine = context.node_config["partition-id"] in adversaries
-        return (behave if mine else client_app)(message, context)
-
-    return client
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """The server takes them all for sent."""
+        ids = list(super().push_messages(messages))
+        for number, message in list(self._pending.items()):
+            client = message.metadata.dst_node_id - FIRST_NODE_ID
+            if client in self.lost and message.metadata.message_type != ROLL_CALL:
+                del self._pending[number]
+        return ids
 
 
 class Outcome(NamedTuple):
@@ -276,15 +263,20 @@ class Outcome(NamedTuple):
     """Share of their examples of other classes that a trigger turns into class 0."""
     warned: bool = False
     """Whether a warning named clients that count for much less than they claim."""
+    opposed: float = 0.0
+    """Share of rounds and clusters with an update at more than 90° to the members' median."""
 
 
-def one_run(keys: Mapping[str, Any], clients: int, honest: int, behave: Client) -> Outcome:
+def one_run(
+    keys: Mapping[str, Any], clients: int, honest: int, behave: Client, lost: Container[int] = ()
+) -> Outcome:
     """A run in this process."""
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig.read({**keys, "output-dir": folder})
         server = partial(server_app.run, say=lambda text: None)
-        with patch.object(messenger, "log") as logged, losing_messages_of(behave):
-            found = simulate(behave, clients, server_app=server, run_config=config.as_keys())
+        options = {"run_config": config.as_keys(), "grid_type": partial(Lossy, lost=lost)}
+        with patch.object(messenger, "log") as logged:
+            found = simulate(behave, clients, server_app=server, **options)
         (run,) = Path(folder).iterdir()
         places = [found["clients"][f"partition-{i}"]["cluster"] for i in range(honest)]
         models = {p: load_file(run / f"models/{p}.safetensors") for p in set(places)}
@@ -334,38 +326,30 @@ def without(clients: int, adversaries: int, keys: Mapping[str, Any], attack: str
     """A run in which the last clients stay away."""
     honest = clients - adversaries
     keys = {**shift_of(attack), **keys, "min-available-nodes": honest}
-    return one_run(keys, clients, honest, only(range(honest, clients), stay_away))
+
+    def behave(message: Message, context: Context) -> Message:
+        reply = client_app(message, context)
+        asked = message.metadata.message_type == ROLL_CALL
+        if asked and int(context.node_config["partition-id"]) >= honest:
+            reply.content[FACTS]["problem"] = "stays away"
+        return reply
+
+    return one_run(keys, clients, honest, behave)
 
 
-def losing_messages_of(behave: Client) -> AbstractContextManager[Any]:
-    """Patches the grid so that messages to silent adversaries are lost."""
-    if not isinstance(behave, Federation):
-        return nullcontext()
-    return patch.object(InlineGrid, "push_messages", lambda *args: behave.push_messages(*args))
-
-
-def federation(attack: str, clients: int, adversaries: int) -> Federation:
-    """A federation in which the last clients are adversaries."""
-    return Federation(ATTACKS.get(attack, Attack()), range(clients - adversaries, clients))
-
-
-def attacked(
-    attack: str,
-    clients: int,
-    adversaries: int,
-    keys: Mapping[str, Any],
-    behave: Federation | None = None,
-) -> Outcome:
+def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any]) -> Outcome:
     """A run in which the last clients are adversaries; its rule is the key ``aggregation``."""
-    honest = clients - adversaries
+    honest, hostile = clients - adversaries, range(clients - adversaries, clients)
     keys = {**shift_of(attack), **keys, "min-available-nodes": clients}
-    behave = behave or federation(attack, clients, adversaries)
-    if behave.attack.silent:
-        keys["round-timeout"] = 15.0
+    federation, lost = Federation(ATTACKS.get(attack, Attack()), hostile), range(0)
+    if federation.attack.silent:
+        keys["round-timeout"], lost = 15.0, hostile
     rule = keys.get("aggregation", "fedavg")
     if rule.islower():
-        return one_run(keys, clients, honest, behave)
-    return flowers_run(rule, {**keys, "aggregation": "fedavg"}, clients, honest, behave)
+        found = one_run(keys, clients, honest, federation, lost)
+    else:
+        found = flowers_run(rule, {**keys, "aggregation": "fedavg"}, clients, honest, federation)
+    return found._replace(opposed=federation.opposed())
 
 
 def shift_of(attack: str) -> dict[str, Any]:
@@ -405,8 +389,7 @@ def measured(
     rest = tuple(value for key, value in setting.items() if key != "attack")
     if rule.islower() and rest not in known:
         known[rest] = without(clients, bad, keys, attack).accuracy
-    behave = federation(attack, clients, bad)
-    found = attacked(attack, clients, bad, keys, behave)
+    found = attacked(attack, clients, bad, keys)
     summary = found.summary or {"clusters": ["0"], "splits": (), "excluded": ()}
     line = {
         "separated": bool(found.summary) and separated(found.summary, clients - bad),
@@ -415,7 +398,7 @@ def measured(
         "excluded": len(summary["excluded"]),
         "personal": any(step["accepted"] for step in summary.get("personal", {}).values()),
         "warned": found.warned,
-        "opposed": f"{behave.opposed():.2f}",
+        "opposed": f"{found.opposed:.2f}",
         "accuracy": f"{found.accuracy:.4f}",
         "without": f"{known[rest]:.4f}" if rest in known else "",
         "success": f"{found.success:.4f}" if attack == "backdoor" else "",
@@ -496,15 +479,12 @@ def main(
             keys["aggregation"] = rule
             groups = group_sizes or (shift_of(attack) | keys).get("num-groups", 1)
             groups = f"Dirichlet {alpha:g}" if alpha else groups
-            values = groups, name, keys["model"], rounds, rule, attack, among, bad, seed
-            setting = dict(zip(SETTING, map(str, values), strict=True))
+            of = {"groups": groups, "data": name, "model": keys["model"], "rounds": rounds}
+            of |= {"rule": rule, "attack": attack, "clients": among, "adversaries": bad}
+            setting = {key: str(value) for key, value in {**of, "seed": seed}.items()}
             if bad and not any(setting.items() <= line.items() for line in lines):
                 lines.append(measured(setting, keys, known))
                 if out:
                     write_table(lines, out)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(means(lines))
-
-
-if __name__ == "__main__":
-    start(lambda: typer.run(main))

@@ -7,6 +7,7 @@ not run once more. Every table is over all records in the output folder.
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,8 +15,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from command import quieten_flower, write_record
 
@@ -25,26 +27,28 @@ Record = dict[str, Any]
 """One run: what it was, and what came out."""
 
 
-class Run(Protocol):
-    """One run to be measured; it has to survive pickling."""
+R = TypeVar("R")
+"""One run to be measured: `Job`, or another class with its name, settings and cost."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a measurement."""
+
+    what: Mapping[str, Any]
+    """What it is, by which its record is named."""
+    settings: Mapping[str, Any]
+    """What the result depends on: the record's ``config``."""
+    cost: float = 1.0
+    """In proportion to its duration, for the time left."""
 
     @property
     def name(self) -> str:
         """Also the name of its record."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What the result depends on: the record's ``config``."""
-
-    @property
-    def cost(self) -> float:
-        """In proportion to its duration, for the time left."""
+        return re.sub(r"[^\w.-]+", "-", "--".join(map(str, self.what.values())))
 
 
-R = TypeVar("R", bound=Run)
-
-
-def is_done(run: Run, out: Path) -> bool:
+def is_done(run: Any, out: Path) -> bool:
     """Whether a run's record is there and of the same settings.
 
     Settings that are newer than the record do not count.

@@ -12,24 +12,19 @@ from playwright.sync_api import sync_playwright
 from cflower.runs.report import write_report
 
 
-def main(run: Path, picture: Path, section: str = "") -> None:
-    """Write the report of a run folder anew, then its picture, or that of one section."""
+def main(run: Path, picture: Path) -> None:
+    """Write the report of a run folder anew, then its picture."""
     page_address = write_report(run.expanduser().absolute()).as_uri()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=which("chromium"), args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
         page = browser.new_page(
-            viewport={"width": 1200, "height": 9000 if section else 900},
-            color_scheme="light",
-            reduced_motion="reduce",
+            viewport={"width": 1200, "height": 900}, color_scheme="light", reduced_motion="reduce"
         )
         page.goto(page_address)
         page.wait_for_selector("svg")
-        if section:
-            page.locator(f"section[aria-labelledby={section}-title]").screenshot(path=picture)
-        else:
-            page.screenshot(path=picture)
+        page.screenshot(path=picture)
         browser.close()
     print(f"Written: {picture}")
 

@@ -86,9 +86,6 @@ def test_flwr_run_finds_the_groups_without_a_line_of_error(flwr, tmp_path):
     check(folder, EXPECTED["pytorch"])
 
 
-# The folder for Flower's baselines: its run config, its model and its apps.
-
-
 @pytest.fixture
 def baseline(monkeypatch):
     monkeypatch.syspath_prepend(BASELINE)
@@ -118,9 +115,6 @@ def test_its_results_belong_to_its_run_config(baseline, monkeypatch):
     own = RunConfig.read(baseline["config"]).as_keys()
     differing = {key for key in own if own[key] != measured[key]}
     assert differing <= {"dataset", "model", "output-dir"}
-
-
-# The notebook: its cells, in their order.
 
 
 @pytest.mark.slow

@@ -141,12 +141,6 @@ def test_every_kind_of_data_gives_the_same_examples(folder, made):
         np.testing.assert_array_equal(ours.train.labels, theirs.train.labels)
 
 
-def test_an_index_of_pandas_is_no_input(folder):
-    keys = {"dataset": "our_data:frame", "input_columns": "", "natural_id_column": "garden"}
-    data = load_client_data(DataSettings(shift="none", **keys), 0, 2)
-    assert data.train.input_shape == (5,)  # a, b, c, d and country
-
-
 def test_a_model_is_made_from_the_seed_and_trains_reproducibly(folder):
     data = load_client_data(DataSettings(shift="none", dataset="our_data:arrays"), 0, 2)
 

@@ -5,32 +5,22 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import fixedclipping_mod
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 from safetensors.numpy import load_file
 
 from cflower import (
-    ClusteredFL,
     assign,
     assign_unlabelled,
     export,
-    name_clients,
     server_app,
     simulate,
 )
 from cflower.client_app import app as client_app
-from cflower.client_app import evaluate_round, train_round
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
-from cflower.learning.models import arrays_of, build_model
-from cflower.learning.settings import TrainingSettings
-from cflower.learning.training import evaluate, train
-from cflower.messages.arrays import record_of
+from cflower.learning.models import build_model
 from cflower.privacy.permutation import permuted, turn_back
 from cflower.privacy.permutation_mod import ask_first_model
 from cflower.runs.record import RunRecord
@@ -200,48 +190,3 @@ def test_a_client_refuses_to_train_a_model_that_would_reveal_the_order(
     reply = answered("train", {"arrays": ArrayRecord(sent), "config": config})
     assert reply.has_error() is bool(refusal)
     assert not refusal or refusal in reply.error.reason
-
-
-@pytest.mark.parametrize(
-    ("factor", "biases", "moved"), [(1.0, 2, 7252), (0.5, 7, 7252), (0, 10, 10)]
-)
-def test_what_training_from_a_short_model_reveals(factor, biases, moved):
-    """The figures of docs/how-it-works/privacy.md."""
-    config = RunConfig.read({"model": "mlp", "shift": "none"})
-    examples = load_client_data(config.part(DataSettings), 0, 20, None).train
-    model = build_model("mlp", examples.input_shape, 10, 0)
-    sent = {key: factor * array for key, array in arrays_of(model).items()}
-    model.load_state_dict({key: torch.tensor(array) for key, array in sent.items()})
-    train(model, examples, config.part(TrainingSettings), server_round=1, seed=1)
-    change = np.concatenate([(arrays_of(model)[key] - sent[key]).ravel() for key in sent])
-    # The biases of the output layer are last.
-    assert change.size == 9610
-    assert abs((np.argsort(-abs(change))[:10] >= 9600).sum() - biases) <= 1
-    assert abs(np.sum(change != 0) - moved) <= 0.02 * moved
-    if not factor:
-        counts = np.bincount(examples.labels, minlength=10)
-        assert np.corrcoef(change[-10:], counts)[0, 1] > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("noise", "least", "most"), [(0.1, 0.9, 0.95), (1, 0.87, 0.93), (3, 0.6, 0.8)]
-)
-def test_the_accuracy_that_noise_costs(noise, least, most):
-    """The figures of docs/guide/own-app.md."""
-    app = ClientApp()
-    app.train(mods=[fixedclipping_mod])(train_round)
-    app.evaluate()(evaluate_round)
-    config = RunConfig.read({"model": "linear", "shift": "none"})
-    parts = [load_client_data(config.part(DataSettings), i, 20, None) for i in range(20)]
-    model = build_model("linear", parts[0].train.input_shape, 10, 0)
-    strategy = ClusteredFL(weighting="uniform", max_influence=0)
-    private = DifferentialPrivacyClientSideFixedClipping(strategy, noise, 1.0, 20)
-    options = {"arrays": record_of(arrays_of(model)), "num_rounds": 10}
-    np.random.seed(0)  # noqa: NPY002, it is what Flower draws its noise from
-    simulate(name_clients(app), 20, strategy=private, run_config=config.as_keys(), **options)
-    (found,) = strategy.models.values()
-    model.load_state_dict({key: torch.tensor(array.numpy()) for key, array in found.items()})
-    accuracy = np.mean([evaluate(model, part.report)["accuracy"] for part in parts])
-    print(noise, accuracy)
-    assert least < accuracy < most

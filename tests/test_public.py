@@ -3,7 +3,6 @@
 import inspect
 import re
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ def test_every_public_name_documents_its_parameters_and_result(name):
 def test_the_api_page_lists_exactly_the_public_names():
     listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/api.md").read_text(), re.M)
     assert sorted(listed) == sorted(cflower.__all__)
-
-
-def test_a_shell_completes_the_public_names():
-    assert {*cflower.__all__, "__version__"} == set(dir(cflower))
-
-
-def test_type_checkers_see_the_annotations():
-    assert files("cflower").joinpath("py.typed").is_file()
 
 
 def test_the_newest_release_of_the_changelog_is_the_version():

@@ -10,15 +10,14 @@ cluster's model against the model of conventional federated learning of as many 
 judged by 12 held-out examples a client, and a run lasts until none is on trial.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from command import ALL, chosen, numbers, out_folder, write_table
-from records import Record, read_all, run_all
+from records import Job, Record, read_all, run_all
 from tables import show
 
 from cflower.algorithm.auto.criterion import AutoCriterion
@@ -30,31 +29,7 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Weights, norm
 from cflower.seeding import generator
-from families.generated import FAMILIES, Federation
-
-
-class Job(NamedTuple):
-    """One federation to be measured."""
-
-    family: str
-    seed: int
-    trial_rounds: int
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        family = re.sub(r"[^\w.]+", "-", self.family)
-        return f"{family}--{self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on."""
-        return {"family": self.family, "seed": self.seed, "trial-rounds": self.trial_rounds}
-
-    @property
-    def cost(self) -> int:
-        """All alike."""
-        return 1
+from families.generated import FAMILIES, HELD_OUT, Federation
 
 
 def audit(
@@ -71,8 +46,8 @@ def audit(
     out, failed = out_folder(out), 0
     if not table:
         jobs = [
-            Job(name, seed, trial_rounds)
-            for name in chosen("family", families, FAMILIES, ";")  # names of families have commas
+            job_of(family, seed, trial_rounds)
+            for family in chosen("family", families, FAMILIES, ";")  # their names have commas
             for seed in numbers(seeds)
         ]
         failed = run_all(jobs, audited, out, sentence, workers)
@@ -85,11 +60,17 @@ def audit(
     raise typer.Exit(1 if failed else 0)
 
 
+def job_of(family: str, seed: int, trial_rounds: int) -> Job:
+    """One federation to be measured."""
+    what = {"family": family, "seed": seed}
+    return Job(what, {**what, "trial-rounds": trial_rounds})
+
+
 def audited(job: Job) -> Record:
     """One run of a family; if it split, compared with another one without splits."""
-    seed = job.seed
-    federation = FAMILIES[job.family][1](generator(seed, "audit", job.family))
-    state, reunited, rounds = final(federation, AutoCriterion(), seed, job.trial_rounds)
+    family, seed, trial_rounds = job.settings.values()
+    federation = FAMILIES[family][1](generator(seed, "audit", family))
+    state, reunited, rounds = final(federation, AutoCriterion(), seed, trial_rounds)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # A client that has not replied since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -184,8 +165,9 @@ def trained(
 
 def evaluated(federation: Federation, state: CFLState, ask: Ask) -> Reply:
     """The loss of a model on a client's held-out examples."""
-    value, examples = federation.clients.held_out(number_of(ask), state.model_of(ask).trained)
-    return Reply(ask, examples, {"loss": value})
+    model = state.model_of(ask).trained
+    value = federation.clients.loss(number_of(ask), model, HELD_OUT)
+    return Reply(ask, HELD_OUT, {"loss": value})
 
 
 def number_of(ask: Ask) -> int:

@@ -9,9 +9,7 @@ Every other run goes through cflower's own apps. Accuracy is the mean over clien
 model that it is sent in a round, before it trains it, on its held-out examples as they are then.
 """
 
-import json
 import shutil
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,15 +21,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from peers import feddrift
 from peers.federation import Federation, Vector
-from records import Record, read_all, run_all
+from records import Job, Record, read_all, run_all
 from tables import show
 
-from cflower.algorithm.criteria import NeverSplit
 from cflower.config import RunConfig, read_overrides
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
 from cflower.data.settings import DataSettings
-from families.drifting import NUM_GROUPS, SCHEMES, Oracle, Truth, drift_of
+from cflower.runs.run_files import read_lines
+from families.drifting import NUM_GROUPS, SCHEMES, Oracle, drift_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "moving": {},
@@ -43,34 +41,6 @@ FEDDRIFT = {f"feddrift-{delta:g}": delta for delta in (0.02, 0.05, 0.1, 0.2, 0.3
 """The thresholds tried."""
 AFTER = 3
 """Rounds after a change, in which clients are sent a model the fourth time since."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run."""
-
-    data: str
-    shift: str
-    scheme: str
-    way: str
-    seed: int
-    rounds: int
-    config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        return f"{self.data}--{self.shift}--{self.scheme}--{self.way}--{self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on."""
-        return self.config
-
-    @property
-    def cost(self) -> int:
-        """In proportion to the trainings."""
-        return self.rounds * len(SCHEMES[self.scheme]) * len(SCHEMES[self.scheme][0])
 
 
 def drift(
@@ -90,17 +60,19 @@ def drift(
     """Measure, and print the table; options that name several things take commas."""
     out, failed = out_folder(out), 0
     if not table:
-        keys = read_overrides([more]) if more else {}
+        overrides = read_overrides([more]) if more else {}
         jobs = [
-            Job(name, shift, scheme, way, seed, rounds, config)
+            Job(what, config_of(scheme, rounds, keys), cost=rounds * len(steps) * len(steps[0]))
             for name, folder in folders(data).items()
             for scheme in chosen("scheme", schemes, SCHEMES)
+            for steps in [SCHEMES[scheme]]
             for seed in numbers(seeds)
             for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
-            for given in [{"dataset": folder or name, "shift": shift, "seed": seed, **keys}]
-            for config in [config_of(scheme, rounds, given | WAYS.get(way, {}))]
+            for what in [{"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed}]
+            for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
+            for keys in [given | overrides | WAYS.get(way, {})]
         ]
-        failed = run_all(jobs, partial(run_one, out=out), out, sentence, workers)
+        failed = run_all(jobs, partial(run_one, out=out, rounds=rounds), out, sentence, workers)
     records = read_all(out)
     for what in dict.fromkeys((r["data"], r["shift"], r["scheme"]) for r in records):
         here = [r for r in records if (r["data"], r["shift"], r["scheme"]) == what]
@@ -121,35 +93,30 @@ def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
     return RunConfig.read(settings | keys).as_keys()
 
 
-def run_one(job: Job, out: Path) -> Record:
+def run_one(job: Job, out: Path, rounds: int) -> Record:
     """One run; its record."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.server_app import run
 
-    scheme, folder = SCHEMES[job.scheme], out / "runs" / job.name
-    record = {key: getattr(job, key) for key in ("data", "shift", "scheme", "way", "seed")}
-    record |= {"rounds": job.rounds, "config": job.settings}
-    if job.way in FEDDRIFT:
-        return record | by_feddrift(job.config, FEDDRIFT[job.way], len(scheme))
-    truth = Truth(scheme, job.rounds)
-    server = (
-        partial(with_oracle, truth) if job.way == "oracle" else partial(run, say=lambda text: None)
-    )
-    config = job.config | {"output-dir": str(folder)}
-    summary = simulate(client_app, len(scheme[0]), server_app=server, run_config=config)
+    steps, way, config = SCHEMES[job.what["scheme"]], job.what["way"], dict(job.settings)
+    record = {**job.what, "rounds": rounds, "config": config}
+    if way in FEDDRIFT:
+        return record | by_feddrift(config, FEDDRIFT[way], len(steps))
+    folder = out / "runs" / job.name
+    server = with_oracle if way == "oracle" else partial(run, say=lambda text: None)
+    config = config | {"output-dir": str(folder)}
+    summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
     by_round: dict[int, list[float]] = {}
-    for text in (folder / summary["run_id"] / "rounds.jsonl").read_text().splitlines():
-        line = json.loads(text)
+    for line in read_lines(folder / summary["run_id"] / "rounds.jsonl"):
         found = by_round.setdefault(line["round"], [])
         found += [client["accuracy"] for client in line["clients"].values()]
-    tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
     shutil.rmtree(folder)
     return record | {
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "clusters": summary["clusters"],
-        "moves": tree["moves"],
+        "moves": summary["moves"],
         "splits": [[s["round"], s["cluster"], s.get("trial")] for s in summary["splits"]],
     }
 
@@ -187,11 +154,14 @@ def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, A
     federation = Drifting(config)
     groups = feddrift.run(federation, delta, steps).groups or {}
     accuracy = [float(np.mean(federation.accuracy[i])) for i in sorted(federation.accuracy)]
-    found = {str(name): [c for c in groups if groups[c] == name] for name in set(groups.values())}
+    found = {
+        str(name): [c for c in groups if groups[c] == name]
+        for name in dict.fromkeys(groups.values())
+    }
     return {"accuracy": accuracy, "clusters": found, "moves": []}
 
 
-def with_oracle(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
+def with_oracle(grid: Grid, context: Context) -> dict[str, Any]:
     """As `cflower.server_app.run`, with the oracle."""
     from cflower import Recorder
     from cflower.messages.roll_call import RollCall
@@ -202,8 +172,7 @@ def with_oracle(truth: Truth, grid: Grid, context: Context) -> dict[str, Any]:
     roll_call = RollCall(timeout=config.node_timeout)
     model = agree(grid, roll_call, config)
     strategy = Oracle(
-        truth,
-        NeverSplit(),
+        config.drift,
         fraction_evaluate=0.0,
         seed=config.seed,
         observers=[recorder],

@@ -1,13 +1,16 @@
 """What `drift` measures: who belongs to which group when, and an oracle that knows it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from cflower import ClusteredFL
+from cflower.algorithm.criteria import NeverSplit
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.data.drift import group_at
 from cflower.ordering import in_order
 
 NUM_ANGLES = 18
@@ -81,33 +84,24 @@ def drift_of(scheme: Table, rounds: int) -> str:
     return ",".join(changes)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The groups of the clients, by round."""
-
-    scheme: Table
-    rounds: int
-    """Of a step."""
-
-    def groups(self, server_round: int) -> tuple[int, ...]:
-        """The group of every client in a round, counted from 1."""
-        return self.scheme[min((server_round - 1) // self.rounds, len(self.scheme) - 1)]
-
-
 class Oracle(ClusteredFL):
     """Clustered federated learning that knows every change in the round in which it happens.
 
     A group that is new begins with the model of the cluster that its first client was in.
     """
 
-    def __init__(self, truth: Truth, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.truth = truth
+    def __init__(self, drift: str, **settings: Any) -> None:
+        super().__init__(NeverSplit(), **settings)
+        self.drift = drift
 
-    def _admit(self, grid: Grid, server_round: int) -> None:
-        super()._admit(grid, server_round)
-        tree = arranged(self.state.tree, self.truth.groups(server_round))
-        self.state = replace(self.state, tree=tree, known={})
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As of `ClusteredFL`, with every client where it belongs in this round."""
+        clients = range(len(self.tree.clients))
+        groups = [group_at(self.drift, client, server_round) for client in clients]
+        self.state = replace(self.state, tree=arranged(self.tree, groups), known={})
+        return super().configure_train(server_round, arrays, config, grid)
 
 
 def arranged(tree: ParameterTree, groups: Sequence[int]) -> ParameterTree:

@@ -1,8 +1,9 @@
 """What `audit` measures: federations of generated clients with models of few weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -12,20 +13,7 @@ from scipy.special import expit
 Array = NDArray[np.float64]
 HELD_OUT = 12
 """Examples of a client that judge a split: a fifth of its 62."""
-DataSpec = Literal["planted", "nothing to gain", "continuum"]
-
-
-class Clients(Protocol):
-    """What clients learn from: their updates, and how well a model serves them."""
-
-    def update(self, client: int, model: Array, rng: Generator) -> Array:
-        """Δ_i after local training from a model, shape (d,)."""
-
-    def loss(self, client: int, model: Array) -> float:
-        """Of a model on the client's fresh examples, which no update has seen."""
-
-    def held_out(self, client: int, model: Array) -> tuple[float, int]:
-        """Loss on examples that the client holds out to judge a split by, and their number."""
+Kind = Literal["nothing to gain", "continuum", "planted"]
 
 
 @dataclass
@@ -38,20 +26,18 @@ class Quadratic:
     """t_i, shape (m, d)."""
     noise: Array
     """Standard deviation of an update's entries, one a client, shape (m,)."""
-    step: Array = field(default_factory=lambda: np.array(0.5))
+    step: float | Array = 0.5
+    """Share of the way to c_i; an array has the shape (d,), or (m, 1)."""
 
     def update(self, client: int, model: Array, rng: Generator) -> Array:
         """One step towards c_i, with noise."""
-        step = self.step * (self.optima[client] - model)
-        return step + self.noise[client] * rng.normal(size=len(model))
+        step = np.broadcast_to(self.step, self.optima.shape)[client]
+        noise = self.noise[client] * rng.normal(size=len(model))
+        return step * (self.optima[client] - model) + noise
 
-    def loss(self, client: int, model: Array) -> float:
-        """‖w − t_i‖²/2."""
+    def loss(self, client: int, model: Array, most: int | None = None) -> float:
+        """‖w − t_i‖²/2, of however many examples."""
         return float(((model - self.truth[client]) ** 2).sum() / 2)
-
-    def held_out(self, client: int, model: Array) -> tuple[float, int]:
-        """As if they were honest."""
-        return self.loss(client, model), HELD_OUT
 
 
 @dataclass
@@ -80,17 +66,9 @@ class Regression:
             weights = weights - self.rate * x[pick].T @ error / len(error)
         return weights - model
 
-    def loss(self, client: int, model: Array) -> float:
-        """Mean squared error, or mean log loss."""
-        return self._loss(self.fresh_inputs[client], self.fresh_targets[client], model)
-
-    def held_out(self, client: int, model: Array) -> tuple[float, int]:
-        """The same of the first few of the fresh examples."""
-        inputs, targets = self.fresh_inputs[client], self.fresh_targets[client]
-        return self._loss(inputs[:HELD_OUT], targets[:HELD_OUT], model), HELD_OUT
-
-    def _loss(self, inputs: Array, target: Array, model: Array) -> float:
-        output = inputs @ model
+    def loss(self, client: int, model: Array, most: int | None = None) -> float:
+        """Mean squared error or mean log loss of (the first) examples that no update has seen."""
+        output, target = self.fresh_inputs[client, :most] @ model, self.fresh_targets[client, :most]
         if not self.logistic:
             return float(((output - target) ** 2).mean())
         return float((np.logaddexp(0, output) - target * output).mean())
@@ -100,7 +78,7 @@ class Regression:
 class Federation:
     """Generated clients, and who takes part when."""
 
-    clients: Clients
+    clients: Quadratic | Regression
     groups: Array
     """The true group of every client, shape (m,); -1: not judged."""
     dim: int
@@ -122,36 +100,33 @@ def alternate(m: int) -> Callable[[int, Generator], Array]:
     return lambda server_round, _: np.arange(m) % 2 == server_round % 2
 
 
-def own_optima(rng: Generator, m: int, d: int, rank: int = 0, noise: float = 0.05) -> Federation:
-    """One concept; few examples put every client's optimum beside it, in ``rank`` directions."""
+def own_optima(
+    rng: Generator, m: int, d: int = 20, rank: int = 0, noise: float = 0.05, **changed: Any
+) -> Federation:
+    """One concept; few examples put every client's optimum beside it, in ``rank`` directions.
+
+    ``changed`` are fields of the federation.
+    """
     optima = rng.normal(size=(m, rank or d))
     if rank:
         optima = optima @ np.linalg.qr(rng.normal(size=(d, rank)))[0].T
     quadratic = Quadratic(optima, np.zeros((m, d)), np.full(m, noise))
     start = rng.normal(size=d)
     start *= 2 * np.sqrt(rank or d) / np.linalg.norm(start)
-    return Federation(quadratic, np.zeros(m), d, start=start)
-
-
-def warm(rng: Generator, m: int, d: int) -> Federation:
-    """The model begins at the common optimum."""
-    federation = own_optima(rng, m, d)
-    federation.start = np.zeros(d)
-    return federation
-
-
-def big_client(rng: Generator, m: int, times: float) -> Federation:
-    """One client has many times the examples of the others."""
-    federation = own_optima(rng, m, 20)
-    federation.sizes = np.r_[times, np.ones(m - 1)]
-    return federation
+    return replace(Federation(quadratic, np.zeros(m), d, start=start), **changed)
 
 
 def far_client(rng: Generator, m: int, times: float) -> Federation:
     """Every client is its own concept, and one lies many times as far off as the others."""
     optima = rng.normal(size=(m, 20))
     optima[0] *= times
-    return Federation(Quadratic(optima, optima, np.full(m, 0.05)), np.zeros(m), 20)
+    return concepts_of_their_own(optima)
+
+
+def concepts_of_their_own(optima: Array) -> Federation:
+    """Every client is its own concept; ``optima`` has the shape (m, 20)."""
+    m, d = optima.shape
+    return Federation(Quadratic(optima, optima, np.full(m, 0.05)), np.zeros(m), d)
 
 
 def own_noise(rng: Generator, m: int, d: int) -> Federation:
@@ -163,23 +138,15 @@ def own_noise(rng: Generator, m: int, d: int) -> Federation:
 
 def oscillating(rng: Generator, m: int, factor: float) -> Federation:
     """A model that overshoots along one direction, and clients that see only one of its ends."""
-    federation = own_optima(rng, m, 20)
-    federation.clients.step = np.where(np.arange(20) == 0, 1 + factor, 0.5)
-    federation.start = np.where(np.arange(20) == 0, 10.0, 0.0)
-    federation.present = alternate(m)
-    return federation
-
-
-def alternating(rng: Generator, m: int) -> Federation:
-    """Even clients in even rounds, odd ones in odd rounds, own optima."""
-    federation = own_optima(rng, m, 20)
-    federation.present = alternate(m)
+    first = np.arange(20) == 0
+    federation = own_optima(rng, m, start=np.where(first, 10.0, 0.0), present=alternate(m))
+    federation.clients.step = np.where(first, 1 + factor, 0.5)
     return federation
 
 
 def copies(rng: Generator, m: int, count: int) -> Federation:
     """Some clients are one client under several names."""
-    federation = own_optima(rng, m, 20, noise=0.0)
+    federation = own_optima(rng, m, noise=0.0)
     federation.clients.optima[:count] = federation.clients.optima[0]
     return federation
 
@@ -256,152 +223,117 @@ def planted(
 def leaver(rng: Generator, length: float) -> Federation:
     """Eight clients in two groups; a ninth sends two updates of noise and is never heard again."""
     federation = planted(rng, (4, 4))
-    quadratic = federation.clients
-    step = np.full((9, 20), 0.5)
-    optima = np.vstack([quadratic.optima, np.zeros(20)])
+    optima = np.vstack([federation.clients.optima, np.zeros(20)])
     noise = np.r_[np.full(8, 0.05), length / np.sqrt(20)]
-    federation.clients = Silenced(optima, optima, noise, step)
-    federation.groups = np.r_[federation.groups, -1]
-    federation.present = lambda server_round, _: np.arange(9) < (9 if server_round <= 2 else 8)
-    return federation
-
-
-class Silenced(Quadratic):
-    """The last client's updates are noise alone."""
-
-    def update(self, client: int, model: Array, rng: Generator) -> Array:
-        """One step towards c_i, with noise; for the last client, noise."""
-        last = client == len(self.optima) - 1
-        step = 0.0 if last else 0.5 * (self.optima[client] - model)
-        return step + self.noise[client] * rng.normal(size=len(model))
+    step = np.r_[np.full(8, 0.5), 0.0][:, None]
+    return Federation(
+        Quadratic(optima, optima, noise, step),
+        np.r_[federation.groups, -1],
+        20,
+        present=lambda server_round, _: np.arange(9) < (9 if server_round <= 2 else 8),
+    )
 
 
 def mixture(rng: Generator, m: int) -> Federation:
     """Each client mixes two concepts, in a share of its own."""
     share, ends = rng.random((m, 1)), rng.normal(size=(2, 20))
-    optima = share * ends[0] + (1 - share) * ends[1] + 0.1 * rng.normal(size=(m, 20))
-    return Federation(Quadratic(optima, optima, np.full(m, 0.05)), np.zeros(m), 20)
+    optima = share * ends[0] + (1 - share) * ends[1]
+    return concepts_of_their_own(optima + 0.1 * rng.normal(size=(m, 20)))
 
 
 def circle(rng: Generator, m: int) -> Federation:
     """Concepts at angles 0 to 360° in a plane."""
     angle = rng.uniform(0, 2 * np.pi, m)
     plane = np.linalg.qr(rng.normal(size=(20, 2)))[0].T
-    optima = 3 * np.c_[np.cos(angle), np.sin(angle)] @ plane + 0.1 * rng.normal(size=(m, 20))
-    return Federation(Quadratic(optima, optima, np.full(m, 0.05)), np.zeros(m), 20)
-
-
-def partial(federation: Federation, share: float) -> Federation:
-    """The same with a share of the clients a round."""
-    federation.present = some(len(federation.groups), share)
-    return federation
+    optima = 3 * np.c_[np.cos(angle), np.sin(angle)] @ plane
+    return concepts_of_their_own(optima + 0.1 * rng.normal(size=(m, 20)))
 
 
 Maker = Callable[[Generator], Federation]
-FAMILIES: dict[str, tuple[DataSpec, Maker]] = {}
-for k in (1, 2, 3, 5):
-    FAMILIES[f"linreg {k} features"] = "nothing to gain", lambda g, k=k: regression(g, 10, k)
-FAMILIES["linreg 2 features, SGD"] = "nothing to gain", lambda g: regression(g, 10, 2, batch=10)
-FAMILIES["linreg 2 features, 5 clients"] = "nothing to gain", lambda g: regression(g, 5, 2)
-for m in (3, 4):
-    FAMILIES[f"linreg 5 features, {m} clients"] = (
-        "nothing to gain",
-        lambda g, m=m: regression(g, m, 5),
-    )
-    FAMILIES[f"own optima, {m} clients"] = "nothing to gain", lambda g, m=m: own_optima(g, m, 20)
-    FAMILIES[f"own noise, {m} clients"] = "nothing to gain", lambda g, m=m: own_noise(g, m, 50)
-for k in (2, 5, 10):
-    FAMILIES[f"logistic {k} features"] = (
-        "nothing to gain",
-        lambda g, k=k: regression(g, 10, k, logistic=True),
-    )
-for k in (2, 5, 10):
-    for name, m, prior, batch in (
-        ("Beta(1,1)", 10, 1.0, 0),
-        ("Beta(.5,.5), 20 clients", 20, 0.5, 0),
-        ("Beta(.5,.5), 20 clients, SGD", 20, 0.5, 10),
-    ):
-        FAMILIES[f"logistic {k} features, {name}"] = (
-            "continuum",
-            lambda g, k=k, m=m, p=prior, b=batch: regression(
-                g, m, k, logistic=True, prior=p, batch=b
-            ),
+linear = partial(regression, m=10)
+logistic = partial(regression, logistic=True)
+
+NOTHING_TO_GAIN: dict[str, Maker] = {
+    **{f"linreg {k} features": partial(linear, k=k) for k in (1, 2, 3, 5)},
+    "linreg 2 features, SGD": partial(linear, k=2, batch=10),
+    "linreg 2 features, 5 clients": partial(regression, m=5, k=2),
+    **{f"linreg 5 features, {m} clients": partial(regression, m=m, k=5) for m in (3, 4)},
+    **{f"logistic {k} features": partial(logistic, m=10, k=k) for k in (2, 5, 10)},
+    **{
+        f"{data}, {columns or 'all'} columns, {m} clients": partial(
+            table, name=data, m=m, n=n, columns=columns
         )
-for data, m, n, columns in (
-    ("breast_cancer", 10, 40, 0),
-    ("breast_cancer", 10, 40, 2),
-    ("wine", 5, 20, 0),
-    ("wine", 5, 20, 2),
-    ("diabetes", 10, 30, 0),
-    ("diabetes", 10, 30, 2),
-):
-    name = f"{data}, {columns or 'all'} columns, {m} clients"
-    FAMILIES[name] = (
-        "nothing to gain",
-        lambda g, d=data, m=m, n=n, c=columns: table(g, d, m, n, c),
-    )
-for rank in (1, 2, 3, 10):
-    for m in (10, 20):
-        FAMILIES[f"own optima, rank {rank}, {m} clients"] = (
-            "nothing to gain",
-            lambda g, m=m, r=rank: own_optima(g, m, 50, r),
+        for data, m, n in (("breast_cancer", 10, 40), ("wine", 5, 20), ("diabetes", 10, 30))
+        for columns in (0, 2)
+    },
+    **{f"own optima, {m} clients": partial(own_optima, m=m) for m in (3, 4)},
+    **{
+        f"own optima, rank {rank}, {m} clients": partial(own_optima, m=m, d=50, rank=rank)
+        for rank in (1, 2, 3, 10)
+        for m in (10, 20)
+    },
+    **{
+        f"own optima, {share:.0%} a round": partial(own_optima, m=20, present=some(20, share))
+        for share in (0.2, 0.5)
+    },
+    **{
+        f"own optima, 1000 clients, {share:.0%} a round": partial(
+            own_optima, m=1000, present=some(1000, share)
         )
-for d in (2, 3, 5):
-    FAMILIES[f"warm start, d={d}"] = "nothing to gain", lambda g, d=d: warm(g, 10, d)
-for times in (10, 100):
-    FAMILIES[f"one client of {times} x the examples"] = (
-        "nothing to gain",
-        lambda g, t=times: big_client(g, 10, t),
-    )
-for times in (3, 5, 10):
-    FAMILIES[f"one client {times} x as far"] = "continuum", lambda g, t=times: far_client(g, 10, t)
-for d in (2, 50):
-    FAMILIES[f"own noise, d={d}"] = "nothing to gain", lambda g, d=d: own_noise(g, 10, d)
-for factor in (0.95, 1.0):
-    FAMILIES[f"alternating, x-{factor:g}"] = (
-        "nothing to gain",
-        lambda g, f=factor: oscillating(g, 10, f),
-    )
-FAMILIES["alternating, own optima"] = "nothing to gain", lambda g: alternating(g, 10)
-FAMILIES["3 copies"] = "nothing to gain", lambda g: copies(g, 10, 3)
-for share in (0.2, 0.5):
-    FAMILIES[f"own optima, {share:.0%} a round"] = (
-        "nothing to gain",
-        lambda g, s=share: partial(own_optima(g, 20, 20), s),
-    )
-FAMILIES["mixtures of two"] = "continuum", lambda g: mixture(g, 20)
-for m in (10, 20):
-    FAMILIES[f"angles 0-360, {m} clients"] = "continuum", lambda g, m=m: circle(g, m)
-for count, d in ((c, d) for c in (2, 4) for d in (1, 2, 3, 5)):
-    FAMILIES[f"{count}x5 groups, d={d}"] = (
-        "planted",
-        lambda g, c=count, d=d: planted(g, (5,) * c, d),
-    )
-for count in (10, 20):
-    FAMILIES[f"{count} groups of 2"] = "planted", lambda g, c=count: planted(g, (2,) * c, 50)
-for sizes in ((2, 2), (2, 2, 2), (95, 5), (18, 2), (9, 1), (36, 2, 2), (4, 4, 4)):
-    name = ":".join(map(str, sizes))
-    FAMILIES[name] = "planted", lambda g, s=sizes: planted(g, s)
-FAMILIES["18:2, own optima 0.5"] = "planted", lambda g: planted(g, (18, 2), spread=0.5)
-FAMILIES["3x10, own optima 1, d=50"] = "planted", lambda g: planted(g, (10,) * 3, 50, 1.0)
-FAMILIES["2x10, 10% a round"] = "planted", lambda g: planted(g, (10, 10), share=0.1)
-FAMILIES["2x10, 50% a round"] = "planted", lambda g: planted(g, (10, 10), share=0.5)
-for share in (0.1, 0.02):
-    FAMILIES[f"4x250, {share:.0%} a round"] = (
-        "planted",
-        lambda g, s=share: planted(g, (250,) * 4, 50, 0.3, 0.5, s),
-    )
-    FAMILIES[f"own optima, 1000 clients, {share:.0%} a round"] = (
-        "nothing to gain",
-        lambda g, s=share: partial(own_optima(g, 1000, 20), s),
-    )
-FAMILIES["linreg, 2 concepts"] = "planted", lambda g: regression(g, 10, 5, batch=10, concepts=2)
-FAMILIES["logistic, 2 concepts"] = (
-    "planted",
-    lambda g: regression(g, 10, 5, logistic=True, batch=10, concepts=2),
-)
-for length in (0.1, 0.5):
-    FAMILIES[f"4:4 and a leaver, noise {length:g}"] = (
-        "planted",
-        lambda g, length=length: leaver(g, length),
-    )
+        for share in (0.1, 0.02)
+    },
+    "alternating, own optima": partial(own_optima, m=10, present=alternate(10)),
+    **{f"alternating, x-{f:g}": partial(oscillating, m=10, factor=f) for f in (0.95, 1.0)},
+    # The model begins at the common optimum.
+    **{f"warm start, d={d}": partial(own_optima, m=10, d=d, start=np.zeros(d)) for d in (2, 3, 5)},
+    **{
+        f"one client of {n} x the examples": partial(own_optima, m=10, sizes=np.r_[n, np.ones(9)])
+        for n in (10, 100)
+    },
+    **{f"own noise, {m} clients": partial(own_noise, m=m, d=50) for m in (3, 4)},
+    **{f"own noise, d={d}": partial(own_noise, m=10, d=d) for d in (2, 50)},
+    "3 copies": partial(copies, m=10, count=3),
+}
+CONTINUUM: dict[str, Maker] = {
+    **{
+        f"logistic {k} features, {name}": partial(logistic, k=k, m=m, prior=prior, batch=batch)
+        for k in (2, 5, 10)
+        for name, m, prior, batch in (
+            ("Beta(1,1)", 10, 1.0, 0),
+            ("Beta(.5,.5), 20 clients", 20, 0.5, 0),
+            ("Beta(.5,.5), 20 clients, SGD", 20, 0.5, 10),
+        )
+    },
+    **{f"one client {n} x as far": partial(far_client, m=10, times=n) for n in (3, 5, 10)},
+    "mixtures of two": partial(mixture, m=20),
+    **{f"angles 0-360, {m} clients": partial(circle, m=m) for m in (10, 20)},
+}
+PLANTED: dict[str, Maker] = {
+    **{
+        f"{count}x5 groups, d={d}": partial(planted, sizes=(5,) * count, d=d)
+        for count in (2, 4)
+        for d in (1, 2, 3, 5)
+    },
+    **{f"{n} groups of 2": partial(planted, sizes=(2,) * n, d=50) for n in (10, 20)},
+    **{
+        ":".join(map(str, sizes)): partial(planted, sizes=sizes)
+        for sizes in ((2, 2), (2, 2, 2), (95, 5), (18, 2), (9, 1), (36, 2, 2), (4, 4, 4))
+    },
+    "18:2, own optima 0.5": partial(planted, sizes=(18, 2), spread=0.5),
+    "3x10, own optima 1, d=50": partial(planted, sizes=(10,) * 3, d=50, spread=1.0),
+    **{f"2x10, {s:.0%} a round": partial(planted, sizes=(10, 10), share=s) for s in (0.1, 0.5)},
+    **{
+        f"4x250, {share:.0%} a round": partial(
+            planted, sizes=(250,) * 4, d=50, spread=0.3, noise=0.5, share=share
+        )
+        for share in (0.1, 0.02)
+    },
+    "linreg, 2 concepts": partial(linear, k=5, batch=10, concepts=2),
+    "logistic, 2 concepts": partial(logistic, m=10, k=5, batch=10, concepts=2),
+    **{f"4:4 and a leaver, noise {n:g}": partial(leaver, length=n) for n in (0.1, 0.5)},
+}
+FAMILIES: dict[str, tuple[Kind, Maker]] = {
+    **{name: ("nothing to gain", maker) for name, maker in NOTHING_TO_GAIN.items()},
+    **{name: ("continuum", maker) for name, maker in CONTINUUM.items()},
+    **{name: ("planted", maker) for name, maker in PLANTED.items()},
+}

@@ -17,7 +17,7 @@ A federation whose clusters are not those of the groups does not count there.
 
 import shutil
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +25,8 @@ from typing import Annotated, Any
 
 import typer
 from command import folders, numbers, out_folder
-from records import Record, read_all, run_all
+from records import Job, Record, read_all, run_all
+from reproduction.wrists import KEYS as WRISTS
 from tables import Row, show
 
 from cflower.config import RunConfig
@@ -36,43 +37,11 @@ CLIENTS, GROUPS, ROUNDS = 20, 4, 8
 EXAMPLES = 100
 """A client's, where there are more than enough."""
 DATA = ("digits", "mnist", "wrists")
-NATURAL = {
-    "wrists": {
-        "dataset-size": 0,
-        "shift": "none",
-        "partitioner": "natural-id",
-        "natural-id-column": "client",
-        "group-column": "group",
-        "label-column": "label",
-        "series-channels": 6,  # acceleration and rotation in three directions
-        "trial-rounds": 0,  # what the split brings comes after its trial
-        "inner-interval": 0,
-    }
-}
+# What the split of the wrists brings comes after its trial, so that it is final here.
+NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0, "inner-interval": 0}}
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
 UNPLACED = ("ambiguous", "stranger")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One federation and who is not in it."""
-
-    data: str
-    config: dict[str, Any]
-    absent: tuple[int, ...]
-    cost: int = 1
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        left = "-".join(map(str, self.absent))
-        return f"{self.data}--{self.config['shift']}--{self.config['seed']}--{left}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on."""
-        return self.config
 
 
 def newcomers(
@@ -91,7 +60,7 @@ def newcomers(
     out, failed = out_folder(out), 0
     if not table:
         jobs = [
-            Job(name, config_of(name, folder, shift, seed), absent)
+            job_of(name, config_of(name, folder, shift, seed), absent)
             for name, folder in folders(data, DATA).items()
             for everyone in [absences(strangers, pairs=name in NATURAL)]
             for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
@@ -133,16 +102,23 @@ def config_of(data: str, folder: str, shift: str, seed: int) -> dict[str, Any]:
     return RunConfig.read(keys | NATURAL.get(data, {})).as_keys()
 
 
+def job_of(data: str, config: dict[str, Any], absent: Iterable[int]) -> Job:
+    """One federation and who is not in it."""
+    what = {"data": data, "shift": config["shift"], "seed": config["seed"]}
+    return Job({**what, "absent": "-".join(map(str, absent))}, config)
+
+
 def measured(job: Job, out: Path) -> Record:
     """One federation, and then its newcomers."""
-    folder = out / "runs" / job.name
-    summary = trained_without(job.absent, job.config, folder)
-    found = newcomers_of(folder / summary["run_id"], summary, job.config, job.absent)
+    folder, config = out / "runs" / job.name, dict(job.settings)
+    absent = tuple(map(int, job.what["absent"].split("-")))
+    summary = trained_without(absent, config, folder)
+    found = newcomers_of(folder / summary["run_id"], summary, config, absent)
     shutil.rmtree(folder)
-    unsplit = [{"client": client, "known": True, "right": False} for client in job.absent]
+    unsplit = [{"client": client, "known": True, "right": False} for client in absent]
     return {
-        "data": job.data,
-        "shift": job.config["shift"],
+        "data": job.what["data"],
+        "shift": job.what["shift"],
         "exact": summary["adjusted_rand_index"] == 1.0,
         "last_split": max((s["round"] for s in summary["splits"]), default=None),
         "newcomers": found or unsplit,

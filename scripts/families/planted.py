@@ -257,7 +257,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "clusters": len(summary["clusters"]),
         "splits": len(splits),
         "undone": len(summary["splits"]) - len(splits),
-        "moves": len(tree.get("moves", ())),
+        "moves": len(summary.get("moves", ())),
         "false_splits": sum(separates(split, truth, judged) for split in sides),
         "last_split": max((s["round"] for s in splits), default=None),
         "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),

@@ -1,7 +1,7 @@
 """A run's saved models on examples that none of its clients had."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from safetensors.torch import load_file
 from torch import nn
 
@@ -9,7 +9,6 @@ from cflower.algorithm.bipartition import bipartition
 from cflower.data.examples import Examples
 from cflower.data.sources import load_source
 from cflower.learning import build_model
-from cflower.learning.training import predict
 from cflower.runs.record import RunRecord
 
 
@@ -27,13 +26,6 @@ def saved_model(run: RunRecord, cluster: str, examples: Examples) -> nn.Module:
     model = build_model(run.config["model"], examples.input_shape, examples.num_classes, seed=0)
     model.load_state_dict(load_file(run.path / "models" / f"{cluster}.safetensors"))
     return model
-
-
-def confusion_matrix(model: nn.Module, examples: Examples) -> NDArray[np.int64]:
-    """Number of examples by true class (row) and predicted class (column)."""
-    counts = np.zeros((examples.num_classes, examples.num_classes), np.int64)
-    np.add.at(counts, (examples.labels.ravel(), predict(model, examples).argmax(axis=1)), 1)
-    return counts
 
 
 def separation_gap(similarity: ArrayLike, groups: ArrayLike) -> float:

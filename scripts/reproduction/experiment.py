@@ -1,12 +1,12 @@
 """What an experiment is, and how it runs a federation: through cflower's own apps."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cflower.algorithm.criteria import Criterion
+from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
 from cflower.runs.record import RunRecord
@@ -25,22 +25,14 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """One call of `run.py`.
-
-    Attributes
-    ----------
-    quick : bool
-        Small data and few rounds: whether it runs, not what it shows. Without downloads.
-    out : Path
-        For run folders and whatever else is not kept.
-    data : Path, optional
-        Folder of local data sets by name, such as ``mnist/``; the Hub's where it is not given.
-    seed : int
-    """
+    """One call of `run.py`."""
 
     quick: bool
+    """Small data and few rounds: whether it runs, not what it shows. Without downloads."""
     out: Path
+    """For run folders and whatever else is not kept."""
     data: Path | None = None
+    """Folder of local data sets by name, such as ``mnist/``; the Hub's where it is not given."""
     seed: int = 0
 
     def source(self, name: str) -> str:
@@ -56,27 +48,35 @@ class Setting:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment.
-
-    Attributes
-    ----------
-    name : str
-        Such as ``"lab-cfl"``.
-    source : str
-        Where it stands in the seeds, such as ``"lab, Table 3"``.
-    what : str
-        One line.
-    run : callable
-        Measures.
-    draw : callable
-        From the kept results to a picture, a PNG at the given path.
-    """
+    """One experiment."""
 
     name: str
     source: str
+    """Where it stands in the seeds, such as ``"lab, Table 3"``."""
     what: str
+    """One line."""
     run: Callable[[Setting], Results]
-    draw: Callable[[Results, Path], None]
+    draw: Callable[[Results, Path], None] | None = None
+    """From the kept results to a PNG at the given path, if a page shows one."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Another criterion's decisions, each with the similarity matrix of its round's updates."""
+
+    inner: Criterion = field(default_factory=NeverSplit)
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """What the other decides, with the matrix."""
+        decision, memory = self.inner.decide(evidence, memory)
+        if not evidence.clients:
+            return decision, memory
+        seen = {"clients": evidence.clients, "similarity": evidence.similarity}
+        return replace(decision, **seen), memory
+
+    def inherit(self, memory: Memory) -> Memory:
+        """What the other hands down."""
+        return self.inner.inherit(memory)
 
 
 def read_config(name: str) -> dict[str, Any]:
@@ -92,18 +92,9 @@ def simulate(
 ) -> RunRecord:
     """One run in this process, as by `cflower simulate`; what its folder holds.
 
-    A finished run of the same config that ``setting.out / name`` holds is taken as it is.
-
-    Parameters
-    ----------
-    setting : Setting
-        Its seed counts where `keys` have none.
-    name : str
-        Where its run folder goes, below ``setting.out``; one name per run of an experiment.
-    keys : mapping
-        Run config; ``min-available-nodes`` is the number of clients.
-    criterion : Criterion, optional
-        Instead of the one that the run config names.
+    The folder is below ``setting.out / name``, one name per run of an experiment. A finished run of
+    the same config that is there is taken as it is. ``setting.seed`` counts where ``keys``, a run
+    config, has none; ``min-available-nodes`` is the number of clients.
     """
     from cflower import simulate
     from cflower.client_app import app as client_app

@@ -6,6 +6,7 @@ judging of a run sees the language, and nothing at all the family.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -208,8 +209,7 @@ def compared(run: RunRecord, other: RunRecord) -> list[int]:
 
 def counts(languages: Iterable[str]) -> dict[str, int]:
     """How many members of each language."""
-    found, numbers = np.unique(list(languages), return_counts=True)
-    return dict(zip(found.tolist(), numbers.tolist(), strict=True))
+    return dict(sorted(Counter(languages).items()))
 
 
 def kinship(run: RunRecord, family_of: Mapping[str, str]) -> Results:
@@ -275,14 +275,10 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
 
 
 def draw(results: Results, path: Path) -> None:
-    """The families as they are known, and by the updates; perplexity of every language."""
-    both = len(results["perplexity"]) > 1
-    with new_figure(9 if both else 5.5, 4.6) as figure:
-        left, *right = figure.subplots(1, 2 if both else 1, squeeze=False).ravel()
+    """The families as they are known, and by the updates, if their similarities are known."""
+    with new_figure(5.5, 4.6) as figure:
         if "similarity" in results:
-            draw_kinship(left, results)
-        for axes in right:
-            draw_perplexity(axes, results)
+            draw_kinship(figure.subplots(), results)
         save(figure, path)
 
 
@@ -304,32 +300,6 @@ def draw_kinship(axes: "Axes", results: Results) -> None:
     axes.grid(visible=False)
     axes.set(xlabel="1 - mean cosine of two languages' updates")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=8)
-
-
-KINDS = {
-    "federated": "conventional FL",
-    "family": "given the family: its model",
-    "isolated": "each client alone",
-    "own": "cflower: own model",
-}
-
-
-def draw_perplexity(axes: "Axes", results: Results) -> None:
-    """A row a language, a mark a model."""
-    languages = [*sorted(results["families"], key=lambda n: (results["families"][n], n)), "all"]
-    shown = [name for name in languages if name in results["perplexity"]["own"]]
-    for (kind, label), color, mark in zip(KINDS.items(), COLORS, "sd^o", strict=False):
-        perplexity = results["perplexity"][kind]
-        axes.plot(
-            [perplexity[n] for n in shown], shown, mark, color=color, label=label, markersize=5
-        )
-    axes.invert_yaxis()
-    axes.set(xlabel="perplexity per character, held-out windows", xscale="log")
-    ticks = axes.get_xlim()
-    places = [n for n in (4, 5, 6, 8, 10, 12, 15, 20, 25, 30) if ticks[0] <= n <= ticks[1]]
-    axes.set_xticks(places, [str(n) for n in places])
-    axes.set_xticks([], minor=True)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=8)
 
 
 ROUNDS = {"num-server-rounds": 24}

@@ -15,17 +15,15 @@ from cflower.learning.models import build_model
 from cflower.ordering import in_order
 from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
-from cflower.strategy.clustered_fl import ClusteredFL
-from cflower.strategy.reports import RoundReport
 from reproduction.evaluation import separation_gap
-from reproduction.experiment import Experiment, Results, Setting, simulate
-from reproduction.rounds import Watch, federate
+from reproduction.experiment import Experiment, Results, Setting, Watch, simulate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # ------------------------------------------------------------------------------ figure 7
 
+NORMS = ("round", "mean_norm", "max_norm")
 PAIRS = {
     "incongruent": {"shift": "label-swap"},
     "congruent": {"shift": "label-subset", "missing-labels": "5,6,7,8,9;0,1,2,3,4"},
@@ -34,58 +32,27 @@ PAIRS = {
 
 def run_norms(setting: Setting) -> Results:
     """Both norms by round of both pairs, of two clients each."""
-    rounds = 5 if setting.quick else 300
+    keys = {
+        "method": "federated",
+        "dataset": "digits" if setting.quick else setting.source("mnist"),
+        "dataset-size": 200 if setting.quick else 4_000,
+        "num-groups": 2,
+        "model": "cnn" if setting.quick else "lab-convnet",
+        "min-available-nodes": 2,
+        "num-server-rounds": 5 if setting.quick else 300,
+        "batch-size": 100,
+        "learning-rate": 0.03,
+        "learning-rate-decay": 1.0,
+        "momentum": 0.0,
+        "projection-dim": 1,  # no similarity is asked for
+    }
     results: Results = {}
     for name, pair in PAIRS.items():
-        print(f"{name}: {rounds} rounds")
-        keys = {
-            "dataset": "digits" if setting.quick else setting.source("mnist"),
-            "dataset-size": 200 if setting.quick else 4_000,
-            "num-groups": 2,
-            "model": "cnn" if setting.quick else "lab-convnet",
-            "min-available-nodes": 2,
-            "num-server-rounds": rounds,
-            "batch-size": 100,
-            "learning-rate": 0.03,
-            "learning-rate-decay": 1.0,
-            "momentum": 0.0,
-            "projection-dim": 1,  # no similarity is asked for
-            "seed": setting.seed,
-            **pair,
-        }
-        curve: dict[str, list[float]] = {"round": [], "mean_norm": [], "max_norm": []}
-
-        def on_round(
-            report: RoundReport, _: ClusteredFL, curve: dict[str, list[float]] = curve
-        ) -> None:
-            if report.server_round <= 20 or report.server_round % 10 == 0:
-                curve["round"].append(report.server_round)
-                curve["mean_norm"].append(round(report.decisions[0].mean_norm, 5))
-                curve["max_norm"].append(round(report.decisions[0].max_norm, 5))
-
-        final = federate(keys, on_round)
-        results[name] = curve | {"accuracy": final.metrics["accuracy"]}
+        run = simulate(setting, f"paper-fig7-{name}", keys | pair)
+        lines = [line for line in run.lines if line["round"] <= 20 or line["round"] % 10 == 0]
+        curve = {key: [round(line[key], 5) for line in lines] for key in NORMS}
+        results[name] = curve | {"accuracy": run.summary["metrics"]["accuracy"]}
     return results
-
-
-def draw_norms(results: Results, path: Path) -> None:
-    """One pane a pair."""
-    with new_figure(7.2, 2.8) as figure:
-        panes = figure.subplots(1, 2, sharey=True)
-        for axes, (name, curve) in zip(panes, results.items(), strict=True):
-            axes.plot(
-                curve["round"],
-                curve["max_norm"],
-                color=COLORS[1],
-                label="largest ‖update‖ (eq. 33)",
-            )
-            axes.plot(
-                curve["round"], curve["mean_norm"], color=COLORS[0], label="‖mean update‖ (eq. 32)"
-            )
-            axes.set(title=name, xlabel="round")
-        panes[0].set(ylabel="norm", ylim=(0, None))
-        panes[1].legend(loc="upper right")
-        save(figure, path)
 
 
 # ------------------------------------------------------------------------------ figure 8
@@ -125,7 +92,7 @@ def run_permuted(setting: Setting) -> Results:
 
 
 def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) -> Results:
-    """What both pictures show: a metric, the gap and the norms of every cluster by round."""
+    """What both figures show: a metric, the gap and the norms of every cluster by round."""
     run = simulate(setting, name, keys, Watch(criterion_of(RunConfig.read(keys))))
     federated = simulate(setting, f"{name}-fl", {**keys, "method": "federated"})
     groups = run.summary["groups"]
@@ -168,32 +135,33 @@ def draw_permuted(results: Results, path: Path) -> None:
     """Accuracy above, gaps below, a line a cluster."""
     with new_figure(6, 5) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True)
-        draw_stages(top, results, "accuracy")
-        top.set(ylabel="accuracy of the clients\n(mean, least to most)", ylim=(0, None))
+        draw_accuracy(top, results)
         draw_gaps(bottom, results)
+        for axes in (top, bottom):
+            for split in results["splits"]:
+                axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
         save(figure, path)
 
 
-def draw_stages(axes: "Axes", results: Results, metric: str) -> None:
+def draw_accuracy(axes: "Axes", results: Results) -> None:
     """The clients' mean by cluster and round, and their range; over all clients in black."""
     rounds = range(1, len(results["federated"]) + 1)
-    axes.plot(rounds, over_all(results, metric), color="black", label="CFL, all clients")
+    axes.plot(rounds, over_all(results), color="black", label="CFL, all clients")
     axes.plot(rounds, results["federated"], color="black", ls=":", label="FL, all clients")
     for name, color, lines in by_cluster(results):
         rounds = [line["round"] for line in lines]
         leaf = name in results["clusters"]
         # matplotlib leaves labels that begin with an underscore out of the legend.
         label = f"cluster {name}" if leaf else "clusters split later" if name == ROOT else "_"
-        axes.plot(rounds, [line[metric] for line in lines], color=color, label=label)
+        axes.plot(rounds, [line["accuracy"] for line in lines], color=color, label=label)
         least, most = ([line[end] for line in lines] for end in ("least", "most"))
         axes.fill_between(rounds, least, most, color=color, alpha=0.15, lw=0)
-    for split in results["splits"]:
-        axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
+    axes.set(ylabel="accuracy of the clients\n(mean, least to most)", ylim=(0, None))
     axes.legend(loc="best", fontsize=7)
 
 
-def over_all(results: Results, metric: str) -> list[float]:
-    """The mean of all clients by round; a cluster has the members of the leaves below it."""
+def over_all(results: Results) -> list[float]:
+    """All clients' mean accuracy by round; a cluster has the members of the leaves below it."""
     clusters = {f"{name}.": len(members) for name, members in results["clusters"].items()}
     found = []
     for server_round in range(1, len(results["federated"]) + 1):
@@ -202,7 +170,7 @@ def over_all(results: Results, metric: str) -> list[float]:
             sum(size for name, size in clusters.items() if name.startswith(f"{line['cluster']}."))
             for line in lines
         ]
-        found.append(float(np.average([line[metric] for line in lines], weights=sizes)))
+        found.append(float(np.average([line["accuracy"] for line in lines], weights=sizes)))
     return found
 
 
@@ -211,8 +179,6 @@ def draw_gaps(axes: "Axes", results: Results) -> None:
     for _, color, lines in by_cluster(results):
         known = [line for line in lines if line["gap"] is not None]
         axes.plot([line["round"] for line in known], [line["gap"] for line in known], color=color)
-    for split in results["splits"]:
-        axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
     axes.axhline(0, color="black", ls="--", lw=1)
     axes.set(xlabel="round", ylabel="separation gap g(α)")
     axes.locator_params("x", integer=True)
@@ -260,26 +226,9 @@ def chatter(folder: Path) -> Path:
     return folder
 
 
-def draw_language(results: Results, path: Path) -> None:
-    """Perplexity above, gaps below."""
-    with new_figure(6, 5) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True)
-        draw_stages(top, results, "perplexity")
-        lowest = min(line["least"] for line in results["rounds"])
-        highest = results["federated"][:4][-1]  # the first rounds would fill the picture
-        top.set(ylabel="perplexity of the clients\n(mean, least to most)")
-        top.set(ylim=(lowest * 0.97, highest))
-        draw_gaps(bottom, results)
-        save(figure, path)
-
-
 EXPERIMENTS = (
     Experiment(
-        "paper-fig7",
-        "paper, Fig. 7",
-        "norms by round, incongruent and congruent pair",
-        run_norms,
-        draw_norms,
+        "paper-fig7", "paper, Fig. 7", "norms by round, incongruent and congruent pair", run_norms
     ),
     Experiment(
         "paper-fig8",
@@ -293,6 +242,5 @@ EXPERIMENTS = (
         "paper, Fig. 9",
         "language model by topic: perplexity under CFL and FL",
         run_language,
-        draw_language,
     ),
 )

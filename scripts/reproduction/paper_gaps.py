@@ -6,19 +6,22 @@ their gradients (eq. 50): the update of one full-batch step from the model as it
 """
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from flwr.app import ArrayRecord
+
+from cflower import ClusteredFL, Observer, simulate
+from cflower.client_app import app as client_app
+from cflower.config import RunConfig
+from cflower.data.client_data import load_client_data
+from cflower.data.settings import DataSettings
 from cflower.data.shifts import groups_of
-from cflower.runs.plots import COLORS, new_figure, save
-from cflower.strategy.clustered_fl import ClusteredFL
-from cflower.strategy.reports import RoundReport
+from cflower.messages.data_spec import DataSpec
+from cflower.server_app import initial_model
+from cflower.strategy.reports import FinalReport, RoundReport
 from reproduction.evaluation import separation_gap
-from reproduction.experiment import Experiment, Results, Setting
-from reproduction.rounds import Keys, federate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from reproduction.experiment import Experiment, Results, Setting, Watch
 
 CLIENTS, GROUPS, HELD_OUT = 20, 4, 5
 # Without momentum and with small batches: else the gap swings from round to round.
@@ -107,12 +110,43 @@ def measure_gaps(setting: Setting, data: str, points: int, problem: Problem) -> 
     return {"update": updates, "gradient": gradients, "accuracy": final.metrics["accuracy"]}
 
 
-def gradient_gap(keys: Keys, points: int, model: Any) -> float:
+def gradient_gap(keys: Mapping[str, Any], points: int, model: Any) -> float:
     """The gap of the clients' gradients at a model."""
     step = {"num-server-rounds": 1, "local-epochs": 1, "batch-size": points}
     found: list[float] = []
     federate({**keys, **step}, lambda report, _: found.append(gap(report)), start=model)
     return found[0]
+
+
+def federate(
+    keys: Mapping[str, Any],
+    on_round: Callable[[RoundReport, ClusteredFL], None],
+    start: ArrayRecord | None = None,
+) -> FinalReport:
+    """Train without splits from a model, else from that of the seed; ``on_round`` sees each round.
+
+    Its decisions come with similarity matrices, and the strategy's ``layout`` unpacks models.
+    """
+    config = RunConfig.read(keys)
+    clients, examples = config.min_available_nodes, config.part(DataSettings)
+    train = load_client_data(examples, 0, clients).train
+    first = initial_model(config, DataSpec(train.input_shape, train.class_names))
+    observer = Observer()
+    observer.on_round = lambda report: on_round(report, strategy)
+    strategy = ClusteredFL(
+        Watch(),
+        fraction_evaluate=0.0,
+        min_evaluate_nodes=0,
+        min_available_nodes=clients,
+        weighting=config.weighting,
+        projection_dim=config.projection_dim,
+        seed=config.seed,
+        observers=[observer],
+    )
+    options = {"arrays": start or first, "num_rounds": config.num_server_rounds}
+    simulate(client_app, clients, strategy=strategy, run_config=config.as_keys(), **options)
+    assert strategy.final_report is not None  # `simulate` has returned
+    return strategy.final_report
 
 
 def gap(report: RoundReport) -> float:
@@ -122,55 +156,9 @@ def gap(report: RoundReport) -> float:
     return round(separation_gap(similarity, groups_of(CLIENTS, GROUPS)), 4)
 
 
-def draw_by_points(results: Results, path: Path) -> None:
-    """One pane a data set."""
-    with new_figure(3.6 * len(results), 3) as figure:
-        panes = figure.subplots(1, len(results), squeeze=False)[0]
-        for axes, (data, series) in zip(panes, results.items(), strict=True):
-            for kind, color in zip(("update", "gradient"), COLORS, strict=False):
-                axes.semilogx(series["points"], series[kind], "o-", color=color, label=LABELS[kind])
-            axes.set_xticks(series["points"], list(map(str, series["points"])))
-            axes.minorticks_off()
-            axes.set(title=f"{NAMES[data]}, after {series['rounds']} rounds")
-            finish(axes, "data points per client")
-        save(figure, path)
-
-
-def draw_by_round(results: Results, path: Path) -> None:
-    """One pane a data set."""
-    with new_figure(3.6 * len(results), 3) as figure:
-        panes = figure.subplots(1, len(results), squeeze=False)[0]
-        for axes, (data, series) in zip(panes, results.items(), strict=True):
-            rounds = range(1, len(series["update"]) + 1)
-            axes.plot(rounds, series["update"], color=COLORS[0], label=LABELS["update"])
-            at = list(map(int, series["gradient"]))
-            gradients = list(series["gradient"].values())
-            axes.plot(at, gradients, "o-", ms=3, color=COLORS[1], label=LABELS["gradient"])
-            axes.set_xticks(range(0, len(rounds) + 1, 10))
-            axes.set(title=f"{NAMES[data]}, {series['points']} points a client")
-            finish(axes, "round")
-        save(figure, path)
-
-
-def finish(axes: "Axes", across: str) -> None:
-    """What all panes have."""
-    axes.axhline(0, color="black", ls="--", lw=1)
-    axes.set(xlabel=across, ylabel="separation gap g(α)")
-    axes.legend(loc="best")
-
-
-LABELS = {"update": "weight-updates", "gradient": "gradients"}
-NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
-
 EXPERIMENTS = (
     Experiment(
-        "paper-fig5",
-        "paper, Fig. 5",
-        "separation gap by data points per client",
-        run_by_points,
-        draw_by_points,
+        "paper-fig5", "paper, Fig. 5", "separation gap by data points per client", run_by_points
     ),
-    Experiment(
-        "paper-fig6", "paper, Fig. 6", "separation gap by round", run_by_round, draw_by_round
-    ),
+    Experiment("paper-fig6", "paper, Fig. 6", "separation gap by round", run_by_round),
 )

@@ -2,10 +2,11 @@
 
     python scripts/run.py lab-cfl --data ~/datasets
 
-What an experiment measured is kept as `scripts/results/reproduction/NAME.json`, and its picture is
-made from that file alone (`--draw`). Data sets come from `--data DIR`, which holds one folder per
-set (`mnist/`, `cifar10/`, ...) that `datasets.load_dataset` reads, else from the Hugging Face Hub.
-Run folders go into `--out`; an experiment that was stopped takes its finished runs from there.
+What an experiment measured is kept as `scripts/results/reproduction/NAME.json`. A picture that the
+documentation shows of it is made from this file alone (`--draw`). Data sets come from `--data DIR`,
+which holds one folder per set (`mnist/`, `cifar10/`, ...) that `datasets.load_dataset` reads, else
+from the Hugging Face Hub. Run folders go into `--out`; an experiment that was stopped takes its
+finished runs from there.
 """
 
 import json
@@ -53,12 +54,16 @@ def command_of(experiment: Experiment) -> Callable[..., None]:
 
 
 def make(experiment: Experiment, setting: Setting, kept: Path, redraw: bool) -> None:
-    """Measure unless only the picture is wanted; keep and draw."""
-    path, began = kept / f"{experiment.name}.json", time.monotonic()
+    """Measure unless only the picture is wanted; keep, and draw what a page shows."""
+    name, draw, began = experiment.name, experiment.draw, time.monotonic()
+    path, picture = kept / f"{name}.json", setting.out / f"{name}.png"
+    if redraw and draw is None:
+        raise ConfigError(f"No page shows a picture of {name}: run it without --draw.")
+    if redraw and not path.exists():
+        raise ConfigError(f"Nothing is kept of {name}: run it without --draw.")
     if not redraw:
         write_record(experiment.run(setting), path)
-    elif not path.exists():
-        raise ConfigError(f"Nothing is kept of {experiment.name}: run it without --draw.")
-    picture = setting.out / f"{experiment.name}.png"
-    experiment.draw(json.loads(path.read_text()), picture)
-    print(f"{experiment.name}: {time.monotonic() - began:.0f} s, {path} and {picture}")
+    if draw is not None:
+        draw(json.loads(path.read_text()), picture)
+    written = f"{path} and {picture}" if draw else path
+    print(f"{name}: {time.monotonic() - began:.0f} s, {written}")

@@ -8,7 +8,6 @@ from cflower.algorithm.aggregation import (
     MEDIAN,
     TrimmedMean,
     WeightedMean,
-    trimmed_mean,
 )
 from cflower.algorithm.weights import Weights
 from cflower.seeding import generator
@@ -58,11 +57,3 @@ def test_trimmed_means_are_those_of_flowers_strategies(size, trim):
     assert mean.trained.dtype == np.float32
     assert means.mean("0") is mean
     assert len(means.mean("0.1").trained) == 0
-
-
-def test_a_median_of_permuted_weights_is_the_permuted_median():
-    rng = generator(0, "permuted")
-    updates, order = rng.normal(size=(7, 50)), rng.permutation(50)
-    np.testing.assert_array_equal(
-        trimmed_mean(list(updates[:, order]), MEDIAN), trimmed_mean(list(updates), MEDIAN)[order]
-    )

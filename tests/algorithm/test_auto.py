@@ -7,7 +7,7 @@ import pytest
 
 from cflower.algorithm import criteria
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import LARGE, Criterion, Outcome
+from cflower.algorithm.criteria import Criterion, Outcome
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     CRITERION,
@@ -47,21 +47,6 @@ def test_members_that_never_trained_do_not_count() -> None:
 def test_planted_groups_are_recovered_without_any_threshold(sizes: tuple[int, ...]) -> None:
     federation = Federation.dealt(*sizes, noise=0.05)
     assert clusters_of(final(federation, AUTO, 40)) == federation.planted
-
-
-def test_a_split_reports_the_largest_cosine_across_the_cut_and_the_null_distribution() -> None:
-    federation = Federation.dealt(4, 3, noise=0.05)
-    split = next(
-        decision
-        for _, result in run(federation, AUTO, 40)
-        for decision in result.decisions
-        if decision.outcome is Outcome.SPLIT
-    )
-    first, second = (np.isin(split.clients, side) for side in split.sides)
-    assert split.similarity is not None
-    assert split.alpha_cross == split.similarity[np.ix_(first, second)].max()
-    separation = f"separation {split.figures['separation']:.1f} (null"
-    assert f"2 groups by updates: {separation}" in split.reason
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,25 +101,6 @@ def test_the_scale_of_the_updates_changes_nothing(scale: float) -> None:
         assert decisions[0] == decisions[1]
         outcomes.append(decisions[0][0])
         assert len(outcomes) < 8
-
-
-@pytest.mark.slow
-def test_above_2000_members_a_random_2000_are_split_into_the_groups() -> None:
-    members, group_of = 4_000, np.arange(4_000) % 4
-    centers = generator(0, "large").normal(size=(4, 256)).astype(np.float32)
-    memory, samples = {}, set()
-    for server_round in range(1, 6):
-        rng = generator(0, "noise", server_round)
-        noise = rng.standard_normal((members, 256), dtype=np.float32)
-        now = centers[group_of] - centers.mean(axis=0) + noise
-        decision, memory = AutoCriterion().decide(evidence_of(now, server_round), memory)
-        samples.add(decision.clients)
-    assert decision.outcome is Outcome.SPLIT
-    assert samples == {(), decision.clients}, "no decision in the first round, all others alike"
-    assert len(decision.clients) == LARGE
-    assert sum(map(len, decision.sides)) == len(set().union(*decision.sides)) >= 0.8 * LARGE
-    groups = [{group_of[int(name.split("-")[1])] for name in side} for side in decision.sides]
-    assert sorted(groups, key=min) == [{0}, {1}, {2}, {3}]
 
 
 @pytest.mark.parametrize("criterion", [AutoCriterion(), CRITERION])

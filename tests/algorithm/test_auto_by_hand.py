@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.auto.averages import Averages, same_part
+from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.seeding import generator
@@ -46,29 +46,6 @@ def test_a_later_client_is_counted_from_its_first_update_on():
     np.testing.assert_allclose(known.averages[2], [0, 0, 0, 8])
     np.testing.assert_allclose(known.weights, [0.75, 0.5, 0.5])
     np.testing.assert_allclose(known.median, [1, 1, 1])
-
-
-def test_a_client_that_is_no_member_any_more_is_dropped():
-    known = Averages.of({}).updated(evidence_of(np.eye(3)))
-    known = known.with_cut(1, np.arange(3), np.arange(3, dtype=np.int32))
-    left = known.only(("client-0", "client-2", "client-7"))
-    assert left.clients == ("client-0", "client-2")
-    np.testing.assert_array_equal(left.averages, np.eye(3)[[0, 2]])
-    assert left.cut.tolist() == [[-1, 0], [-1, 2]]
-    evidence = replace(evidence_of(np.eye(2, 3), 2), members=("client-0", "client-1"))
-    _, memory = AutoCriterion().decide(evidence, known.as_memory())
-    assert memory["clients"] == evidence.members
-
-
-def test_one_update_alone_has_no_estimate_of_noise():
-    alone = evidence_of([[5.0, 0, 0]], 2)
-    assert not Averages.of({}).updated(evidence_of(np.eye(3))).updated(alone).power.any()
-
-
-def test_a_round_without_fresh_updates_changes_no_average():
-    before = Averages.of({}).updated(evidence_of(np.eye(4, 6)))
-    after = before.updated(evidence_of(np.zeros((0, 6)), 2, num_members=4))
-    np.testing.assert_array_equal(after.averages, before.averages)
 
 
 def test_an_update_of_an_earlier_round_is_not_counted_again():
@@ -117,21 +94,3 @@ def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_upda
     numbers, averages = np.array([1, 2, 2]), np.array([[1.0], [1.0], [0.0]])
     two_rounds = Averages.of({"counts": numbers, "median": numbers, "averages": averages})
     assert two_rounds.in_touch.tolist() == [False, True, False]
-
-
-def test_parts_are_the_same_if_each_has_most_in_common_with_the_other():
-    def same(before: list[int], now: list[int]) -> list[bool]:
-        return same_part(np.array(before), np.array(now)).tolist()
-
-    assert same([0, -1, 1, -1], [1, 0, 0, -1]) == [True, False, True, False]
-    assert same([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1]) == [True] * 5 + [False]
-    assert same([0, 0, 0, 0, 0], [0, 0, 0, 1, 1]) == [True] * 3 + [False] * 2
-    assert same([-1, -1], [0, 1]) == [False, False]
-
-
-def test_the_output_layers_are_averaged_like_the_updates():
-    layers, known = generator(0, "layers").normal(size=(3, 4, 2, 3)), Averages.of({})
-    for t, now in enumerate(layers, start=1):
-        evidence = replace(evidence_of(now.reshape(4, -1), t), outputs=tuple(now))
-        known = Averages.of(known.updated(evidence).as_memory())
-        np.testing.assert_allclose(known.outputs.reshape(4, -1), known.averages, rtol=1e-5)

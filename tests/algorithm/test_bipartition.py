@@ -82,14 +82,6 @@ def test_complete_linkage_keeps_sides_compact_where_single_follows_a_chain():
     assert single.alpha_cross < complete.alpha_cross
 
 
-@pytest.mark.parametrize("linkage", LINKAGES)
-def test_planted_groups_without_noise_are_recovered(linkage):
-    groups = np.array([0, 1, 0, 0, 1, 0, 1])
-    similarity = np.where(groups[:, None] == groups[None, :], 0.9, -0.5)
-    np.fill_diagonal(similarity, 1)
-    assert bipartition(similarity, linkage) == ((0, 2, 3, 5), (1, 4, 6), -0.5)
-
-
 @laws
 @given(st.floats(-1, 1), st.floats(-1, 1))
 def test_the_more_similar_the_sides_the_less_noise_is_safe(one, other):

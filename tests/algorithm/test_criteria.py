@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import LARGE, NeverSplit, NormCriterion, Outcome, sampled
+from cflower.algorithm.criteria import LARGE, NormCriterion, Outcome, sampled
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of, laws
 
@@ -111,11 +111,6 @@ def test_every_threshold_is_an_open_bound(evidence, key, bound, beyond, outcome)
     assert decide(evidence, **{key: np.nextafter(bound, beyond)}).outcome is Outcome.SPLIT
 
 
-def test_gamma_max_of_zero_accepts_every_bipartition_but_equal_sides():
-    near = evidence_of([[2, 0.1], [2, 0], [-1, 3], [-3, -3.1]])
-    assert decide(near, gamma_max=0.0, eps1=9).outcome is Outcome.SPLIT
-
-
 @pytest.mark.parametrize("linkage", ["single", "complete"])
 def test_above_2000_clients_a_random_2000_are_split(linkage):
     updates = np.float32([2, -2])[np.arange(2600) % 2, None] * np.ones(3, np.float32)
@@ -132,9 +127,3 @@ def test_a_sample_hardly_changes_with_the_members():
     assert len(before) == len(set(before)) == LARGE
     assert len(set(before) - set(after)) < 30
     assert set(before) != set(sampled(members, "0.1"))
-
-
-def test_never_split_refuses_every_split():
-    decision, memory = NeverSplit().decide(opposed, {"kept": 1})
-    assert decision.outcome is Outcome.NEVER
-    assert memory == {"kept": 1}

@@ -11,7 +11,7 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import CFLState, Move, Role
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from tests.algorithm.planted import DIM, Federation, cfl_of, final, run, trained_reply, vector
 
 MOVING = cfl_of(AutoCriterion(), moving=True)
@@ -38,9 +38,6 @@ def settled() -> CFLState:
 
 def leaf(state: CFLState, client: int) -> Cluster:
     return state.tree.leaf_of(f"client-{client}")
-
-
-# ------------------------------------------------------------------------ whole federations
 
 
 def test_no_member_moves_if_no_data_change(settled):
@@ -97,8 +94,6 @@ def test_a_long_update_in_one_round_moves_no_member(settled):
     assert (unmoved.moves, unmoved.norms) == ((), settled.norms)
 
 
-# -------------------------------------------------------------------------- an unsplit root
-
 ALIKE = Federation.dealt(9, 1, noise=0.05).changed({1: 0})
 ODD = ALIKE.changed({4: 1})
 
@@ -129,9 +124,6 @@ def test_a_member_leaves_an_unsplit_root_only_if_its_updates_stay_much_longer(
     decided = moves.leaving(state, ("a", "b", "c"), decision)
     assert (decided.outcome is Outcome.SPLIT) == leaves
     assert decided.sides == ((("b", "c"), ("a",)) if leaves else ())
-
-
-# --------------------------------------------------------------------- what suspects train
 
 
 def test_a_suspected_member_trains_one_more_model_and_moves_none(settled):
@@ -212,20 +204,3 @@ def test_a_suspected_member_that_fits_every_level_stays(client, update):
     assert state.norms[client] == NormHistory(name)
     assert (state.tree.leaf_of(client).name, state.moves) == (name, ())
     assert moves.place_at(state, client) == ""
-
-
-def test_a_suspected_member_owes_an_update_only_in_its_leaf_below_a_final_split():
-    root = ParameterTree.initial(vector(np.zeros(DIM)), "abc")
-    alone = CFLState(root, norms={"a": NormHistory(ROOT, rounds=9, suspected=1)})
-    trial = Proposal(ROOT, 8, 12, ())
-    tree = deep().tree.update(replace(deep().tree.root, trial=trial))
-    on_trial = replace(deep(), tree=tree)
-    for state, checking in ((alone, ""), (on_trial, ""), (deep(), ROOT)):
-        assert moves.checked(state, {}, 11).norms["a"].place_at == checking
-    for state, leaf_name, owed in (
-        (deep(), "0.0", ROOT),
-        (deep(), "0.1.0", ""),
-        (on_trial, "0.0", ""),
-    ):
-        norms = {"a": NormHistory(leaf_name, rounds=9, suspected=1, place_at=ROOT)}
-        assert moves.place_at(replace(state, norms=norms), "a") == owed

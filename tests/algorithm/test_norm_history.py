@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.special import stdtrit
 
 from cflower.algorithm.norm_history import PATIENCE, NormHistory, updated
 
@@ -35,20 +34,6 @@ def test_norms_that_always_vary_are_no_change_in_an_unsplit_root(leaf, expected)
     rounds = np.exp(rng.normal(scale=[0.01] * 4 + [0.5], size=(12, 5)))
     rounds[11, 4] = 1.1 * rounds[1:, 4].max()
     assert suspects(histories(rounds, leaf)) == expected
-
-
-@pytest.mark.parametrize("beyond", [0.99, 1.01])
-def test_an_outlier_is_longer_than_chance_makes_any_member(beyond):
-    clients, rounds, squares = "abcde", 9, 0.32
-    freedom = len(clients) * (rounds - 1)
-    errors = stdtrit(freedom, 1 - 0.01 / (len(clients) * rounds))
-    length = beyond * errors * np.sqrt(len(clients) * squares / freedom) * np.sqrt(1 + 1 / rounds)
-    # Longer than ever, but not twice as long.
-    before = NormHistory("0.0", rounds, squares=squares, longest=length - 0.1)
-    norms = dict.fromkeys(clients, 1.0) | {"a": float(np.exp(length))}
-    state = updated(dict.fromkeys(clients, before), "0.0", norms, unsplit=False)
-    assert suspects(state) == (["a"] if beyond > 1 else [])
-    assert state["a"].factor == pytest.approx(norms["a"] if beyond > 1 else 0)
 
 
 def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_ends():

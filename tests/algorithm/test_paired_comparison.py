@@ -43,9 +43,6 @@ def both(accuracy, loss):
     ]
 
 
-# ------------------------------------------------------------------------------ the test
-
-
 def test_it_is_the_t_test_of_one_sample_for_one_child():
     from scipy.stats import ttest_1samp
 
@@ -86,9 +83,6 @@ def test_chance_alone_confirms_as_often_as_the_levels_state():
         better += bool(verdict.better)
     for count, share in ((significant, SIGNIFICANT), (better, LIKELY)):
         assert abs(count / runs - share) < 4 * np.sqrt(share * (1 - share) / runs)
-
-
-# ------------------------------------------------------------------------- the judgement
 
 
 def test_a_clear_gain_is_better_and_a_clear_loss_worse():
@@ -141,8 +135,6 @@ def test_without_an_evaluation_the_split_stands(compared):
     assert verdict.better
     assert "no client evaluated both models by accuracy or loss" in verdict.reason
 
-
-# ------------------------------------------------------------------------- adversaries
 
 GAIN = [0.2, 0.21, 0.19, 0.2]
 

@@ -1,7 +1,6 @@
 """The personal step: what members train and evaluate, what they choose, and who can stop it."""
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 import pytest
@@ -74,16 +73,6 @@ def test_members_that_differ_get_models_of_their_own():
     assert [ask.server_round for ask in trained[:3]] == [LAST + 1, LAST + 2, LAST + 3]
 
 
-def test_members_that_are_alike_keep_their_leafs_model_after_a_few_trainings():
-    step, asked = step_of(ALIKE, after(ALIKE))
-    assert not step.accepted
-    assert (step.proposal.status, step.kappa, step.models) == (Status.UNDONE, inf, {})
-    assert "give the members no better model" in step.proposal.reason
-    # The first model is far away, and from there too the losses must be below the leaf's.
-    assert step.trainings == 6
-    assert len([ask for ask in asked if ask.task == "evaluate"]) == len(ALIKE.clients)
-
-
 def test_where_the_leafs_model_is_a_bad_place_to_start_members_start_from_the_first_one():
     state = after(DIFFERENT, vector(np.full(DIM, 1e3)))
     step, _ = step_of(replace(DIFFERENT, step=0.3), state)
@@ -140,19 +129,6 @@ def test_one_member_decides_nothing_for_the_others(federation, lie):
 def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
     step, _ = step_of(DIFFERENT, after(DIFFERENT), measures=False)
     assert (step.accepted, step.trainings, step.length) == (True, 20, MOST_TRAININGS)
-
-
-def test_members_without_a_reply_are_served_by_their_leaf():
-    def spoil(ask, reply):
-        lost = ask.client == "client-3" and ask.task == "train" and ask.server_round == LAST + 3
-        return None if lost else reply
-
-    step, asked = step_of(DIFFERENT, after(DIFFERENT), spoil)
-    assert step.accepted
-    late = [a.client for a in asked if a.task == "train" and a.server_round == LAST + 4]
-    assert "client-3" not in late
-    silent, _ = step_of(DIFFERENT, after(DIFFERENT), lambda ask, reply: None)
-    assert not silent.accepted
 
 
 @pytest.mark.parametrize("members", [2, 3])

@@ -33,9 +33,6 @@ two, four = Federation.dealt(3, 3), Federation.dealt(3, 3, 3, 3)
 BETTER, WORSE, NEITHER = repeat(True), repeat(False), repeat(None)
 
 
-# --------------------------------------------------------------------- a split on trial
-
-
 def conventional(num_rounds):
     """The model of federated learning without clusters."""
     return final(two, cfl_of(NeverSplit()), num_rounds).tree.root.model.trained
@@ -191,8 +188,6 @@ def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away(
     assert (branch.name, state.tree.root.next_child) == ("0.2", "0.3")
 
 
-# ------------------------------------------------------------------ waiting after an undone split
-
 SIDES = ("a", "b"), ("c", "d")
 
 
@@ -216,8 +211,6 @@ def test_after_an_undone_split_the_cluster_waits_and_longer_with_the_same_parts(
         assert (str(again) in decision.reason) == (outcome is Outcome.PUT_OFF)
         assert decision.sides == (sides if outcome is Outcome.SPLIT else ())
 
-
-# --------------------------------------------------------------------------------- joins
 
 MEMBERS = {"0.0": tuple("abc"), "0.1": tuple("de"), "0.2": tuple("fgh")}
 JOINING = cfl_of(NeverSplit(), moving=True, trial_rounds=4)
@@ -295,19 +288,6 @@ def test_the_second_of_three_leaves_is_joined_to_the_first_and_closed():
     assert not {"d", "e"} & result.state.known.keys()
     (reason,) = [d.reason for d in result.decisions if d.cluster == "0.1"]
     assert "it is joined to 0.0" in reason
-
-
-def test_the_only_two_leaves_are_their_parent_again_and_no_name_is_used_twice():
-    _, result = judged("0.0", "0.1", opinions=NEITHER)
-    root, decision = result.state.tree.root, result.decisions[-1]
-    assert list(result.state.tree.clusters) == [ROOT]
-    assert (root.is_leaf, root.members) == (True, tuple("abcde"))
-    assert root.undone[0].status is Status.UNDONE
-    assert root.next_child == "0.2"
-    assert (decision.cluster, decision.outcome) == (ROOT, Outcome.UNDONE)
-    assert "updates of 0.0 and 0.1 no longer differ" in decision.reason
-    again = Decision(ROOT, NOW + 1, Outcome.SPLIT, "", 0.0, 0.0, sides=tuple(MEMBERS.values())[:2])
-    assert postponed(again, root, result.state.tree) is again  # a join makes no split wait
 
 
 def test_leaves_with_members_that_are_served_better_stay():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
-from cflower.algorithm.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.seeding import generator
@@ -71,22 +71,6 @@ def test_clusters_partition_the_clients_and_are_decided_on_in_every_round(sizes,
     assert clusters_of(result.state) == federation.planted
 
 
-@pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)
-def test_every_server_optimizer_separates_the_groups(rule):
-    optimizer = ServerOptimizer(rule, momentum=0.5)
-    state = final(two, cfl_of(replace(CRITERION, eps1=0.2), optimizer=optimizer), 150)
-    assert clusters_of(state) == two.planted
-
-
-def test_a_cluster_that_must_not_split_is_federated_averaging():
-    state = final(two, NEVER, 30)
-    assert len(state.tree.leaves) == 1
-    np.testing.assert_allclose(state.tree.root.model.trained, two.centers.mean(axis=0), atol=0.01)
-
-
-# ------------------------------------------------------------------- partial participation
-
-
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (4, 4, 4), (5, 4, 6, 4)])
 def test_half_of_the_clients_in_each_round_are_enough(sizes):
     # With half of the clients, the mean update never gets as short as with all.
@@ -135,18 +119,6 @@ def test_a_newcomer_reaches_its_group_through_every_level(group):
     assert state.moves == ()
 
 
-def test_a_newcomer_that_resembles_no_group_gets_a_leaf_and_the_next_one_joins_it():
-    federation = Federation.dealt(4, 4, 1)
-    groups = {c: group for c, group in federation.groups.items() if group < 2}
-    state = final(replace(federation, groups=groups), CFL, 30)
-    newcomers = ["new-1", "new-2"]
-    joined = replace(federation, groups=groups | dict.fromkeys(newcomers, 2))
-    for client in newcomers:
-        state = replace(state, tree=state.tree.admit(client, 31))
-    state = final(joined, CFL, 1, state=state, done=30, clients=newcomers)
-    assert clusters_of(state) == joined.planted
-
-
 def test_a_cluster_without_replies_keeps_its_model():
     state = final(two, CFL, 30)
     resting, training = state.tree.leaves
@@ -164,9 +136,6 @@ def test_an_isolated_newcomer_trains_from_its_first_round_on():
     state = NEVER.heard(state, two.replies(NEVER, state, 5, ["client-1"]), 5).state
     moved = state.tree.leaf_of("client-1").model.trained
     np.testing.assert_allclose(moved, two.centers[1] / 2, atol=0.01)
-
-
-# ------------------------------------------------------------------------------ late replies
 
 
 def late(cluster, *, origin=0.0, asked=3, role=Role.OWN):
@@ -194,9 +163,6 @@ def test_a_late_reply_counts_if_its_client_still_trains_that_model(reply, at, pr
     state = CFLState(ParameterTree(clusters, {} if at == "0.0" else {"a": at}))
     assert problem in CFL.too_late(state, reply)
     assert bool(problem) == bool(CFL.too_late(state, reply))
-
-
-# ------------------------------------------------------------------------- what a split is
 
 
 def test_children_start_from_the_parent_plus_the_mean_update_of_their_own_members():
@@ -263,9 +229,6 @@ def test_children_inherit_the_state_of_the_optimizer():
     np.testing.assert_array_equal(result.state.tree.root.optimizer["momentum"], velocity)
 
 
-# ---------------------------------------------------------------------- order and symmetry
-
-
 def test_the_order_of_the_replies_does_not_matter():
     federation = Federation.dealt(4, 2, 3)
     states = [federation.state(), federation.state()]
@@ -289,9 +252,6 @@ def test_states_and_replies_are_not_changed():
     assert (state.known, state.tree.clusters) == (known, clusters)
     np.testing.assert_array_equal(state.tree.root.model.trained, model)
     np.testing.assert_array_equal([reply.update.trained for reply in replies], sent)
-
-
-# ------------------------------------------------------------------------- degenerate cases
 
 
 @pytest.mark.parametrize("eps2", [0.0, 1.0])

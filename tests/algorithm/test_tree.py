@@ -2,13 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cflower.algorithm.placement import place
 from cflower.algorithm.tree import ParameterTree
 from cflower.ordering import in_order, natural_order
-from tests.algorithm.planted import assert_partitions, laws, vector
+from tests.algorithm.planted import assert_partitions, vector
 
 
 def split(tree, name, sides, server_round, edges=None):
@@ -44,38 +41,6 @@ def three():
     return two_levels()
 
 
-@laws
-@given(st.data())
-def test_clusters_always_partition_the_clients(data):
-    clients = [f"c{i}" for i in range(data.draw(st.integers(1, 5)))]
-    tree = ParameterTree.initial(vector([0, 0]), clients)
-    for server_round in range(1, data.draw(st.integers(1, 12))):
-        placed = {
-            leaf.name: [c for c in leaf.members if c not in tree.unassigned] for leaf in tree.leaves
-        }
-        large = [name for name, members in placed.items() if len(members) > 1]
-        kinds = ["admit", *(["split"] if large else []), *(["descend"] if tree.unassigned else [])]
-        kind = data.draw(st.sampled_from(kinds))
-        if kind == "admit":
-            clients.append(f"c{len(clients)}")
-            tree = tree.admit(clients[-1], server_round)
-        elif kind == "split":
-            name = data.draw(st.sampled_from(large))
-            members = placed[name]
-            cut = data.draw(st.integers(1, len(members) - 1))
-            unassigned = [c for c in tree.clusters[name].members if c in tree.unassigned]
-            tree = split(tree, name, [members[:cut], [*members[cut:], *unassigned]], server_round)
-        else:
-            client = data.draw(st.sampled_from(in_order(tree.unassigned)))
-            update = np.array([data.draw(st.sampled_from([-1.0, 1.0])), 0.0])
-            child = place(tree, tree.unassigned[client], update).child
-            tree = tree.descended({client: child})
-        assert_partitions(tree, clients)
-        assert set(tree.clients) == set(clients)
-        for client, cluster in tree.unassigned.items():
-            assert tree.clusters[cluster] in tree.path(tree.leaf_of(client).name)
-
-
 def test_natural_order_compares_numbers_as_numbers():
     names = ["partition-10", "b", "partition-2", "2", "10", "partition-2b", "0.10", "0.9"]
     expected = ["0.9", "0.10", "2", "10", "b", "partition-2", "partition-2b", "partition-10"]
@@ -85,15 +50,6 @@ def test_natural_order_compares_numbers_as_numbers():
         assert in_order(shuffled) == in_order(["07", "007", "7"])
 
 
-def test_a_new_tree_is_one_cluster_of_all_clients():
-    tree = ParameterTree.initial(vector([1, 2]), ["p-10", "p-2"])
-    assert tree.root.members == ("p-2", "p-10")
-    assert tree.leaves == tree.path("0") == (tree.root,)
-    tree = tree.admit("p-3", 2)
-    assert tree.root.members == ("p-2", "p-3", "p-10")
-    assert not tree.unassigned
-
-
 def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     tree = ParameterTree.initial(vector([1, 2]), "abcdefghijkl", isolated=True)
     assert [leaf.members for leaf in tree.leaves] == [(client,) for client in "abcdefghijkl"]
@@ -101,15 +57,6 @@ def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     assert all(leaf.model is tree.root.model for leaf in tree.leaves)
     assert [cluster.name for cluster in tree.path_of("b")] == ["0.1"]  # the root was not trained
     assert_partitions(tree.admit("m", 4, isolated=True), "abcdefghijklm")
-
-
-def test_the_path_leads_from_the_root_to_the_leaf(three):
-    assert [cluster.name for cluster in three.path("0.1.1")] == ["0", "0.1", "0.1.1"]
-    assert [leaf.name for leaf in three.leaves] == ["0.0", "0.1.0", "0.1.1"]
-    assert three.leaf_of("c").name == "0.1.0"
-    assert [cluster.name for cluster in three.path_of("c")] == ["0", "0.1", "0.1.0"]
-    with pytest.raises(KeyError, match="z"):
-        three.leaf_of("z")
 
 
 def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf(three):

@@ -13,14 +13,11 @@ from safetensors.torch import load_file
 
 import cflower as package
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data
-from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting.files import logits_of
 from cflower.learning import build_model
-from cflower.newcomers.assign import newcomers_update
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.runs.run_files import read_json
 from tests.command import error_of, output_of, simulated
@@ -89,18 +86,6 @@ def test_a_newcomer_of_every_kind_comes_to_its_group(run, unseen, tmp_path):
         assert [level.cluster for level in found.levels] == ["0", found.cluster[:3], found.cluster]
         assert found.levels[-1].metrics["accuracy"] > found.levels[0].metrics["accuracy"]
         assert (found.num_train, found.num_held_out) == (120, 30)
-
-
-def test_its_update_is_computed_and_compared_as_in_the_run(run):
-    saved = SavedRun(run)
-    assert not saved.projection.keeps_all
-    assert saved.projection.mask is not None
-    for client, cluster, edge in [(0, "0", "0.0"), (9, "0.1", "0.1.1")]:
-        name = f"partition-{client}"
-        data = load_client_data(saved.own.part(DataSettings), client, 12)
-        fork = saved.tree.clusters[cluster]
-        update = newcomers_update(saved, data, str, fork, name=name)
-        np.testing.assert_array_equal(update, saved.tree.clusters[edge].edge[name])
 
 
 def test_assign_prints_the_path_for_people_and_programs(run, unseen, tmp_path):
@@ -275,9 +260,6 @@ def test_an_unusable_run_is_refused(copy, unseen, tmp_path, damage, says):
     assert says in error_of("assign", copy, "--data", folder)
 
 
-# ------------------------------------------------------------------------------------- export
-
-
 def test_safetensors_hold_the_leafs_arrays(run, tmp_path):
     file = package.export(run, client="partition-9", output=tmp_path / "mine.safetensors")
     model = build_model("cnn", (1, 8, 8), 10, seed=1)
@@ -372,11 +354,3 @@ def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch
 )
 def test_a_wrong_question_is_one_sentence(run, arguments, says):
     assert says in error_of("export", run, *arguments)
-
-
-def test_the_card_of_an_interrupted_run_states_it(copy, tmp_path):
-    summary_with(finished=False)(copy)
-    package.export(copy, client="partition-0", output=tmp_path / "model")
-    card = (tmp_path / "model.md").read_text()
-    assert "not finished, 8 rounds so far" in card
-    assert "no final evaluation" in card

@@ -33,21 +33,6 @@ def test_report_writes_the_page_and_opens_it(runs, monkeypatch):
     assert opened == [path.as_uri()]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_figures_and_comparison(runs, tmp_path):
-    out = output_of("report", "20260101", "--runs", runs, "--figures", tmp_path / "f")
-    drawn = {path.stem for path in (tmp_path / "f").iterdir()}
-    clusters = {f"norms-{name}" for name in ("0", "0.0", "0.1")}
-    assert drawn == {"accuracy", "loss", "tree", "similarity-6-0", *clusters}
-    assert out.count("Figure: ") == 3 * len(drawn)  # SVG, PNG and PDF
-    picture = tmp_path / "c.svg"
-    out = output_of("compare", "20260101", "20260102", "--runs", runs, "--figure", picture)
-    assert "clustered" in out
-    assert "method: 'clustered', 'federated'" in out
-    assert picture.is_file()
-
-
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
     (tmp_path / "file").touch()

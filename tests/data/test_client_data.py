@@ -18,13 +18,6 @@ def digest(partition):
     return [crc32(part.tobytes()) for part in parts]
 
 
-def test_clients_share_out_the_digits():
-    clients = [load_client_data(DataSettings(shift="none"), place, 10) for place in range(10)]
-    assert sum(len(c.train) + len(c.decide) + len(c.report) for c in clients) == 1797
-    assert all(c.group is None for c in clients)
-    assert all(c.train.input_shape == (1, 8, 8) for c in clients)
-
-
 def test_a_shift_changes_neither_the_deal_nor_the_hold_out():
     plain = load_client_data(DataSettings(shift="none"), 3, 4)
     turned = load_client_data(DataSettings(shift="rotation"), 3, 4)

@@ -123,15 +123,6 @@ def test_thousands_of_columns_take_no_longer_than_their_numbers(tmp_path, form):
     assert data.train.inputs.shape == (80, 5000)
 
 
-def test_names_of_rows_are_no_classes(tmp_path):
-    rows = pd.DataFrame({"a": range(200_000), "label": [f"id {n}" for n in range(200_000)]})
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    start = time.process_time()
-    with pytest.raises(DataError, match=r"200,000 different labels .* these are no classes"):
-        load_own_data(OwnData(str(tmp_path)))
-    assert time.process_time() - start < 3
-
-
 @pytest.fixture
 def table(tmp_path):
     """Ten windows of two axes and three moments: axis a has 0, 1, 2, axis b 10, 11, 12."""

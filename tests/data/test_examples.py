@@ -7,12 +7,6 @@ from cflower.data.examples import Examples, split
 from cflower.errors import DataError
 
 
-def numbered(num):
-    """Examples with their own number as input."""
-    inputs = np.arange(num, dtype=np.float32)[:, None]
-    return Examples(inputs, np.arange(num) % 3, ("a", "b", "c"))
-
-
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_hold_out_partitions_the_examples(num, fraction, seed):
     train, decide, held = split(num, fraction, np.random.default_rng(seed))
@@ -58,10 +52,3 @@ def test_nothing_can_be_held_out(num, fraction, words):
 def test_inconsistent_examples_are_refused(labels, words):
     with pytest.raises(DataError, match=words):
         Examples(np.zeros((2, 1), "f4"), np.array(labels), ("a",))
-
-
-def test_take_by_positions_and_by_mask():
-    examples = numbered(6)
-    assert examples.take(np.array([4, 1])).inputs[:, 0].tolist() == [4, 1]
-    assert examples.take(examples.labels == 2).inputs[:, 0].tolist() == [2, 5]
-    assert (examples.num_classes, examples.input_shape) == (3, (1,))

@@ -48,20 +48,6 @@ def test_every_form_gives_the_same_examples(tmp_path, form):
     assert everything(data) == {(i.tobytes(), str(n)) for i, n in zip(SCALED, LABELS, strict=True)}
 
 
-def test_rows_of_numbers_from_csv_and_npz(tmp_path):
-    table, labels = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32), [0, 1] * 4
-    for form in ("csv", "npz"):
-        (tmp_path / form).mkdir()
-    rows = pd.DataFrame(table, columns=["a", "b", "c"]).assign(label=labels)
-    rows.to_csv(tmp_path / "csv" / "rows.csv", index=False)
-    unused = np.array(["a", None] * 4, dtype=object)
-    np.savez(tmp_path / "npz" / "rows.npz", inputs=table, labels=labels, unused=unused)
-    csv, npz = (load_own_data(OwnData(str(tmp_path / form))) for form in ("csv", "npz"))
-    assert csv.train.class_names == npz.train.class_names == ("0", "1")
-    np.testing.assert_allclose(csv.train.inputs, npz.train.inputs, rtol=1e-6)
-    np.testing.assert_array_equal(csv.train.labels, npz.train.labels)
-
-
 def test_classes_are_matched_by_name(tmp_path):
     write(tmp_path / "mine", "npz")
     folder = str(tmp_path / "mine")

@@ -40,18 +40,6 @@ def test_size_and_seed():
     assert first(100, 0) == first(100, 0) != first(100, 1)
 
 
-def test_image_folder(tmp_path):
-    for name in ("cat", "dog"):
-        for number in range(3):
-            save_image(tmp_path / name / f"{number}.png", bytes_image(number, (9, 12, 3)))
-    source = load_source(str(tmp_path))
-    assert source.class_names == ("cat", "dog")
-    images = source.examples().inputs
-    assert images.shape == (6, 3, 9, 12)
-    first = (bytes_image(0, (9, 12, 3)).transpose(2, 0, 1) / 255).sum()
-    assert np.isclose(images.sum(axis=(1, 2, 3)), first).sum() == 2
-
-
 def test_parquet_of_pngs_and_whole_number_labels(tmp_path):
     pixels, digits = [bytes_image(n, (5, 6)) for n in range(4)], [10, 2, 2, 30]
     features = datasets.Features(img=datasets.Image(), digit=datasets.Value("int64"))

@@ -27,18 +27,6 @@ def test_each_group_holds_its_half_of_the_plane():
     assert len(np.unique(np.concatenate(inputs), axis=0)) == 400
 
 
-def test_one_line_solves_axes_and_none_solves_xor():
-    angles = np.linspace(0, 2 * np.pi, 64)
-    normals = np.stack([np.cos(angles), np.sin(angles)])
-    best = {}
-    for name in ("axes", "xor"):
-        data = clients(1, shift="none", dataset=f"tests.data.toys:{name}")[0].train
-        right = (data.inputs @ normals > 0) == data.labels[:, None]  # shape: (n, 64)
-        best[name] = right.mean(axis=0).max()
-    assert best["axes"] > 0.95
-    assert best["xor"] < 0.8
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

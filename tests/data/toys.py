@@ -1,4 +1,4 @@
-"""Toy problems in the plane (the paper's figures 1 and 2): blobs, two classes, two topics."""
+"""A toy problem in the plane (the paper's figure 1): four blobs, two classes, two topics."""
 
 from typing import Any
 
@@ -7,38 +7,17 @@ import numpy as np
 from cflower.seeding import generator
 
 PER_BLOB = 100
-SPREAD = 0.2
-"""Standard deviation of a blob; neighbouring centres are 2 or 1.4 apart."""
-Blob = tuple[float, float, int, str]
-"""x and y of the centre, label, topic."""
+CENTRES = np.array([(-1, 1), (1, 1), (-1, -1), (1, -1)], float)
 
 
 def xor() -> dict[str, Any]:
-    """Blobs at the corners of a square; the label is whether the coordinates differ in sign.
+    """The columns of 400 points; the label is whether the coordinates of a centre differ in sign.
 
     One line separates the labels of either topic (upper and lower half), none those of both.
     """
-    return _points(
-        "xor", (-1, 1, 1, "upper"), (1, 1, 0, "upper"), (-1, -1, 0, "lower"), (1, -1, 1, "lower")
-    )
-
-
-def axes() -> dict[str, Any]:
-    """Blobs where the axes meet the unit circle; the label is whether x + y > 0.
-
-    Each topic (first and second axis) leaves open what the other decides; one line fits both.
-    """
-    return _points(
-        "axes", (1, 0, 1, "first"), (-1, 0, 0, "first"), (0, 1, 1, "second"), (0, -1, 0, "second")
-    )
-
-
-def _points(name: str, *blobs: Blob) -> dict[str, Any]:
-    """The columns of 400 points."""
-    noise = generator(0, name).normal(0, SPREAD, (len(blobs), PER_BLOB, 2))
-    centres = np.array([blob[:2] for blob in blobs], dtype=float)
+    noise = generator(0, "xor").normal(0, 0.2, (len(CENTRES), PER_BLOB, 2))
     return {
-        "image": (centres[:, None] + noise).reshape(-1, 2).astype(np.float32),
-        "label": np.repeat([blob[2] for blob in blobs], PER_BLOB),
-        "topic": np.repeat([blob[3] for blob in blobs], PER_BLOB),
+        "image": (CENTRES[:, None] + noise).reshape(-1, 2).astype(np.float32),
+        "label": np.repeat([1, 0, 0, 1], PER_BLOB),
+        "topic": np.repeat(["upper", "upper", "lower", "lower"], PER_BLOB),
     }

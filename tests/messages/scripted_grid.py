@@ -8,21 +8,11 @@ from flwr.supercore.run import Run
 
 
 class ScriptedGrid(Grid):
-    """Every pull returns the next batch of ``arrivals``; without them, all replies.
+    """Every pull returns the next batch of ``arrivals``, nodes; without them, all replies.
 
-    Parameters
-    ----------
-    answer : callable
-        The reply to a message, or None for a silent node.
-    live : iterable of int
-        Connected nodes; messages to others are not accepted.
-    arrivals : sequence of sequences of int
-        The nodes that reply at each pull.
-
-    Notes
-    -----
-    ``set_run``, ``create_message`` and ``send_and_receive`` are abstract in Flower's `Grid`. They
-    raise: an exchange that called them would no longer stream.
+    ``answer`` gives the reply to a message, or None for a silent node. Nodes that are not ``live``
+    accept no messages. Three methods that are abstract in Flower's `Grid` raise: an exchange that
+    called them would no longer stream.
     """
 
     def __init__(

@@ -120,24 +120,6 @@ def test_the_timeout_counts_from_the_last_reply():
     assert exchange.silent == [10]
 
 
-def test_a_late_reply_to_an_earlier_message_is_not_yielded():
-    first = messages_to([1])
-    grid = ScriptedGrid(echo, [1, 2])
-    list(Exchange(grid, first, 1.0))
-    late = echo(first[0])
-    grid.answer = lambda message: late if message.metadata.dst_node_id == 1 else echo(message)
-    exchange = exchange_with(grid, [1, 2], timeout=0.1)
-    assert senders(exchange) == [2]
-    assert exchange.silent == [1]
-
-
-def test_an_exchange_without_messages_is_empty():
-    assert list(exchange_with(ScriptedGrid(echo, []), [])) == []
-
-
-# ------------------------------------------------------------------------------ quorum
-
-
 def unanswered(exchange):
     """The nodes that still owe a reply."""
     return [exchange.recipients[message_id] for message_id in exchange.unanswered]

@@ -32,9 +32,6 @@ def record_of(*rounds, exclude_after=3, present=4):
     return failures
 
 
-# ------------------------------------------------------------------------------ exclusion
-
-
 def test_unusable_replies_are_counted_and_absences_are_not():
     failures = record_of(outcome("ab", bad="c", absent="d", dead="e"), outcome("abc", bad="d"))
     assert failures.problems == {"c": 1, "d": 1}
@@ -64,9 +61,6 @@ def test_a_second_reply_is_counted_but_does_not_exclude():
 
 def test_zero_never_excludes():
     assert record_of(*[outcome("a", bad="c")] * 50, exclude_after=0).excluded == {}
-
-
-# ------------------------------------------------------------------------------ the end of a run
 
 
 def stops(failures, last, server_round=9, simulated=True):
@@ -100,15 +94,6 @@ def test_a_simulation_stops_when_most_replies_fail_in_several_rounds():
     assert stops(record_of(*[away] * 9), away) == ""
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_a_dead_worker_stops_the_run_at_once(simulated):
-    last = outcome("a", dead="bcdefghij")
-    reason = stops(record_of(last), last, 4, simulated)
-    assert reason.startswith("The run stops in round 4: 9 of 10 replies failed because a worker")
-    assert "ActorDiedError" in reason
-    assert stops(record_of(outcome("ab", dead="cd")), outcome("ab", dead="cd")) == ""
-
-
 def test_a_run_without_usable_replies_is_no_success():
     alone, some = outcome(bad="a"), outcome("a", bad="b")
     fruitless = record_of(*[alone] * 2)
@@ -125,9 +110,6 @@ def test_excluded_clients_are_named():
     assert "Excluded: a, b" in stops(failures, outcome(), 1)
 
 
-# ------------------------------------------------------------------------------ codes, records
-
-
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
@@ -141,9 +123,6 @@ def test_faults_follow_flowers_error_codes(code, fault):
     with pytest.raises(BadReplyError) as caught:
         content_of(Message(Error(code, "x"), reply_to=request))
     assert caught.value.fault is fault
-
-
-# ------------------------------------------------------------------------------ whole runs
 
 
 def errors_from(start, error):

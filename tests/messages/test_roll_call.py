@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
@@ -56,28 +56,6 @@ def test_clients_are_known_by_the_name_they_report():
     assert roll_call.nodes == {"p-2": 5, "p-10": 7}
     assert roll_call.facts["p-2"] == {"client-id": "p-2", "x": 9}
     assert roll_call.name_of(7) == "p-10"
-
-
-def test_the_client_of_an_app_without_the_query_is_named_by_its_node_id():
-    unknown = Error(
-        ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ValueError: No query function registered"
-    )
-    assert gathered(grid_of({12: unknown, 4: unknown})).clients == ("4", "12")
-
-    def other(message):
-        return Message(RecordDict({"other": ConfigRecord({"x": 1})}), reply_to=message)
-
-    assert gathered(ScriptedGrid(other, [3]), 1).clients == ("3",)
-
-
-def test_a_node_that_leaves_and_returns_is_the_same_client_and_is_asked_once():
-    grid = grid_of(named(a=1, b=2))
-    roll_call = updated(gathered(grid), grid, {2})
-    assert roll_call.clients == ("b",)
-    assert roll_call.name_of(1) == "a"
-    assert updated(roll_call, grid, {1, 2}).nodes == {"a": 1, "b": 2}
-    assert roll_call.update(grid) == 0
-    assert sorted(grid.asked) == [1, 2]
 
 
 def test_the_second_of_two_live_nodes_with_one_name_is_refused():
@@ -269,16 +247,6 @@ def real_nodes(monkeypatch):
 
 def sampling(share=0.1, seed=0, timeout=60.0):
     return RollCall(timeout=timeout, share=share, seed=seed)
-
-
-def test_of_real_nodes_only_those_that_are_sampled_are_asked(real_nodes):
-    grid, roll_call = grid_of(partitions(200)), sampling()
-    assert len(roll_call.gather(grid, 2)) == len(grid.asked) == 20
-    assert roll_call.connected == 200
-    assert roll_call.update(grid) == 0
-    assert len(roll_call.clients) == len(grid.asked) == 20 + 18
-    assert roll_call.drawn == set(roll_call.clients)
-    assert len(set(grid.asked)) == len(grid.asked)
 
 
 def test_a_run_that_needs_more_clients_asks_more(real_nodes):

@@ -53,24 +53,12 @@ def made_up_run(
     central: Mapping[str, float] | None = None,
     **keys: Any,
 ) -> Path:
-    """Two groups: the root is split once into them, and its children stay.
+    """Write the folder of a run whose root is split once into its two groups, which stay.
 
-    Parameters
-    ----------
-    path : Path
-        The run folder to write.
-    name : str
-        Of a client, with its number.
-    refused : int
-        Rounds before the split in which the sides were not apart enough.
-    baselines : mapping of str to float, optional
-        What each client has under the baselines that were measured.
-    moves : sequence of Move
-        Clients that go to the other child, after the split.
-    central : mapping of str to float, optional
-        The metrics of the central evaluation of each round.
-    **keys
-        Run-config fields.
+    ``name`` is a client's, with its number. In ``refused`` rounds before the split the sides were
+    not apart enough. ``baselines`` has what each client gets under those that were measured,
+    ``moves`` the clients that go to the other child, and ``central`` the metrics of each round's
+    central evaluation. ``keys`` are run-config fields.
     """
     names = [name.format(i) for i in range(clients)]
     thresholds = {"split_criterion": "norms", "eps1": 0.9, "eps2": 1.6, "gamma_max": 0.68}

@@ -10,7 +10,6 @@ from cflower.runs.baselines import against
 from cflower.runs.findings import baseline_lines, finding
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
-from cflower.seeding import generator
 from tests.runs.folders import edited, made_up_run
 
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)
@@ -61,12 +60,6 @@ def test_too_few_examples_are_not_tested():
     assert pair.figures.endswith("(too few examples to test)")
 
 
-def test_a_true_difference_of_many_clients_is_detected():
-    rng = generator(0, "apart")
-    ours, theirs = (rng.binomial(40, level, 100) / 40 for level in (0.93, 0.9))
-    assert compared(ours, theirs, held_out=40).verdict == "worth it"
-
-
 def test_only_clients_with_both_values_and_held_out_examples_count():
     ours = {"a": (1.0, 9), "b": (0.5, 10), "d": (1.0, None)}
     clients = {name: {"accuracy": v, "held_out": size} for name, (v, size) in ours.items()}
@@ -110,15 +103,6 @@ def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
     record = RunRecord.read(run)
     assert "conventional FL for all rounds: not measured." in finding(record.summary)
     assert not any(one["toCome"] for one in page_content(record)["run"]["baselines"])
-
-
-def test_the_central_evaluation_is_in_sentence_and_report(tmp_path):
-    run = made_up_run(tmp_path / "run", central={"central_acc": 0.875, "loss": 0.5})
-    record = RunRecord.read(run)
-    sentence = "Central evaluation (evaluate_fn): central_acc 87.5%, loss 0.5."
-    assert sentence in finding(record.summary)
-    *_, curve = page_content(record)["run"]["baselines"]
-    assert (curve["key"], curve["value"], curve["curve"]) == ("central", 0.875, [0.875] * 20)
 
 
 def test_another_metric_leads_if_the_clients_sent_it(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from cflower.errors import RunFolderError
-from cflower.runs.explain import explanation, margins, rule_of
+from cflower.runs.explain import explanation
 from cflower.runs.record import RunRecord
 from tests.runs.folders import made_up_run
 
@@ -29,21 +29,6 @@ def test_other_thresholds_are_answered_from_the_matrices(made_up):
     assert "might have split in round 1" in text
     assert "the similarities of this round were not recorded" in text
     assert "For certain it would have split in round 4" in text
-
-
-def test_margins_are_the_smallest_changes(made_up):
-    run = RunRecord.read(made_up)
-    used = rule_of(run.config)
-    ((key, line),) = margins(run, "0", used).items()
-    assert (key, line["round"], run.has_matrix(line)) == ("eps1", 3, False)
-    assert line["mean_norm"] == pytest.approx(2 / 3 + 1)
-
-
-def test_a_run_without_rounds(tmp_path):
-    path = made_up_run(tmp_path / "run")
-    (path / "rounds.jsonl").unlink()
-    with pytest.raises(RunFolderError, match="no round yet"):
-        explanation(RunRecord.read(path))
 
 
 def test_damaged_files_are_named(tmp_path):

@@ -80,9 +80,3 @@ def test_two_runs_of_the_same_clients_are_paired(made_up, tmp_path):
     with edited(other / "summary.json") as summary:
         summary["clients"]["client-0"]["held_out"] = 21.0  # not the same examples
     assert pair_lines(named([RunRecord.read(made_up), RunRecord.read(other)])) == []
-
-
-def test_without_matplotlib_it_says_what_to_install(made_up, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install matplotlib"):
-        plots.write_comparison(named([RunRecord.read(made_up)]), tmp_path)

@@ -9,7 +9,7 @@ from cflower.runs.report import write_report
 from cflower.runs.report.content import page_content
 from cflower.runs.watch import ReportServer
 from tests.runs.chromium import IN_CHROMIUM, Visit
-from tests.runs.folders import MOVES, edited, made_up_run, with_means, with_trial
+from tests.runs.folders import MOVES, edited, made_up_run, with_trial
 
 pytestmark = IN_CHROMIUM
 
@@ -127,15 +127,6 @@ def test_watching_keeps_what_was_set_and_goes_on_until_the_baselines_are_there(b
             asked = {url.removeprefix(server.url) for url in visit.requests}
             assert asked <= {"", "content", "data:,"}
         server.shutdown()
-
-
-def test_mean_examples_of_time_series(opened, tmp_path):
-    visit = opened(with_means(made_up_run(tmp_path / "run", problems=False)))
-    curves = visit.page.locator("#means svg path")
-    assert curves.count() == 4
-    first, second, *same = curves.evaluate_all("all => all.map(one => one.getAttribute('d'))")
-    assert first != second
-    assert same[0] == same[1]
 
 
 def test_what_differs_between_the_clusters(browser, tmp_path):

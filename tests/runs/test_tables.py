@@ -57,9 +57,3 @@ def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(tmp_path, width, c
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     assert "100.0%*" in text
-
-
-def test_a_run_that_goes_on(tmp_path):
-    text = view(made_up_run(tmp_path / "run", finished=False))
-    assert "so far, after 20 rounds" in text
-    assert "client-0" in text

@@ -1,20 +1,16 @@
 import csv
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from families.audit import Job as Audited
+from families.audit import job_of
 from families.generated import FAMILIES as GENERATED
 from families.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 from records import is_done
 
-from cflower.deployment.processes import started
 from cflower.runs.run_files import read_lines
-from tests.command import PROJECT, script
+from tests.command import script
 
 
 def battery(out: Path, *more: str) -> str:
@@ -48,31 +44,6 @@ def test_one_client_of_ten_is_late(tmp_path):
     first, second = read_lines(rounds)
     assert (first["late"], first["outstanding"]) == ({}, {"partition-9": 1})
     assert (second["late"], second["outstanding"]) == ({"partition-9": 1}, {})
-
-
-@pytest.mark.slow
-def test_its_workers_end_with_it_when_it_is_killed():
-    source = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from records import be_quiet
-pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), be_quiet)
-print(pool.submit(os.getpid).result(), flush=True)
-pool.submit(time.sleep, 600)
-time.sleep(600)
-"""
-    script = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=PROJECT / "scripts", stdout=subprocess.PIPE, text=True
-    )
-    with script:
-        assert script.stdout is not None
-        worker = int(script.stdout.readline())
-        assert started(worker)
-        script.kill()
-    until = time.monotonic() + 20
-    while started(worker):
-        assert time.monotonic() < until, "the worker outlived the script by 20 seconds"
-        time.sleep(0.1)
 
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
@@ -139,6 +110,6 @@ def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path):
 
 
 def test_every_family_of_the_audit_has_records_of_its_own():
-    names = {Audited(family, 0, 4).name for family in GENERATED}
+    names = {job_of(family, 0, 4).name for family in GENERATED}
     assert len(names) == len(GENERATED)
     assert not any(set("/;, ") & set(name) for name in names)

@@ -1,11 +1,11 @@
 import pytest
-from families.newcomers import CLIENTS, Job, absences, config_of, measured, report
+from families.newcomers import config_of, job_of, measured, report
 
 
 @pytest.mark.slow
 def test_an_absent_client_is_assigned_to_its_group_and_a_stranger_to_none(tmp_path):
     config = config_of("digits", "", "label-permutation", 0) | {"num-server-rounds": 5}
-    record = measured(Job("digits", config, (0, 6, 12, 18)), tmp_path)
+    record = measured(job_of("digits", config, (0, 6, 12, 18)), tmp_path)
     assert record["exact"]
     assert [n["group"] for n in record["newcomers"]] == [0, 1, 2, 3]
     assert all(n["right"] and n["familiar"] for n in record["newcomers"])
@@ -15,9 +15,3 @@ def test_an_absent_client_is_assigned_to_its_group_and_a_stranger_to_none(tmp_pa
     (row,) = (list(row.values()) for row in report([record]))
     assert row[2:8] == [1, 1, record["last_split"], "4 of 4", "4 of 4", "0 of 4"]
     assert row[-4:] == ["0 of 4", 4, 0, 0]
-
-
-def test_in_turn_everyone_is_taken_out_once():
-    for options in ({}, {"strangers": True}, {"pairs": True}):
-        everyone = [client for absent in absences(**options) for client in absent]
-        assert sorted(everyone) == list(range(CLIENTS))

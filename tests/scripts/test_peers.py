@@ -2,21 +2,18 @@
 
 import csv
 import json
-from collections import Counter
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from families.planted import Job, run_config
 from peers import ditto, feddrift, flux, ifca, pacfl
-from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
+from peers.contest import NAMES, in_process, through_the_apps
 from peers.federation import Federation, Outcome
 from peers.report import summary_lines
 
-from cflower.data.examples import Examples
 from cflower.seeding import generator
 from tests.command import script
 
@@ -36,9 +33,6 @@ def fedavg(here: Federation) -> Outcome:
     everyone = dict.fromkeys(here.clients, 0)
     models = here.train_groups(everyone, {0: here.initial}, range(1, here.rounds + 1))
     return Outcome(dict.fromkeys(everyone, models[0]))
-
-
-# ------------------------------------------------------------------ the harness
 
 
 @pytest.mark.slow
@@ -66,9 +60,6 @@ def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     np.testing.assert_allclose(pulled - free, 0.5 * 0.1, atol=1e-5)
 
 
-# ------------------------------------------------------------------ IFCA
-
-
 def test_ifca_with_one_model_is_plain_fedavg():
     # Ghosh et al., section 4: with k = 1 nothing is left to choose.
     here = federation()
@@ -79,72 +70,11 @@ def test_ifca_with_one_model_is_plain_fedavg():
     np.testing.assert_array_equal(outcome.models["partition-0"], here.mean(plain, weighted=False))
 
 
-def test_ifca_begun_near_the_groups_optima_chooses_rightly():
-    # Ghosh et al., Theorem 1: from models that are near enough the first choice is right already.
-    here = federation()
-    sides = [tuple(f"partition-{i}" for i in side) for side in (range(5), range(5, 10))]
-    groups = {client: i for i, side in enumerate(sides) for client in side}
-    near = here.train_groups(groups, dict.fromkeys((0, 1), here.initial), range(1, 4))
-    chosen = {client: ifca.choice(here, client, [near[0], near[1]]) for client in here.clients}
-    assert chosen == groups
-
-
 def test_ifca_sends_every_model_to_everyone():
     _, one = in_process(lambda here: ifca.run(here, k=1), config())
     _, four = in_process(lambda here: ifca.run(here, k=4), config())
     assert four.down == 4 * one.down
     assert four.up == one.up
-
-
-@pytest.mark.slow
-def test_ifca_started_several_times_keeps_the_start_that_fits_the_training_examples_best():
-    here = federation()
-    fits = [ifca.total_loss(here, ifca.begin(here, 2, start)) for start in range(3)]
-    assert len(set(fits)) == 3
-    kept = ifca.run(here, 2, starts=3).models
-    assert sum(here.measure(c, kept[c])["loss"] for c in kept) == pytest.approx(min(fits))
-    given = {name: entry(name, "digits", 4).given for name in IFCA}
-    assert given["ifca-restarts"] == "k = 4; best of 5 starts"
-
-
-def test_there_is_no_ifca_with_no_model() -> None:
-    assert not applies("ifca-minus-1", 1)
-    assert entry("ifca-minus-1", "digits", 4).given == "k = 3"
-    assert all(applies(name, 2) for name in IFCA)
-
-
-# ------------------------------------------------------------------ PACFL
-
-
-def images(seed: int, labels: np.ndarray, turned: bool = False) -> Examples:
-    """Rows whose mean depends on the class, turned round for another group."""
-    rng = generator(seed, "images")
-    means = generator(0, "classes").uniform(size=(4, 30))
-    rows = means[labels] + 0.05 * rng.normal(size=(len(labels), 30))
-    rows = rows[:, ::-1] if turned else rows
-    return Examples(np.ascontiguousarray(rows, np.float32), labels, tuple("abcd"))
-
-
-def test_pacfl_is_blind_to_labels_and_sees_inputs():
-    # Its distance is one of subspaces of the inputs: a client that names the same images
-    # differently sends the same vectors.
-    labels = np.tile(np.arange(4), 10)
-    upright, turned = images(1, labels), images(2, labels, turned=True)
-    renamed = Examples(upright.inputs, (upright.labels + 1) % 4, upright.class_names)
-    sent = [pacfl.signature(e, 3) for e in (upright, renamed, turned)]
-    assert sent[0].shape == (30, 3 * 4)
-    distances = pacfl.angles(sent)
-    assert distances[0, 1] < 0.1 < 5 < distances[0, 2]
-    assert pacfl.clustered(distances, 5.0) == [1, 1, 2]
-
-
-def test_pacfl_sends_pictures_of_the_data():
-    # The first vector of a class is its mean image but for length and sign.
-    labels = np.tile(np.arange(4), 10)
-    examples = images(1, labels)
-    first = pacfl.signature(examples, 3)[:, 0]
-    mean = examples.inputs[labels == 0].mean(axis=0)
-    assert abs(first @ mean) / np.linalg.norm(mean) > 0.99
 
 
 def test_pacfl_separates_rotations_and_leaves_label_groups_together():
@@ -156,9 +86,6 @@ def test_pacfl_separates_rotations_and_leaves_label_groups_together():
     assert len(set(groups["named"].values())) == 1
 
 
-# ------------------------------------------------------------------ Ditto
-
-
 def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     # Li et al., section 3: λ = 0 is local training, λ to infinity the common model.
     here = federation()
@@ -166,26 +93,6 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     for server_round in (1, 2, 3):
         own = here.train("partition-3", own, server_round)
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
-
-
-@pytest.mark.slow
-def test_ditto_comes_the_nearer_to_the_common_model_the_stronger_the_pull():
-    here = Federation(config("label-permutation-4", momentum=0.0))
-    common = fedavg(here).models["partition-3"]
-    gaps = [
-        float(np.linalg.norm(ditto.run(here, strength).models["partition-3"] - common))
-        for strength in (0.0, 1.0, 5.0)
-    ]
-    assert gaps[0] > gaps[1] > gaps[2]
-
-
-def test_fine_tuning_sends_no_more_than_fedavg():
-    _, plain = in_process(fedavg, config())
-    _, tuned = in_process(lambda here: ditto.fine_tuned(here, 2), config())
-    assert (tuned.down, tuned.up) == (plain.down, plain.up)
-
-
-# ------------------------------------------------------------------ FedDrift
 
 
 def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta():
@@ -206,23 +113,12 @@ def test_feddrift_merges_what_is_within_delta_of_everyone_and_not_a_chain():
     assert merged == {"a": "a", "b": "a", "c": "c"}
 
 
-def test_feddrift_weighs_merged_models_by_what_went_into_them():
-    models = {"a": np.zeros(2, np.float32), "b": np.full(2, 4, np.float32)}
-    shares = {"a": Counter({"x": 3}), "b": Counter({"y": 1})}
-    fused, together = feddrift.fused(models, shares, {"a": "a", "b": "a"})
-    np.testing.assert_array_equal(fused["a"], [1, 1])
-    assert together == {"a": Counter({"x": 3, "y": 1})}
-
-
 @pytest.mark.slow
 def test_feddrift_starts_with_a_model_for_every_client_and_merges_them():
     here = federation("rotation-2", 8)
     one = set((feddrift.run(here, delta=1.0).groups or {}).values())
     none = set((feddrift.run(here, delta=-1e-9).groups or {}).values())
     assert len(one) == 1 < len(none)
-
-
-# ------------------------------------------------------------------ FLUX
 
 
 def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descriptors():
@@ -245,30 +141,6 @@ def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descr
     assert not kinds_of[1] & kinds_of[2]
 
 
-def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes():
-    points = np.array([[0.0, 0], [0, 0.1], [0.1, 0], [5, 5], [5, 5.1], [-9, 9]])
-    groups = flux.clustered(points)
-    assert groups[5] not in groups[:5]
-    described = flux.descriptor(np.ones((4, 16)), np.array([0, 0, 1, 1]), 2.0, 3)
-    assert described[6 + 6 : 6 + 9].tolist() == [-1, -1, -1]
-
-
-@pytest.mark.parametrize(
-    ("trend", "now"),
-    [
-        ([0.2, 0.4], False),
-        ([0.2, 0.4, 0.6], False),
-        ([0.2, 0.4, 0.45], True),
-        ([0.1 * i for i in range(1, 9)], True),
-    ],
-)
-def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(trend, now):
-    assert flux.ready(trend, 10) is now
-
-
-# ------------------------------------------------------------------ the contest
-
-
 def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
     common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "told": ""}
     common |= {"server_seconds": 0.0, "client_seconds": 0.0}
@@ -289,17 +161,6 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["pacfl"]["accuracy"] == "90.0"
     assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
     assert found["cflower"]["less cflower's"] == "-"
-
-
-@pytest.mark.slow
-def test_a_method_without_groups_is_neither_exact_nor_inexact():
-    job = SimpleNamespace(data="digits", family="rotation-2", seed=22, settings={}, config=config())
-    alone = compete(SimpleNamespace(**vars(job), criterion="ditto"))  # type: ignore[arg-type]
-    grouped = compete(SimpleNamespace(**vars(job), criterion="ifca"))  # type: ignore[arg-type]
-    assert alone["exact"] is None is alone["found"]
-    assert grouped["exact"] is (grouped["adjusted_rand_index"] == 1.0)
-    assert (grouped["groups"], grouped["told"]) == (2, "k = 2")
-    assert 0 <= grouped["worst"] <= grouped["accuracy"] <= 1
 
 
 @pytest.mark.slow

@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from families.planted import Job, run_config
+from families.planted import Job
 from peers import levels
 from peers.levels import KINDS, Level
-from peers.peers import ROTATED, Contestant, config_of, measured
+from peers.peers import Contestant, config_of, measured
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -76,35 +75,6 @@ def test_pyx_permutes_as_many_labels_as_the_level_states_and_no_image():
     assert len(made("pyx", 1).sizes) == 1  # there is nothing to permute
 
 
-def test_pxy_turns_as_many_classes_as_the_level_states_by_quarters():
-    found = made("pxy", 3)
-    where = {image.tobytes() for image in IMAGES}
-    upright = np.array([image.tobytes() in where for image in found.inputs])
-    assert len(np.unique(found.labels[~upright])) == 3
-    back = {
-        turn: image.tobytes() in where
-        for image in found.inputs[~upright][:1]
-        for turn, image in enumerate(np.rot90(image, turn) for turn in range(4))
-    }
-    assert any(back.values())
-
-
-def test_px_turns_and_from_level_five_on_colours():
-    assert made("px", 2).inputs.shape[1:] == (12, 12)
-    found = made("px", 6)
-    assert found.inputs.shape[1:] == (12, 12, 3)
-    full = (found.inputs == 255).all(axis=(1, 2))
-    assert (full.sum(axis=1) == 1).all()  # one channel is filled
-    assert set(levels.rotated(IMAGES[:1], 90).ravel()) == set(IMAGES[0].ravel())
-
-
-def test_lenet_keeps_the_latent_vectors_of_flux_before_its_last_part():
-    model = levels.lenet5((3, 28, 28), 10)
-    layers = list(model.children())
-    assert layers[-1][0].in_features == 400  # type: ignore[index]
-    assert len(levels.lenet5((1, 32, 32), 10)(torch.zeros(2, 1, 32, 32))[0]) == 10
-
-
 def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(levels, "EXAMPLES", 40)  # the digits have no more
     keys = config_of("mnist", str(mnist), "flux-px-8", 0, {"num-server-rounds": 3}, tmp_path)
@@ -112,16 +82,5 @@ def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_
     record = measured(Contestant(job, {}))
     assert record["groups"] == keys["num-groups"] > 1
     assert record["config"]["told"] == record["told"] != ""
-    rotated = config_of("mnist", str(mnist), ROTATED, 0, {}, tmp_path)
-    # The run config of the Flower baseline in examples/, as tests/test_examples.py has it.
-    assert (rotated["local-epochs"], rotated["batch-size"], rotated["momentum"]) == (10, 200, 0.0)
     model = levels.one_hidden_layer((1, 28, 28), 10)
     assert sum(p.numel() for p in model.parameters()) == 159_010
-
-
-def test_values_that_a_method_must_be_given_can_be_tried():
-    job = Job(
-        "digits", "rotation-2", "pacfl", 20, run_config("digits", "", "rotation-2", "auto", 20, {})
-    )
-    given = [Contestant(job, tuned).settings["told"] for tuned in ({}, {"alpha": 30.0})]
-    assert given[0] != given[1] == "alpha = 30 degrees; raw data vectors"

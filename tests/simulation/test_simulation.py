@@ -127,17 +127,6 @@ def test_exceptions_of_clients_are_error_replies_and_those_of_the_server_are_rai
         cflower.simulate(app_of(), 2, server_app=server)
 
 
-def test_another_grid_can_leave_clients_out():
-    class WithoutTheFirst(InlineGrid):
-        def get_node_ids(self) -> list[int]:
-            return list(super().get_node_ids())[1:]
-
-    result = cflower.simulate(
-        app_of(), 3, strategy=FedAvg(), arrays=FIRST, num_rounds=1, grid_type=WithoutTheFirst
-    )
-    np.testing.assert_allclose(result.arrays["w"].numpy(), [(2 * 1 + 3 * 2) / 5 / 2] * 2)
-
-
 @pytest.mark.parametrize(
     ("clients", "arguments", "problem"),
     [

@@ -30,9 +30,6 @@ class Broken(BaseException):
     """A violated law; an observer's ordinary error would end no run."""
 
 
-# ------------------------------------------------------------------------ a client's replies
-
-
 def array(key: str, value: Any) -> Change:
     return lambda content: content["arrays"].update({key: Array(np.asarray(value))})
 
@@ -88,8 +85,6 @@ HARMLESS: dict[str, Change] = {
     "loss is not a number": lambda content: content["metrics"].update({"loss": float("nan")}),
 }
 """Oddities that do not make a reply unusable."""
-
-# ----------------------------------------------------------------------------- the federation
 
 
 @dataclass(frozen=True)
@@ -199,9 +194,6 @@ class Clock(Reports):
         self.grid.now = report.server_round + 1
 
 
-# -------------------------------------------------------------------------------- the server
-
-
 class MortalRecorder(Recorder):
     """May be killed before, in or after writing a file; its rounds take no time."""
 
@@ -281,9 +273,6 @@ class Scenario:
         strategy = ClusteredFL(**self.settings, observers=observers)
         strategy.start(grid, initial_arrays(), self.num_rounds, timeout=5)
         return strategy
-
-
-# ------------------------------------------------------------------------------------- laws
 
 
 def check_laws(tree: Any, num_clients: int) -> None:

@@ -54,9 +54,6 @@ def lines_of(recorder):
     return read_lines(recorder.path / "rounds.jsonl")
 
 
-# ---------------------------------------------------------------------- members that move
-
-
 def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     clients = Changing(GROUPS)
@@ -93,9 +90,6 @@ def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later)
         assert len(count) == count.total() == (CHANGE + 3) * len(GROUPS)
 
 
-# ------------------------------------------------------------------- leaves that are joined
-
-
 def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     strategy, recorder = recorded(Converging(GROUPS), tmp_path, 45)
@@ -122,9 +116,6 @@ def test_no_leaves_are_joined_if_they_differ_or_joins_are_switched_off(settings)
     clients = Converging(GROUPS) if settings else Quadratics(GROUPS)
     strategy, _, _ = run(clients, 41, **(AUTO | settings))
     assert not strategy.tree.root.is_leaf
-
-
-# ---------------------------------------------------------------------------------- resume
 
 
 @pytest.mark.slow

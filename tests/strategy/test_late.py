@@ -66,14 +66,6 @@ def test_a_silent_client_is_waited_for_in_three_rounds_and_is_back_with_its_next
     assert f"Client(s) {me} answer again." in logged
 
 
-def test_silent_members_do_not_delay_a_split():
-    clients = Quadratics((0, 1, 0, 1, 0, 1, 0, 1))
-    late = {(i, r): 99 for i in (0, 1, 2) for r in range(1, 30)}
-    strategy, _ = run(clients, late, 8, round_share=1.0, timeout=0.3)
-    assert strategy.tree.root.split_round is not None
-    assert set(strategy.tree.unassigned) == {f"partition-{i}" for i in (0, 1, 2)}
-
-
 def test_a_late_reply_counts_from_the_model_it_was_computed_from():
     clients = Quadratics((0, 0, 0))
     options = {"weighting": "uniform", "max_influence": 0.0}

@@ -1,7 +1,6 @@
 """The personal step in whole runs: messages, the run folder, resume, and where it is off."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -57,20 +56,6 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
     whole = export(recorder.path, cluster="0", output=tmp_path / "all.safetensors")
     root = strategy.tree.root.model
     np.testing.assert_array_equal(load_file(whole)["w"].ravel(), root.trained[:12])
-
-
-def test_it_needs_no_other_messages_than_a_round_does(tmp_path):
-    clients = Enough(DIFFERENT)
-    run(clients, tmp_path)
-    after = [seen for seen in clients.seen if seen.client == 0][6:]
-    assert [seen.kind for seen in after].count("train") == 20
-    assert [seen.kind for seen in after].count("evaluate") == 9 + 2  # then the final evaluation
-    first = next(seen for seen in after if seen.kind == "train")
-    assert first.server_round == 7
-    # Each training starts from the client's own last reply.
-    trained = [seen.vector for seen in after if seen.kind == "train"][:10]
-    away = [np.linalg.norm(vector - CENTERS[0]) for vector in trained]
-    assert all(after < before for before, after in pairwise(away[:6]))
 
 
 def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):

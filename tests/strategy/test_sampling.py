@@ -81,8 +81,3 @@ def test_named_clients_take_part_in_any_case():
     chosen = sample(tree, tree.clients, 0.1, 0, rng, {"0-1", "0-2", "1-9", "gone"})
     assert {"0-1", "0-2", "1-9"} < set(chosen)
     assert len(chosen) == 3 + 1 + 1
-
-
-def test_each_client_is_sampled_at_some_time():
-    drawn = {name for seed in range(60) for name in draw(tree_of(6, 6), 0.3, seed=seed)}
-    assert drawn == set(tree_of(6, 6).clients)

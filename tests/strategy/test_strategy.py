@@ -33,9 +33,6 @@ from tests.strategy.quadratics import (
 GROUPS = (0, 1, 0, 1, 0, 1)
 
 
-# --------------------------------------------------------------- the model of each client
-
-
 @pytest.mark.parametrize("groups", [GROUPS, (0, 1, 2, 0, 1, 2, 1), (3, 2, 1, 0) * 2])
 def test_the_planted_groups_are_detected_and_served(groups):
     clients = Quadratics(groups)
@@ -89,9 +86,6 @@ def test_an_unknown_client_is_an_error_with_some_known_ones():
         strategy.cluster_of("partition-9")
 
 
-# ------------------------------------------------------------- median and trimmed mean
-
-
 def drawn_to_the_opposite(message, content, server_round):
     """A reply as if the client's minimum were the opposite one."""
     for key, old in message.content["arrays"].items():
@@ -125,9 +119,6 @@ def test_settings_of_a_rule_are_checked():
         ClusteredFL(aggregation="FedMedian")
     with pytest.raises(ConfigError, match=r"beta=0\.5, but expected a number > 0 and < 0\.5"):
         ClusteredFL(aggregation="fedtrimmedavg", beta=0.5)
-
-
-# ------------------------------------------------------------------------- bad replies
 
 
 def fails_in(*rounds):
@@ -194,9 +185,6 @@ def test_a_model_that_is_not_finite_is_refused_before_any_training():
     assert clients.seen == []
 
 
-# --------------------------------------------------------------------- shared records
-
-
 def test_no_record_is_shared_between_messages():
     clients = Quadratics(GROUPS)
     run(clients, num_rounds=4)
@@ -216,9 +204,6 @@ def test_the_callers_configs_and_model_are_not_changed():
     for seen, content in kinds:
         assert ("lr" in content["config"]) == (seen.kind == "train")
         assert ("k" in content["config"]) == (seen.kind == "evaluate")
-
-
-# ------------------------------------------------------------------ statistics and dtypes
 
 
 def test_statistics_are_averaged_but_not_compared():
@@ -241,9 +226,6 @@ def test_models_keep_their_precision(dtype):
     assert {content["arrays"]["w"].dtype for content in clients.received} == {dtype}
 
 
-# --------------------------------------------------------------------- reproducibility
-
-
 def test_a_run_with_the_same_seed_is_identical_also_after_a_resume():
     groups, settings = (0, 1, 2) * 3, {"fraction_train": 0.5, "seed": 7}
     whole, _, reports = run(Quadratics(groups), 24, **settings)
@@ -263,9 +245,6 @@ def test_another_seed_samples_other_clients():
         asked.append([s.client for s in clients.seen if s.kind == "train"])
     assert len(asked[0]) == len(asked[1]) == 9
     assert asked[0] != asked[1]
-
-
-# ------------------------------------------------------------- sampling among real nodes
 
 
 class RealGrid(InlineGrid):
@@ -333,19 +312,6 @@ def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_pa
     assert len(grids[0].asked) == 4 + 4
 
 
-@pytest.mark.slow
-def test_a_split_does_not_call_all_clients_at_once():
-    clients, reports = Quadratics((0, 1, 2, 3) * 2500), Reports()
-    settings = {"fraction_train": 0.01, "fraction_evaluate": 0.0, "metric": "loss"}
-    ClusteredFL(observers=[reports], **settings).start(clients.grid(), initial_arrays(), 25)
-    (split,) = (r.server_round for r in reports if len(r.trained.leaves) < len(r.state.tree.leaves))
-    assert len(reports[split - 1].state.tree.unassigned) > 9500
-    for report in reports[split:]:
-        print(report.server_round, len(report.measured), len(report.state.tree.unassigned))
-        assert 100 <= len(report.measured) <= 2 * 100
-    assert len(reports[-1].state.tree.unassigned) < 9500
-
-
 def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
     caplog.set_level(INFO, "flwr")
     run(Quadratics((0,) * 20), 30, fraction_train=0.1, personal=True)
@@ -353,20 +319,6 @@ def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
         "no personal step: it would train sampled clients more often than 30 rounds do"
         in caplog.text
     )
-
-
-# ------------------------------------------------------------------------------ results
-
-
-def test_metrics_are_weighted_over_all_clusters():
-    clients = Quadratics(GROUPS)
-    _, result, reports = run(clients)
-    weights = [10 + i for i in range(6)]
-    for server_round in range(1, 13):
-        loss = result.train_metrics_clientapp[server_round]["train_loss"]
-        assert loss == pytest.approx(np.average(range(6), weights=weights))
-    assert result.evaluate_metrics_clientapp[12]["loss"] < 0.05
-    assert reports[-2].measured["partition-3"].metrics.keys() == {"train_loss", "loss"}
 
 
 def test_the_final_report_compares_with_conventional_federated_learning():
@@ -382,13 +334,6 @@ def test_the_final_report_compares_with_conventional_federated_learning():
         assert client.num_examples == 10 + i
         assert client.facts == {"group": i % 7}
     assert report.metrics["fl_loss"] > 1 > report.metrics["loss"]
-
-
-def test_without_evaluation_only_the_last_round_is_evaluated():
-    clients = Quadratics(GROUPS)
-    _, result, _ = run(clients, fraction_evaluate=0.0)
-    assert {s.server_round for s in clients.seen if s.kind == "evaluate"} == {12}
-    assert set(result.evaluate_metrics_clientapp) == {12}
 
 
 def test_evaluate_fn_evaluates_the_model_of_each_cluster():
@@ -420,9 +365,6 @@ def test_aggregation_functions_of_the_caller_are_used_as_in_fedavg():
     )
     assert dict(result.train_metrics_clientapp[2]) == {"clients": 6, "examples": 75}
     assert dict(result.evaluate_metrics_clientapp[1]) == {"clients": 6, "examples": 12}
-
-
-# ------------------------------------------------------------------- in place of FedAvg
 
 
 def test_takes_the_place_of_fedavg_and_is_it_until_a_split():

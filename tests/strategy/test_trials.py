@@ -12,7 +12,6 @@ from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.runs.findings import remarks
 from tests.strategy.quadratics import (
-    CRITERION,
     Halves,
     Quadratics,
     clusters_of,
@@ -56,16 +55,6 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     assert [path.name for path in (recorder.path / "models").iterdir()] == ["0.safetensors"]
 
 
-def test_no_split_is_on_trial_at_the_end_of_a_run():
-    cases = (GROUPS, CRITERION, "confirmed"), (ALIKE, Halves(), "undone")
-    for groups, criterion, status in cases:
-        splits = on_trial(Quadratics(groups), 30, criterion=criterion)[0].tree.root
-        last = (splits.split_round or splits.undone[0].began) + 1
-        root = on_trial(Quadratics(groups), last, criterion=criterion)[0].tree.root
-        (trial,) = root.undone or (root.trial,)
-        assert (trial.status, trial.due, trial.due - trial.began) == (status, last, 1)
-
-
 def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_reports(tmp_path):
     clients, recorder = Quadratics(GROUPS), Recorder(tmp_path)
     on_trial(clients, observers=[recorder])
@@ -81,13 +70,6 @@ def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_repo
     recorder = Recorder(tmp_path)
     on_trial(clients, observers=[recorder], trial_rounds=0)
     assert not remarks(recorder.summary)
-
-
-def test_criteria_choose_whether_their_splits_are_on_trial():
-    for criterion, expected in ((CRITERION, (0, 0)), (None, (4, 10)), (Halves(), (0, 0))):
-        strategy = strategy_of(criterion=criterion)
-        assert (strategy.trial_rounds, strategy.inner_interval) == expected
-    assert strategy_of(criterion=CRITERION, trial_rounds=2).settings["trial-rounds"] == 2
 
 
 def test_an_app_without_evaluation_is_trained_without_trials(caplog):
