@@ -4,7 +4,7 @@ import csv
 import json
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from families.planted import Job, run_config
-from peers import apfl, ditto, feddrift, flux, ifca, pacfl, pfedme
+from peers import apfl, ditto, feddrift, flux, ifca, ocfl, pacfl, pfedme, srfca, stocfl
 from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
 from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import summary_lines
@@ -195,20 +195,18 @@ def test_fine_tuning_sends_no_more_than_fedavg():
 
 def test_apfl_with_all_of_the_own_model_is_training_alone_and_with_none_of_it_fedavg():
     # Deng et al., section 3: v̄ = α v + (1 - α) w.
-    here = federation()
-    own = here.initial
-    for server_round in (1, 2, 3):
-        own = here.train("partition-3", own, server_round)
+    here = federation(rounds=2)
+    own = here.train("partition-3", here.train("partition-3", here.initial, 1), 2)
     np.testing.assert_array_equal(apfl.run(here, 1.0).models["partition-3"], own)
-    trained = here.train("partition-3", common_after(here, 2), 3)
+    trained = here.train("partition-3", common_after(here, 1), 2)
     mixed = apfl.run(here, 1e-3).models["partition-3"]
     assert np.linalg.norm(mixed - trained) < 0.01 * np.linalg.norm(own - trained)
 
 
 def test_pfedme_whose_copy_is_the_own_model_is_fedavg():
     # Dinh et al., Algorithm 1 with λ = 0 and a copy that goes all the way after every step.
-    here = federation()
-    trained = here.train("partition-3", common_after(here, 2), 3)
+    here = federation(rounds=2)
+    trained = here.train("partition-3", common_after(here, 1), 2)
     outcome = pfedme.run(here, strength=0.0, rate=1.0, steps=1)
     np.testing.assert_allclose(outcome.models["partition-3"], trained, atol=1e-6)
 
@@ -300,6 +298,60 @@ def test_flux_makes_noise_points_groups_of_one_and_marks_absent_classes():
 )
 def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(trend, now):
     assert flux.ready(trend, 10) is now
+
+
+# ------------------------------------------------------------------ SR-FCA, StoCFL and OCFL
+
+
+PLANTED = {"num-groups": 2, "min-available-nodes": 8, "num-server-rounds": 3, "local-epochs": 2}
+"""Of the family label-permutation-4: clients 0 to 3 and 4 to 7 name the digits differently."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [partial(srfca.run, near=2.0), partial(stocfl.run, tau=0.5, strength=0.05), ocfl.run],
+    ids=["srfca", "stocfl", "ocfl"],
+)
+def test_groups_that_name_digits_differently_are_found_without_their_number(method):
+    outcome = method(Federation(config("label-permutation-4", **PLANTED)))
+    found = [outcome.groups[f"partition-{i}"] for i in range(8)]
+    assert len(set(found[:4])) == 1 == len(set(found[4:]))
+    assert found[0] != found[4]
+
+
+def test_srfca_puts_clients_together_that_are_near_and_drops_no_one():
+    # Vardhan et al., ONE_SHOT: with λ beyond every loss all are one group, with none everyone
+    # stays alone.
+    here = federation(rounds=3)
+    together, alone = (srfca.run(here, near).groups or {} for near in (1e9, 0.0))
+    assert (len(set(together.values())), len(set(alone.values()))) == (1, len(here.clients))
+
+
+def test_stocfl_that_merges_all_and_does_not_pull_is_fedavg():
+    # Zeng et al., Algorithm 1 with τ = -1 and λ = 0.
+    here = federation(rounds=2)
+    outcome = stocfl.run(here, tau=-1.0, strength=0.0)
+    assert set((outcome.groups or {}).values()) == {0}
+    np.testing.assert_array_equal(outcome.models["partition-3"], common_after(here, 2))
+
+
+def test_stocfl_merges_the_most_similar_and_keeps_the_model_of_the_larger_group():
+    groups = {"a": 0, "b": 1, "c": 1, "d": 3}
+    models = {0: np.zeros(2, np.float32), 1: np.ones(2, np.float32)}
+    directions = np.array([[1, 0], [1, 0.1], [1, 0.1], [0, 1]], np.float32)
+    described = dict(zip("abcd", directions, strict=True))
+    stocfl.merge(groups, models, "abcd", described, tau=0.9)
+    assert groups == {"a": 0, "b": 0, "c": 0, "d": 3}
+    assert {group: model.tolist() for group, model in models.items()} == {0: [1, 1]}
+
+
+def test_ocfl_is_coldest_where_all_updates_agree_and_makes_one_group_of_what_is_alike():
+    model, updates = np.zeros(4, np.float32), np.eye(4, dtype=np.float32)
+    agreed = {name: updates[0] for name in "abcd"}
+    apart = dict(zip("abcd", updates, strict=True))
+    assert ocfl.temperature_of(ocfl.distances(agreed, model)) == 0
+    assert ocfl.temperature_of(ocfl.distances(apart, model)) == pytest.approx(0.5)
+    assert len(set(ocfl.clustered(ocfl.distances(apart, model)))) == 1
 
 
 # ------------------------------------------------------------------ the contest
