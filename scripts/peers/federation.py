@@ -6,7 +6,7 @@ sends is counted in bytes of float32, what the clients compute in CPU seconds.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -127,7 +127,7 @@ class Federation:
         settings : TrainingSettings, optional
             Instead of the run's.
         change : callable, optional
-            Makes another gradient of that of the loss, in every step.
+            Makes another gradient, for each parameter in every step.
         """
         with self.on_client():
             seed = torch_seed(self.config.seed, "train", server_round, client)
@@ -143,6 +143,17 @@ class Federation:
             for hook in hooks:
                 hook.remove()
             return self._vector()
+
+    def train_all(
+        self, clients: Iterable[str], start: Vector, server_round: int
+    ) -> dict[str, Vector]:
+        """What clients send back who are sent the same model to train."""
+        trained = {}
+        for client in clients:
+            self.send(len(start))
+            trained[client] = self.train(client, start, server_round)
+            self.receive(len(start))
+        return trained
 
     def measure(self, client: str, model: Vector, part: Part = "train") -> dict[str, float]:
         """Accuracy and loss of a model on one part of a client's examples."""
@@ -171,14 +182,13 @@ class Federation:
     ) -> dict[Any, Vector]:
         """FedAvg within every group; ``each`` is called after every round."""
         for server_round in rounds:
-            trained: dict[Any, dict[str, Vector]] = {}
+            present: dict[Any, list[str]] = {}
             for client in self.participants(server_round):
-                group = groups[client]
-                self.send(len(models[group]))
-                theirs = self.train(client, models[group], server_round)
-                self.receive(len(theirs))
-                trained.setdefault(group, {})[client] = theirs
-            models = models | {group: self.mean(theirs) for group, theirs in trained.items()}
+                present.setdefault(groups[client], []).append(client)
+            models = models | {
+                group: self.mean(self.train_all(clients, models[group], server_round))
+                for group, clients in present.items()
+            }
             each(server_round, models)
         return models
 

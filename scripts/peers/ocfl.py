@@ -16,7 +16,7 @@ Differences from the authors' code (MKZuziak/Clustered-Federated-Learning, commi
 As there, all clients that are noise to HDBSCAN make one group.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,12 @@ def run(federation: Federation) -> Outcome:
             models = federation.train_groups(groups, models, [server_round])
             continue
         model = models[0]
-        trained = updated(federation, federation.participants(server_round), model, server_round)
+        trained = federation.train_all(federation.participants(server_round), model, server_round)
         before, temperature = temperature, temperature_of(distances(trained, model))
         grouped = temperature > before
         if grouped:
             others = [name for name in names if name not in trained]
-            trained |= updated(federation, others, model, server_round)
+            trained |= federation.train_all(others, model, server_round)
             groups = dict(zip(trained, clustered(distances(trained, model)), strict=True))
         models = {
             group: federation.mean(
@@ -54,18 +54,6 @@ def run(federation: Federation) -> Outcome:
             for group in set(groups.values())
         }
     return Outcome({name: models[groups[name]] for name in names}, groups)
-
-
-def updated(
-    federation: Federation, names: Iterable[str], model: Vector, server_round: int
-) -> dict[str, Vector]:
-    """The clients' models after one round's local training."""
-    trained = {}
-    for name in names:
-        federation.send(len(model))
-        trained[name] = federation.train(name, model, server_round)
-        federation.receive(len(model))
-    return trained
 
 
 def distances(trained: Mapping[str, Vector], model: Vector) -> NDArray[np.floating]:

@@ -108,14 +108,11 @@ def merged(models: Models, seen: Losses, near: float) -> Models:
 def trained(federation: Federation, groups: Models, rounds: Sequence[int]) -> Models:
     """FedAvg with a trimmed mean within each group."""
     for server_round in map(int, rounds):
-        present = set(federation.participants(server_round))
+        present = federation.participants(server_round)
         for group, model in groups.items():
-            theirs = []
-            for name in filter(present.__contains__, group):
-                federation.send(len(model))
-                theirs.append(federation.train(name, model, server_round))
-                federation.receive(len(model))
+            clients = [name for name in group if name in present]
+            theirs = federation.train_all(clients, model, server_round)
             if theirs:
-                mean = trim_mean(np.stack(theirs), TRIMMED)
+                mean = trim_mean(np.stack(list(theirs.values())), TRIMMED)
                 groups = groups | {group: mean.astype(np.float32)}
     return groups

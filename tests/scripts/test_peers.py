@@ -13,7 +13,17 @@ import pytest
 import torch
 from families.planted import Job, run_config
 from peers import apfl, ditto, feddrift, flux, ifca, ocfl, pacfl, pfedme, srfca, stocfl
-from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
+from peers.contest import (
+    IFCA,
+    NAMES,
+    PEERS,
+    TUNED,
+    applies,
+    compete,
+    entry,
+    in_process,
+    through_the_apps,
+)
 from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import summary_lines
 
@@ -355,6 +365,14 @@ def test_ocfl_is_coldest_where_all_updates_agree_and_makes_one_group_of_what_is_
 
 
 # ------------------------------------------------------------------ the contest
+
+
+def test_every_tuned_value_is_one_methods_and_stands_in_what_it_was_given():
+    used = [name for peer in PEERS.values() for name in peer.takes.values()]
+    for data, values in TUNED.items():
+        assert sorted(used) == sorted(values)
+        given = " ".join(entry(name, data, 4).given for name in PEERS)
+        assert all(f"{value:g}" in given for value in values.values())
 
 
 def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
