@@ -16,7 +16,7 @@ Differences from the authors' code (litian96/ditto, commit 26d9b29, ``trainers_M
 
 from dataclasses import replace
 
-from peers.federation import Federation, Outcome
+from peers.federation import Federation, Outcome, pulled
 
 
 def run(federation: Federation, strength: float) -> Outcome:
@@ -36,23 +36,22 @@ def run(federation: Federation, strength: float) -> Outcome:
             federation.send(len(model))
             trained[client] = federation.train(client, model, server_round)
             federation.receive(len(model))
-            own[client] = federation.train(
-                client, own[client], server_round, pull=strength, towards=model
-            )
+            pull = pulled(strength, towards=model)
+            own[client] = federation.train(client, own[client], server_round, change=pull)
         model = federation.mean(trained)
     return Outcome(own)
 
 
-def fine_tuned(federation: Federation, epochs: int) -> Outcome:
+def fine_tuned(federation: Federation, epochs: float) -> Outcome:
     """FedAvg, and then every client trains the last model on its own examples.
 
     Parameters
     ----------
     federation : Federation
-    epochs : int
-        Of this last training, at the last round's learning rate.
+    epochs : float
+        Of this last training, a whole number, at the last round's learning rate.
     """
     everyone, last = dict.fromkeys(federation.clients, 0), federation.rounds
     models = federation.train_groups(everyone, {0: federation.initial}, range(1, last + 1))
-    settings = replace(federation.training, local_epochs=epochs)
+    settings = replace(federation.training, local_epochs=int(epochs))
     return Outcome({c: federation.train(c, models[0], last, settings=settings) for c in everyone})

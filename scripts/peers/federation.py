@@ -6,7 +6,7 @@ sends is counted in bytes of float32, what the clients compute in CPU seconds.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -28,8 +28,11 @@ from cflower.seeding import generator, torch_seed
 
 Vector = NDArray[np.float32]
 """All parameters of a model in one row."""
+Change = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Another gradient for one of a model's parameters, a part of its `Vector`; all three flat.
 
-
+Called with which part it is, its gradient and its values.
+"""
 Part = Literal["train", "decide", "report"]
 
 
@@ -110,8 +113,7 @@ class Federation:
         server_round: int,
         *,
         settings: TrainingSettings | None = None,
-        pull: float = 0.0,
-        towards: Vector | None = None,
+        change: Change | None = None,
     ) -> Vector:
         """One client's local training, as cflower's ClientApp does it.
 
@@ -124,13 +126,13 @@ class Federation:
             Counted from 1; sets the learning rate and the order of the examples.
         settings : TrainingSettings, optional
             Instead of the run's.
-        pull, towards
-            Adds the gradient of ``pull / 2 * ‖model - towards‖²`` to that of the loss.
+        change : callable, optional
+            Makes another gradient, for each parameter in every step.
         """
         with self.on_client():
             seed = torch_seed(self.config.seed, "train", server_round, client)
             self._load(start)
-            hooks = self._pulled(pull, towards) if towards is not None else ()
+            hooks = self._hooks(change) if change else ()
             train(
                 self._model,
                 self.clients[client].train,
@@ -141,6 +143,17 @@ class Federation:
             for hook in hooks:
                 hook.remove()
             return self._vector()
+
+    def train_all(
+        self, clients: Iterable[str], start: Vector, server_round: int
+    ) -> dict[str, Vector]:
+        """What clients send back who are sent the same model to train."""
+        trained = {}
+        for client in clients:
+            self.send(len(start))
+            trained[client] = self.train(client, start, server_round)
+            self.receive(len(start))
+        return trained
 
     def measure(self, client: str, model: Vector, part: Part = "train") -> dict[str, float]:
         """Accuracy and loss of a model on one part of a client's examples."""
@@ -169,14 +182,13 @@ class Federation:
     ) -> dict[Any, Vector]:
         """FedAvg within every group; ``each`` is called after every round."""
         for server_round in rounds:
-            trained: dict[Any, dict[str, Vector]] = {}
+            present: dict[Any, list[str]] = {}
             for client in self.participants(server_round):
-                group = groups[client]
-                self.send(len(models[group]))
-                theirs = self.train(client, models[group], server_round)
-                self.receive(len(theirs))
-                trained.setdefault(group, {})[client] = theirs
-            models = models | {group: self.mean(theirs) for group, theirs in trained.items()}
+                present.setdefault(groups[client], []).append(client)
+            models = models | {
+                group: self.mean(self.train_all(clients, models[group], server_round))
+                for group, clients in present.items()
+            }
             each(server_round, models)
         return models
 
@@ -188,17 +200,25 @@ class Federation:
         vector = parameters_to_vector(self._model.parameters())
         return vector.detach().numpy().copy()
 
-    def _pulled(self, strength: float, towards: Vector) -> list[Any]:
-        """Hooks on the gradients, for `train`."""
+    def _hooks(self, change: Change) -> list[Any]:
+        """Those on the parameters that change their gradients."""
         hooks, end = [], 0
         for parameter in self._model.parameters():
             begin, end = end, end + parameter.numel()
-            goal = torch.tensor(towards[begin:end]).view_as(parameter)
 
-            def pulled(
-                gradient: torch.Tensor, here: torch.Tensor = parameter, goal: torch.Tensor = goal
+            def changed(
+                gradient: torch.Tensor,
+                here: torch.Tensor = parameter,
+                place: slice = slice(begin, end),
             ) -> torch.Tensor:
-                return gradient + strength * (here.detach() - goal)
+                flat = change(place, gradient.flatten(), here.detach().flatten())
+                return flat.view_as(here)
 
-            hooks.append(parameter.register_hook(pulled))
+            hooks.append(parameter.register_hook(changed))
         return hooks
+
+
+def pulled(strength: float, towards: Vector) -> Change:
+    """Adds the gradient of ``strength / 2 * ‖model - towards‖²``."""
+    goal = torch.tensor(towards)
+    return lambda place, gradient, here: gradient + strength * (here - goal[place])

@@ -3,15 +3,23 @@
 import csv
 import json
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from families.planted import Job, run_config
-from peers import ditto, feddrift, flux, ifca, pacfl
-from peers.contest import NAMES, in_process, through_the_apps
-from peers.federation import Federation, Outcome
+from peers import apfl, ditto, feddrift, flux, ifca, ocfl, pacfl, pfedme, srfca, stocfl
+from peers.contest import (
+    NAMES,
+    PEERS,
+    TUNED,
+    entry,
+    in_process,
+    through_the_apps,
+)
+from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import summary_lines
 
 from cflower.seeding import generator
@@ -30,9 +38,13 @@ def federation(family: str = "rotation-2", rounds: int = 3) -> Federation:
 
 
 def fedavg(here: Federation) -> Outcome:
+    return Outcome(dict.fromkeys(here.clients, common_after(here, here.rounds)))
+
+
+def common_after(here: Federation, rounds: int) -> Vector:
+    """FedAvg's model."""
     everyone = dict.fromkeys(here.clients, 0)
-    models = here.train_groups(everyone, {0: here.initial}, range(1, here.rounds + 1))
-    return Outcome(dict.fromkeys(everyone, models[0]))
+    return here.train_groups(everyone, {0: here.initial}, range(1, rounds + 1))[0]
 
 
 @pytest.mark.slow
@@ -55,9 +67,9 @@ def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     )
     goal = here.initial + 1
     free = here.train("partition-0", here.initial, 1)
-    pulled = here.train("partition-0", here.initial, 1, pull=0.5, towards=goal)
+    bent = here.train("partition-0", here.initial, 1, change=pulled(0.5, goal))
     here.training = before
-    np.testing.assert_allclose(pulled - free, 0.5 * 0.1, atol=1e-5)
+    np.testing.assert_allclose(bent - free, 0.5 * 0.1, atol=1e-5)
 
 
 def test_ifca_with_one_model_is_plain_fedavg():
@@ -93,6 +105,32 @@ def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
     for server_round in (1, 2, 3):
         own = here.train("partition-3", own, server_round)
     np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
+
+
+def test_apfl_with_all_of_the_own_model_is_training_alone_and_with_none_of_it_fedavg():
+    # Deng et al., section 3: v̄ = α v + (1 - α) w.
+    here = federation(rounds=2)
+    own = here.train("partition-3", here.train("partition-3", here.initial, 1), 2)
+    np.testing.assert_array_equal(apfl.run(here, 1.0).models["partition-3"], own)
+    trained = here.train("partition-3", common_after(here, 1), 2)
+    mixed = apfl.run(here, 1e-3).models["partition-3"]
+    assert np.linalg.norm(mixed - trained) < 0.01 * np.linalg.norm(own - trained)
+
+
+def test_pfedme_whose_copy_is_the_own_model_is_fedavg():
+    # Dinh et al., Algorithm 1 with λ = 0 and a copy that goes all the way after every step.
+    here = federation(rounds=2)
+    trained = here.train("partition-3", common_after(here, 1), 2)
+    outcome = pfedme.run(here, strength=0.0, rate=1.0, steps=1)
+    np.testing.assert_allclose(outcome.models["partition-3"], trained, atol=1e-6)
+
+
+def test_the_copy_of_pfedme_follows_after_every_k_steps():
+    copy = pfedme.Copy(np.zeros(3, np.float32), strength=2.0, rate=0.5, steps=2)
+    here, still, first = torch.ones(2), torch.zeros(2), slice(0, 2)
+    pulls = [copy.pull(first, still, here).tolist() for _ in range(5)]
+    assert [pull[0] for pull in pulls] == [2.0, 2.0, 1.0, 1.0, 0.5]
+    assert copy.values.tolist() == [0.75, 0.75, 0.0]
 
 
 def test_feddrift_lets_a_client_leave_whose_best_model_lost_more_than_delta():
@@ -141,8 +179,67 @@ def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descr
     assert not kinds_of[1] & kinds_of[2]
 
 
+PLANTED = {"num-groups": 2, "min-available-nodes": 8, "num-server-rounds": 3, "local-epochs": 2}
+"""Of the family label-permutation-4: clients 0 to 3 and 4 to 7 name the digits differently."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [partial(srfca.run, near=2.0), partial(stocfl.run, tau=0.5, strength=0.05), ocfl.run],
+    ids=["srfca", "stocfl", "ocfl"],
+)
+def test_groups_that_name_digits_differently_are_found_without_their_number(method):
+    outcome = method(Federation(config("label-permutation-4", **PLANTED)))
+    found = [outcome.groups[f"partition-{i}"] for i in range(8)]
+    assert len(set(found[:4])) == 1 == len(set(found[4:]))
+    assert found[0] != found[4]
+
+
+def test_srfca_puts_clients_together_that_are_near_and_drops_no_one():
+    # Vardhan et al., ONE_SHOT: with λ beyond every loss all are one group, with none everyone
+    # stays alone.
+    here = federation(rounds=3)
+    together, alone = (srfca.run(here, near).groups or {} for near in (1e9, 0.0))
+    assert (len(set(together.values())), len(set(alone.values()))) == (1, len(here.clients))
+
+
+def test_stocfl_that_merges_all_and_does_not_pull_is_fedavg():
+    # Zeng et al., Algorithm 1 with τ = -1 and λ = 0.
+    here = federation(rounds=2)
+    outcome = stocfl.run(here, tau=-1.0, strength=0.0)
+    assert set((outcome.groups or {}).values()) == {0}
+    np.testing.assert_array_equal(outcome.models["partition-3"], common_after(here, 2))
+
+
+def test_stocfl_merges_the_most_similar_and_keeps_the_model_of_the_larger_group():
+    groups = {"a": 0, "b": 1, "c": 1, "d": 3}
+    models = {0: np.zeros(2, np.float32), 1: np.ones(2, np.float32)}
+    directions = np.array([[1, 0], [1, 0.1], [1, 0.1], [0, 1]], np.float32)
+    described = dict(zip("abcd", directions, strict=True))
+    stocfl.merge(groups, models, "abcd", described, tau=0.9)
+    assert groups == {"a": 0, "b": 0, "c": 0, "d": 3}
+    assert {group: model.tolist() for group, model in models.items()} == {0: [1, 1]}
+
+
+def test_ocfl_is_coldest_where_all_updates_agree_and_makes_one_group_of_what_is_alike():
+    model, updates = np.zeros(4, np.float32), np.eye(4, dtype=np.float32)
+    agreed = {name: updates[0] for name in "abcd"}
+    apart = dict(zip("abcd", updates, strict=True))
+    assert ocfl.temperature_of(ocfl.distances(agreed, model)) == 0
+    assert ocfl.temperature_of(ocfl.distances(apart, model)) == pytest.approx(0.5)
+    assert len(set(ocfl.clustered(ocfl.distances(apart, model)))) == 1
+
+
+def test_every_tuned_value_is_one_methods_and_stands_in_what_it_was_given():
+    used = [name for peer in PEERS.values() for name in peer.takes.values()]
+    for data, values in TUNED.items():
+        assert sorted(used) == sorted(values)
+        given = " ".join(entry(name, data, 4).given for name in PEERS)
+        assert all(f"{value:g}" in given for value in values.values())
+
+
 def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
-    common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "told": ""}
+    common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "given": ""}
     common |= {"server_seconds": 0.0, "client_seconds": 0.0}
     figures = {
         "cflower": {("rotation-2", 0): 0.9, ("rotation-2", 1): 0.8, ("rotation-4", 1): 0.3},
