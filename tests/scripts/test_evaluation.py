@@ -5,7 +5,8 @@ from reproduction.evaluation import confusion_matrix, separation_gap
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.data.examples import Examples
-from cflower.learning import build_model, evaluate
+from cflower.learning.models import build_model
+from cflower.learning.training import evaluate
 from tests.algorithm.planted import laws
 from tests.algorithm.test_bipartition import as_sides, cosines
 
