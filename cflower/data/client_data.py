@@ -7,9 +7,9 @@ import numpy as np
 
 from cflower.data.columns import Roles, check_classes
 from cflower.data.drift import check_changes
-from cflower.data.examples import Examples, parts_of, split
+from cflower.data.examples import Examples, split
 from cflower.data.partition import Positions, deal_out
-from cflower.data.prepared import ClientData, check_one_shape, prepared
+from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import load_source
@@ -49,10 +49,7 @@ def load_client_data(
     """
     with _LOADING:
         stored = _dealt(settings, partition, num_partitions)
-        source = _source_of(settings)
-    examples = stored.examples()
-    check_one_shape(stored.name, source.input_shape, examples.input_shape)
-    return _as_client(stored, examples, settings, partition, num_partitions, group)
+    return _as_client(stored, stored.examples(), settings, partition, num_partitions, group)
 
 
 def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
@@ -100,11 +97,8 @@ def _as_client(
     elif settings.group_column:
         group = most_common(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    train, *held_out = split(
-        len(examples), settings.validation_fraction, rng, settings.decide_fraction
-    )
-    parts = parts_of(examples.take, train, *held_out)
-    return prepared(parts, group, settings.standardise)
+    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
+    return prepared(list(map(examples.take, places)), group, settings.standardise)
 
 
 def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:

@@ -1,6 +1,5 @@
 """Labelled examples in memory, to train on or to evaluate with."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,18 +69,10 @@ class Examples:
 Positions = NDArray[np.int64]
 
 
-def parts_of(
-    take: Callable[[Positions], Examples], train: Positions, decide: Positions, report: Positions
-) -> tuple[Examples, Examples, Examples]:
-    """The examples of each part; one object for the last two if they are the same."""
-    reported = take(report)
-    return take(train), reported if decide is report else take(decide), reported
-
-
 def split(
     num_examples: int, fraction: float, rng: np.random.Generator, decide: float = 0.0
-) -> tuple[Positions, Positions, Positions]:
-    """Positions of a client's three parts: to train on, to decide by, to report.
+) -> list[Positions]:
+    """Positions of a client's parts in ascending order: to train on, to decide by, to report.
 
     Parameters
     ----------
@@ -92,13 +83,12 @@ def split(
     rng : numpy.random.Generator
         The same stream and number give the same positions.
     decide : float
-        Share of the held-out examples that decide, 0 <= decide < 1; 0: the part is the same as the
-        one to report.
+        Share of the held-out examples that decide, 0 <= decide < 1; with 0 there is no such part.
 
     Returns
     -------
-    tuple of NDArray[np.int64]
-        In ascending order. Shares are rounded to whole examples; no part is empty.
+    list of NDArray[np.int64]
+        Three parts, or two. Shares are rounded to whole examples; no part is empty.
 
     Raises
     ------
@@ -119,9 +109,8 @@ def split(
     )
     num_held_out = min(max(round(fraction * num_examples), least), num_examples - 1)
     order = rng.permutation(num_examples)
-    train, held_out = np.sort(order[num_held_out:]), order[:num_held_out]
-    if not decide:
-        report = np.sort(held_out)
-        return train, report, report
-    num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
-    return train, np.sort(held_out[:num_deciding]), np.sort(held_out[num_deciding:])
+    held_out = [order[:num_held_out]]
+    if decide:
+        num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
+        held_out = np.split(order[:num_held_out], [num_deciding])
+    return [np.sort(part) for part in (order[num_held_out:], *held_out)]

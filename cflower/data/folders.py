@@ -12,18 +12,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from cflower.data.columns import Table, listed
+from cflower.data.columns import Table
 from cflower.data.npz import Archives
 from cflower.data.published_formats import image_files
 from cflower.data.values import Column
 from cflower.errors import DataError, first_line
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
+MISSING = [*pa.csv.ConvertOptions().null_values, "<NA>", "None"]
 """The texts that mean a missing value in a CSV file: those of pandas."""
 SPLITS = {
     split: re.compile(rf"(.*[-._ 0-9])?({words})([-._ 0-9].*)?")

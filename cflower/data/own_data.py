@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes, listed
-from cflower.data.examples import Examples, parts_of, split
+from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes
+from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
-from cflower.data.prepared import ClientData, check_one_shape, prepared
+from cflower.data.prepared import ClientData, prepared
 from cflower.data.stored import Stored, most_common
 from cflower.data.text import windows
-from cflower.ordering import in_order
+from cflower.ordering import in_order, listed
 from cflower.seeding import generator
 from cflower.settings import require_data
 
@@ -81,11 +81,8 @@ def load_own_data(own: OwnData) -> ClientData:
     # enough.
     rng = generator(own.seed, "hold-out", "own-data")
     places = split(len(source), own.validation_fraction, rng, own.decide_fraction)
-    parts = parts_of(chosen, *places)
-    for part in parts[1:]:
-        check_one_shape(name, parts[0].input_shape, part.input_shape)
     group = most_common(source.metadata_of(roles.group)) if roles.group else None
-    return prepared(parts, group, own.standardise)
+    return prepared(list(map(chosen, places)), group, own.standardise)
 
 
 def _labels_in(source: Stored, classes: tuple[str, ...], name: str) -> NDArray[np.int64]:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import Table, listed
+from cflower.data.columns import Table
 from cflower.errors import DataError
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 HAM10000_SIZE = 32

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, label_column, labels_of, listed
+from cflower.data.columns import Roles, Table, label_column, labels_of
 from cflower.data.stored import Stored, metadata_of
 from cflower.data.values import values_of
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 
@@ -83,7 +84,7 @@ def windows(documents: Table, roles: Roles, vocabulary: tuple[str, ...] = ()) ->
     )
 
 
-def _texts(documents: Table) -> NDArray[np.object_]:
+def _texts(documents: Table) -> list[str]:
     """The column of texts."""
     require_data(
         "text" in documents.columns,

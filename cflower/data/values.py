@@ -89,9 +89,7 @@ def _unequal(name: str, source: str) -> str:
     )
 
 
-def values_of(column: Column) -> NDArray[Any]:
-    """A column as an array of Python values, None where there is none."""
-    listed = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-    values = np.empty(len(listed), dtype=object)
-    values[:] = listed
+def values_of(column: Column) -> list[Any]:
+    """A column as Python values, None where there is none."""
+    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return values
