@@ -5,7 +5,6 @@ from threading import RLock
 
 import numpy as np
 
-from cflower.data.columns import Roles, check_classes
 from cflower.data.drift import check_changes
 from cflower.data.examples import Examples, split
 from cflower.data.partition import Positions, deal_out
@@ -27,6 +26,9 @@ def load_client_data(
 ) -> ClientData:
     """The examples of one client; cached, so that a later round gets the same arrays at once.
 
+    Which examples are in which part depends on the seed, the partition and the number of its
+    examples only.
+
     Parameters
     ----------
     settings : DataSettings
@@ -35,12 +37,6 @@ def load_client_data(
         Which client of how many, 0 <= partition < num_partitions.
     group : int, optional
         The group of a shift that its examples belong to, if it is not its first one.
-
-    Returns
-    -------
-    ClientData
-        Read-only arrays. Which examples are in which part depends on the seed, the partition and
-        the number of its examples only. `group` is None without a shift or a group-column.
 
     Raises
     ------
@@ -87,7 +83,6 @@ def _as_client(
     num_partitions: int,
     changed_to: int | None = None,
 ) -> ClientData:
-    """The examples dealt to one client, shifted as its group, in three parts."""
     group: int | str | None = None
     if settings.shift != "none":
         check_changes(settings.drift, num_partitions, settings.num_groups)
@@ -112,14 +107,11 @@ def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Store
 
 
 def _source_of(settings: DataSettings) -> Stored:
-    return _source(settings.dataset, settings.dataset_size, settings.seed, settings.roles)
+    size, roles = settings.dataset_size, settings.roles
+    return _source(settings.dataset, size=size, seed=settings.seed, roles=roles)
 
 
-@lru_cache(maxsize=2)
-def _source(name: str, size: int, seed: int, roles: Roles) -> Stored:
-    source = load_source(name, size=size, seed=seed, roles=roles)
-    check_classes(source.class_names, source.name)
-    return source
+_source = lru_cache(maxsize=2)(load_source)
 
 
 @lru_cache(maxsize=8)

@@ -23,22 +23,18 @@ def decoded(
 ) -> NDArray[np.float32]:
     """Some rows of the stored inputs of a source.
 
+    Images become (m, channels, height, width): whole numbers divided by 255, floats as they are,
+    palettes and transparency turned to RGB. Columns of numbers become (m, features).
+
     Parameters
     ----------
     inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
         Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
     rows : NDArray[np.int64], shape (m,)
-        The selected rows, in order.
     source, names
         Name of the source and of its columns (one, or one for each number of a row), for errors.
     image_size : int or None
         Height and width in pixels that stored images are resized to; None leaves them.
-
-    Returns
-    -------
-    NDArray[np.float32], shape (m, ...)
-        Images: (m, channels, height, width), whole numbers divided by 255, floats as they are,
-        palettes and transparency turned to RGB. Number columns: (m, features).
 
     Raises
     ------
@@ -108,8 +104,7 @@ def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
 def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
     """Pixels as float32: whole numbers are bytes and divided by 255, floats stay."""
     if np.issubdtype(pixels.dtype, np.integer):
-        scaled = pixels.astype(np.float32)
-        scaled /= np.float32(255)
+        scaled: NDArray[np.float32] = np.divide(pixels, np.float32(255), dtype=np.float32)
         return scaled
     return pixels.astype(np.float32, copy=False)
 

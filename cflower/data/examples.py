@@ -66,29 +66,22 @@ class Examples:
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
 
-Positions = NDArray[np.int64]
-
-
 def split(
     num_examples: int, fraction: float, rng: np.random.Generator, decide: float = 0.0
-) -> list[Positions]:
+) -> list[NDArray[np.int64]]:
     """Positions of a client's parts in ascending order: to train on, to decide by, to report.
+
+    Shares are rounded to whole examples; no part is empty. The same stream and number of examples
+    give the same positions.
 
     Parameters
     ----------
     num_examples : int
-        How many there are: at least three, or two if none decide.
     fraction : float
         Share of the examples to hold out, 0 < fraction < 1.
     rng : numpy.random.Generator
-        The same stream and number give the same positions.
     decide : float
         Share of the held-out examples that decide, 0 <= decide < 1; with 0 there is no such part.
-
-    Returns
-    -------
-    list of NDArray[np.int64]
-        Three parts, or two. Shares are rounded to whole examples; no part is empty.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from cflower.errors import DataError, first_line
 from cflower.ordering import listed
 from cflower.settings import require_data
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 MISSING = [*pa.csv.ConvertOptions().null_values, "<NA>", "None"]
 """The texts that mean a missing value in a CSV file: those of pandas."""
 SPLITS = {
@@ -37,18 +37,9 @@ SPLITS = {
 def load_folder(folder: Path, key: str = "dataset") -> Table:
     """The training examples in a local folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
-        ``datasets.load_dataset`` reads.
-    key : str
-        The setting that names the folder, for errors.
-
-    Raises
-    ------
-    DataError
-        If it is missing, empty, cannot be read or has no training examples.
+    It holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
+    ``datasets.load_dataset`` reads. Raises a DataError, with the key that names the folder, if it
+    is missing, empty, cannot be read or has no training examples.
     """
     name = f"{key} = {str(folder)!r}"
     require_data(
@@ -77,16 +68,14 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
 
 
 def _read(name: str, folder: Path, files: list[Path]) -> Table:
-    """The table in the files of a folder, by their kind."""
     if archives := [path for path in files if path.suffix == ".npz"]:
         return Table(name, Archives(name, archives))
     files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     kinds = {path.suffix.lower() for path in files}
-    if kinds == {".csv"}:
-        return _joined(name, list(map(_csv, training_files(folder, files, name))))
-    if kinds == {".parquet"}:
-        return _joined(name, list(map(_parquet, training_files(folder, files, name))))
-    if kinds and kinds <= set(PICTURES):
+    if kinds == {".csv"} or kinds == {".parquet"}:
+        read = _csv if kinds == {".csv"} else _parquet
+        return _joined(name, [read(file) for file in training_files(folder, files, name)])
+    if kinds and kinds <= PICTURES:
         return _pictures(name, folder, training_files(folder, files, name))
     from cflower.data.hub import load_with_datasets
 
@@ -152,7 +141,6 @@ def _csv(file: Path) -> pa.Table:
 
 
 def _joined(name: str, tables: list[pa.Table]) -> Table:
-    """The rows of several tables with the same columns."""
     first = Table.of(name, tables[0])  # refuses two columns of one name
     if len(tables) == 1:
         return first

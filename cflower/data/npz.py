@@ -1,6 +1,7 @@
 """NumPy archives (``.npz``) as columns of a table."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class Archives(Mapping[str, NDArray[Any]]):
 
     def __init__(self, name: str, files: list[Path]) -> None:
         self._name, self._files = name, files
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._array = cache(self._joined)
         first, *others = (_read(file, list) for file in files)
         self._names = [name for name in first if all(name in names for names in others)]
         require_data(
@@ -38,9 +39,7 @@ class Archives(Mapping[str, NDArray[Any]]):
         return len(self._names)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._arrays:
-            self._arrays[name] = self._joined(name)
-        return self._arrays[name]
+        return self._array(name)
 
     def _joined(self, name: str) -> NDArray[Any]:
         parts = [_read(file, lambda archive: np.atleast_1d(archive[name])) for file in self._files]
