@@ -159,28 +159,28 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
         labels = numbers(table.columns[column], column, table.name)
         return labels.astype(np.int64), table.classes[column]
     values, where = values_of(table.columns[column]), f"in its label column {column!r}"
-    require_data(
-        not any(isinstance(value, list | dict) for value in values),
-        f"{table.name} has lists {where}: expected one class per row.",
-    )
     missing = sum(value is None or value != value for value in values)
     require_data(
         not missing,
         f"{table.name} has {missing} rows without a value {where}: remove or label them.",
     )
-    distinct = sorted(set(values))
-    are_numbers = isinstance(next(iter(distinct), ""), int | float)
+    try:
+        distinct = sorted(set(values))
+    except TypeError:
+        raise DataError(
+            f"{table.name} has lists, or both numbers and texts, {where}: expected one class, of "
+            "one kind, per row."
+        ) from None
     require_data(
-        not are_numbers or all(float(number).is_integer() for number in distinct),
+        all(value.is_integer() for value in distinct if isinstance(value, float)),
         f"{table.name} has fractional numbers {where}: expected classes (text or whole numbers): "
         f"{CLASSIFIERS}.",
     )
-    most = MANY_NUMBERS if are_numbers else MANY_CLASSES
+    most = MANY_NUMBERS if isinstance(next(iter(distinct), ""), int | float) else MANY_CLASSES
     require_data(
         len(distinct) <= most or ROWS_PER_CLASS * len(distinct) <= len(values),
         f"{table.name} has {len(distinct):,} different labels {where} for {len(values):,} rows: "
-        "these are no classes; name the right one with label-column. "
-        f"Also, {CLASSIFIERS}.",
+        f"these are no classes; name the right one with label-column. Also, {CLASSIFIERS}.",
     )
     places = {value: place for place, value in enumerate(distinct)}
     labels = np.array([places[value] for value in values], np.int64)

@@ -72,9 +72,9 @@ def _read(name: str, folder: Path, files: list[Path]) -> Table:
         return Table(name, Archives(name, archives))
     files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     kinds = {path.suffix.lower() for path in files}
-    if kinds == {".csv"} or kinds == {".parquet"}:
-        read = _csv if kinds == {".csv"} else _parquet
-        return _joined(name, [read(file) for file in training_files(folder, files, name)])
+    for suffix, read in ((".csv", _csv), (".parquet", _parquet)):
+        if kinds == {suffix}:
+            return _joined(name, list(map(read, training_files(folder, files, name))))
     if kinds and kinds <= PICTURES:
         return _pictures(name, folder, training_files(folder, files, name))
     from cflower.data.hub import load_with_datasets

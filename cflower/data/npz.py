@@ -1,7 +1,6 @@
 """NumPy archives (``.npz``) as columns of a table."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ class Archives(Mapping[str, NDArray[Any]]):
 
     def __init__(self, name: str, files: list[Path]) -> None:
         self._name, self._files = name, files
-        self._array = cache(self._joined)
+        self._arrays: dict[str, NDArray[Any]] = {}
         first, *others = (_read(file, list) for file in files)
         self._names = [name for name in first if all(name in names for names in others)]
         require_data(
@@ -39,7 +38,9 @@ class Archives(Mapping[str, NDArray[Any]]):
         return len(self._names)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._array(name)
+        if name not in self._arrays:
+            self._arrays[name] = self._joined(name)
+        return self._arrays[name]
 
     def _joined(self, name: str) -> NDArray[Any]:
         parts = [_read(file, lambda archive: np.atleast_1d(archive[name])) for file in self._files]

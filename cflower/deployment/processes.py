@@ -43,7 +43,7 @@ def output_of(*command: object, folder: Path | None = None) -> str:
     done = subprocess.run(
         list(map(str, command)),
         cwd=folder,
-        env=folder and environment(folder),
+        env=environment(folder) if folder else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
