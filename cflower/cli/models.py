@@ -147,7 +147,7 @@ def assignment_sentence(assignment: "Assignment") -> str:
 
 
 def personal_sentence(assignment: "Assignment") -> str:
-    """What the leaf's personal step means for a newcomer; empty without one."""
+    """The meaning of the leaf's personal step for a newcomer; empty without one."""
     if not assignment.share:
         return ""
     step = assignment.personal

@@ -20,7 +20,7 @@ class ClientData:
     decide: Examples
     """Trials, joins, the personal step and `selection` decide by these and by no others."""
     report: Examples
-    """All figures are of these; the same object as ``decide`` if the parts are not kept apart."""
+    """All figures are of these; the same object as ``decide`` if the same examples decide."""
     group: int | str | None
 
     @property
