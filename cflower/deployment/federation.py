@@ -1,8 +1,8 @@
 """A SuperLink and its SuperNodes on this machine, for trying out: everything on loopback.
 
 As docs/guide/deployment.md sets it up, unless insecure: TLS by a certificate authority of its own,
-SuperNodes with keys, and a proxy that passes their requests to the SuperLink and none to its Control
-API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
+SuperNodes with keys, and a proxy that passes their requests to the SuperLink, but none to its
+Control API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
 handwritten digits, upside down for every second SuperNode.
 """
 

@@ -1,8 +1,8 @@
 """The proxy that faces the network: nginx, which passes only what SuperNodes need.
 
 A SuperLink serves SuperNodes and operators on one port, and authenticates SuperNodes only: anyone
-with access to its Control API may register keys and start runs. So it listens on loopback, and this proxy
-passes the paths of the Fleet API, by which SuperNodes speak to it, and refuses all others.
+with access to its Control API may register keys and start runs. So it listens on loopback, and this
+proxy passes the paths of the Fleet API, by which SuperNodes speak to it, and refuses all others.
 """
 
 import os
