@@ -1,7 +1,7 @@
 """Names in natural order, mappings by name, and numbers with their nouns."""
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
@@ -34,14 +34,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def listed(names: Iterable[str], most: int = 20) -> str:
     """The first of these names, and the number of the others.
 
-    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
-    ('a, b', 'a, b and 1 more')
+    >>> listed(["a", "b"]), listed(["a", "b", "c"], 2), listed([])
+    ('a, b', 'a, b and 1 more', 'none')
     """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    names = list(names)
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
 
 
 def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from cflower.deployment.federation import Federation
-from cflower.errors import ConfigError
 
 app = typer.Typer(
     help="A SuperLink and SuperNodes on this one machine, for trying out: up, status, down.",
@@ -21,7 +20,10 @@ DEFAULT_DIR = Path("~/.cache/cflower/federation")
 def up(
     nodes: Annotated[int | None, typer.Option(min=1, help="SuperNodes; default: 4.")] = None,
     data: Annotated[
-        list[Path] | None, typer.Option(help="A SuperNode's data folder; once for each of them.")
+        list[Path] | None,
+        typer.Option(
+            exists=True, file_okay=False, help="A SuperNode's data folder; once for each of them."
+        ),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, no keys.")] = False,
     folder: Folder = DEFAULT_DIR,
@@ -32,11 +34,7 @@ def up(
     data folders every SuperNode gets handwritten digits, upside down for every second one.
     """
     folders = data or []
-    for place in folders:
-        if not place.is_dir():
-            raise ConfigError(f"Got --data {place}, but there is no such folder.")
-    default = 0 if folders else 4
-    Federation(folder).up(nodes or default, folders, insecure)
+    Federation(folder).up(nodes or (0 if folders else 4), folders, insecure)
 
 
 @app.command()

@@ -96,10 +96,9 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
     path = []
     for level in assignment.levels:
         entry = {"cluster": level.cluster, "clients": level.members, **level.metrics}
-        if level.step is not None:
-            entry["similarity"] = level.step.similarity
-            entry["margin"] = level.step.margin
-            entry["similarities"] = dict(level.step.similarities)
+        if step := level.step:
+            cosines = dict(step.similarities)
+            entry |= {"similarity": step.similarity, "margin": step.margin, "similarities": cosines}
         path.append(entry)
     stranger_at = assignment.stranger_at
     return {
@@ -147,7 +146,7 @@ def assignment_sentence(assignment: "Assignment") -> str:
 
 
 def personal_sentence(assignment: "Assignment") -> str:
-    """What the leaf's personal step means for a newcomer; empty without one."""
+    """The meaning of the leaf's personal step for a newcomer; empty without one."""
     if not assignment.share:
         return ""
     step = assignment.personal

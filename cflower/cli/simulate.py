@@ -21,9 +21,9 @@ from rich.text import Text
 
 import cflower
 from cflower.config import RunConfig, read_overrides
-from cflower.errors import CFlowerError, ConfigError
+from cflower.errors import CFlowerError
 from cflower.runs.run_files import find_run, read_json
-from cflower.settings import key_of
+from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -68,47 +68,46 @@ def simulate(
     own app; `-c "resume='RUN'"` resumes an interrupted run of it.
     """
     given = read_overrides(config or [])
+    defaults: Mapping[str, Any] = {}
+    if app is not None:
+        from cflower.simulation.app_folder import AppFolder  # loads Flower
+
+        folder = AppFolder.read(app)
+        if folder.components["serverapp"] != OWN:
+            for option, value in (("--out", out), ("--baselines", baselines)):
+                require(
+                    not value,
+                    f"Got {option}, but {folder.path.name} itself decides what it trains and where "
+                    "it writes: see docs/guide/own-app.md.",
+                )
+            return simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
+        defaults = folder.config
     if baselines:
         given["baselines"] = True
-    if app is None:
-        return simulate_own(given, clients, out, workers, {})
-    from cflower.simulation.app_folder import AppFolder  # loads Flower
-
-    folder = AppFolder.read(app)
-    if folder.components["serverapp"] == OWN:
-        return simulate_own(given, clients, out, workers, folder.config)
-    for option, value in (("--out", out), ("--baselines", baselines)):
-        if value:
-            raise ConfigError(
-                f"Got {option}, but {folder.path.name} itself decides what it trains and where it "
-                "writes: see docs/guide/own-app.md."
-            )
-    simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
+    if out is not None:
+        given["output-dir"] = str(out.expanduser().absolute())
+    simulate_own(given, defaults, clients, workers)
 
 
 def simulate_own(
-    given: Mapping[str, Any],
-    clients: int | None,
-    out: Path | None,
-    workers: int | None,
+    given: dict[str, Any],
     defaults: Mapping[str, Any],
+    clients: int | None,
+    workers: int | None,
 ) -> None:
     """Run cflower's own app, with its progress on standard output."""
-    wanted = dict(given)
-    if out is not None:
-        wanted["output-dir"] = str(out.expanduser().absolute())
-    wanted = config_to_resume(wanted) | wanted
+    wanted = config_to_resume(given) | given
     if clients is not None:
         wanted.setdefault("min-available-nodes", clients)
     values = {**defaults, **wanted}
     config = RunConfig.read(values)
     values["output-dir"] = str(config.output_path(relative_to=Path.cwd()))
     num_clients = clients or config.min_available_nodes
-    if num_clients < config.min_available_nodes:
-        raise ConfigError(
-            f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
-            "the run would wait for more than there are; leave one of them out."
-        )
+    require(
+        num_clients >= config.min_available_nodes,
+        f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
+        "the run would wait for more than there are; leave one of them out.",
+    )
     # These load PyTorch, which is not needed to refuse a config.
     from cflower import simulate
     from cflower.client_app import app as client_app

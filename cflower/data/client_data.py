@@ -5,11 +5,10 @@ from threading import RLock
 
 import numpy as np
 
-from cflower.data.columns import Roles, check_classes
 from cflower.data.drift import check_changes
-from cflower.data.examples import Examples, parts_of, split
+from cflower.data.examples import Examples, split
 from cflower.data.partition import Positions, deal_out
-from cflower.data.prepared import ClientData, check_one_shape, prepared
+from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import load_source
@@ -27,6 +26,9 @@ def load_client_data(
 ) -> ClientData:
     """The examples of one client; cached, so that a later round gets the same arrays at once.
 
+    Which examples are in which part depends on the seed, the partition and the number of its
+    examples only.
+
     Parameters
     ----------
     settings : DataSettings
@@ -36,12 +38,6 @@ def load_client_data(
     group : int, optional
         The group of a shift that its examples belong to, if it is not its first one.
 
-    Returns
-    -------
-    ClientData
-        Read-only arrays. Which examples are in which part depends on the seed, the partition and
-        the number of its examples only. `group` is None without a shift or a group-column.
-
     Raises
     ------
     ConfigError, DataError
@@ -49,10 +45,7 @@ def load_client_data(
     """
     with _LOADING:
         stored = _dealt(settings, partition, num_partitions)
-        source = _source_of(settings)
-    examples = stored.examples()
-    check_one_shape(stored.name, source.input_shape, examples.input_shape)
-    return _as_client(stored, examples, settings, partition, num_partitions, group)
+    return _as_client(stored, stored.examples(), settings, partition, num_partitions, group)
 
 
 def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
@@ -90,7 +83,6 @@ def _as_client(
     num_partitions: int,
     changed_to: int | None = None,
 ) -> ClientData:
-    """The examples dealt to one client, shifted as its group, in three parts."""
     group: int | str | None = None
     if settings.shift != "none":
         check_changes(settings.drift, num_partitions, settings.num_groups)
@@ -100,11 +92,8 @@ def _as_client(
     elif settings.group_column:
         group = most_common(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    train, *held_out = split(
-        len(examples), settings.validation_fraction, rng, settings.decide_fraction
-    )
-    parts = parts_of(examples.take, train, *held_out)
-    return prepared(parts, group, settings.standardise)
+    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
+    return prepared(list(map(examples.take, places)), group, settings.standardise)
 
 
 def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:
@@ -118,14 +107,11 @@ def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Store
 
 
 def _source_of(settings: DataSettings) -> Stored:
-    return _source(settings.dataset, settings.dataset_size, settings.seed, settings.roles)
+    size, roles = settings.dataset_size, settings.roles
+    return _source(settings.dataset, size=size, seed=settings.seed, roles=roles)
 
 
-@lru_cache(maxsize=2)
-def _source(name: str, size: int, seed: int, roles: Roles) -> Stored:
-    source = load_source(name, size=size, seed=seed, roles=roles)
-    check_classes(source.class_names, source.name)
-    return source
+_source = lru_cache(maxsize=2)(load_source)
 
 
 @lru_cache(maxsize=8)

@@ -1,18 +1,16 @@
 """Tables as they come from files, and the role of each of their columns."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cflower.data.values import Column, as_numpy, axes_of, numbers
+from cflower.data.values import Column, axes_of, numbers, values_of
 from cflower.errors import DataError
+from cflower.ordering import listed
 from cflower.settings import did_you_mean, require_data
 
 LABEL_COLUMNS = (
@@ -23,18 +21,10 @@ MANY_CLASSES, MANY_NUMBERS = 1000, 100
 """With more different labels than this, most must occur more than once or twice to be classes; the
 second is for labels that are numbers."""
 ROWS_PER_CLASS = 3
-LISTS = {"what": "lists", "cure": "expected one class per row"}
 CLASSIFIERS = (
     "cflower's own app trains classifiers only; to predict numbers, use an app of your own, such "
     "as examples/sklearn"
 )
-FRACTIONS = {
-    "what": "fractional numbers",
-    "cure": f"expected classes (text or whole numbers): {CLASSIFIERS}",
-}
-Distinct = tuple[list[Any], NDArray[Any]]
-"""The different labels of a column in their order, and each row's position among them."""
-SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -165,53 +155,36 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
     Raises a DataError if a label is missing, or the labels are measurements or names of rows, no
     classes.
     """
-    stored = table.columns[column]
     if column in table.classes:
-        return numbers(stored, column, table.name).astype(np.int64), table.classes[column]
-    sentence = "{source} has {what} in its label column {column!r}: {cure}."
-    problem = partial(sentence.format, source=table.name, column=column)
-    find = _distinct_in_array if isinstance(stored, np.ndarray) else _distinct_in_arrow
-    distinct, places = find(stored, problem)
-    most = MANY_NUMBERS if any(isinstance(one, int) for one in distinct) else MANY_CLASSES
+        labels = numbers(table.columns[column], column, table.name)
+        return labels.astype(np.int64), table.classes[column]
+    values, where = values_of(table.columns[column]), f"in its label column {column!r}"
+    missing = sum(value is None or value != value for value in values)
     require_data(
-        len(distinct) <= most or ROWS_PER_CLASS * len(distinct) <= len(places),
-        f"{table.name} has {len(distinct):,} different labels in its label column {column!r} "
-        f"for {len(places):,} rows: these are no classes; name the right one with label-column. "
-        f"Also, {CLASSIFIERS}.",
+        not missing,
+        f"{table.name} has {missing} rows without a value {where}: remove or label them.",
     )
-    return places.astype(np.int64), tuple(map(str, distinct))
-
-
-def _check_missing(missing: int, problem: Callable[..., str]) -> None:
-    what = f"{missing} rows without a value"
-    require_data(not missing, problem(what=what, cure="remove or label them"))
-
-
-def _distinct_in_array(labels: NDArray[Any], problem: Callable[..., str]) -> Distinct:
-    require_data(labels.ndim == 1, problem(**LISTS))
-    _check_missing(sum(label is None or label != label for label in labels.tolist()), problem)
-    if labels.dtype.kind == "f":
-        whole = np.isfinite(labels) & (np.floor(labels) == labels)
-        require_data(bool(whole.all()), problem(**FRACTIONS))
-        labels = labels.astype(np.int64)
-    distinct, places = np.unique(labels, return_inverse=True)
-    return distinct.tolist(), places
-
-
-def _distinct_in_arrow(labels: pa.ChunkedArray, problem: Callable[..., str]) -> Distinct:
-    require_data(not pa.types.is_nested(labels.type), problem(**LISTS))
-    _check_missing(labels.null_count, problem)
-    if pa.types.is_dictionary(labels.type):
-        labels = labels.cast(labels.type.value_type)
-    if pa.types.is_floating(labels.type):
-        try:
-            labels = labels.cast(pa.int64())
-        except pa.ArrowInvalid:
-            raise DataError(problem(**FRACTIONS)) from None
-    distinct = pc.unique(labels)
-    ordered = distinct.take(pc.array_sort_indices(distinct))
-    places = map(as_numpy, pc.index_in(labels, value_set=ordered).chunks)
-    return ordered.to_pylist(), np.concatenate([np.zeros(0, np.int32), *places])
+    try:
+        distinct = sorted(set(values))
+    except TypeError:
+        raise DataError(
+            f"{table.name} has lists, or both numbers and texts, {where}: expected one class, of "
+            "one kind, per row."
+        ) from None
+    require_data(
+        all(value.is_integer() for value in distinct if isinstance(value, float)),
+        f"{table.name} has fractional numbers {where}: expected classes (text or whole numbers): "
+        f"{CLASSIFIERS}.",
+    )
+    most = MANY_NUMBERS if isinstance(next(iter(distinct), ""), int | float) else MANY_CLASSES
+    require_data(
+        len(distinct) <= most or ROWS_PER_CLASS * len(distinct) <= len(values),
+        f"{table.name} has {len(distinct):,} different labels {where} for {len(values):,} rows: "
+        f"these are no classes; name the right one with label-column. Also, {CLASSIFIERS}.",
+    )
+    places = {value: place for place, value in enumerate(distinct)}
+    labels = np.array([places[value] for value in values], np.int64)
+    return labels, tuple(str(int(v) if isinstance(v, float) else v) for v in distinct)
 
 
 def check_classes(names: tuple[str, ...], source: str) -> None:
@@ -264,14 +237,3 @@ def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
             "others: expected one such column, or columns of one number each.",
         )
     return names
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names in a sentence: the first `SHOWN`, and the number of the others.
-
-    >>> listed(["a", "b"])
-    'a, b'
-    """
-    names = list(names)
-    text = ", ".join(names[:SHOWN]) or "none"
-    return f"{text} and {len(names) - SHOWN:,} more" if names[SHOWN:] else text

@@ -23,33 +23,27 @@ def decoded(
 ) -> NDArray[np.float32]:
     """Some rows of the stored inputs of a source.
 
+    Images become (m, channels, height, width): whole numbers divided by 255, floats as they are,
+    palettes and transparency turned to RGB. Columns of numbers become (m, features).
+
     Parameters
     ----------
     inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
         Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
     rows : NDArray[np.int64], shape (m,)
-        The selected rows, in order, at least one.
     source, names
         Name of the source and of its columns (one, or one for each number of a row), for errors.
     image_size : int or None
         Height and width in pixels that stored images are resized to; None leaves them.
 
-    Returns
-    -------
-    NDArray[np.float32], shape (m, ...)
-        Images: (m, channels, height, width), whole numbers divided by 255, floats as they are,
-        palettes and transparency turned to RGB. Number columns: (m, features).
-
     Raises
     ------
     DataError
-        If images differ in size or number of channels, cannot be opened, or numbers are
-        missing or infinite.
+        If an image cannot be opened or differs from the source's first in size or number of
+        channels, or numbers are missing or infinite.
     """
-    if not isinstance(inputs, np.ndarray):
-        return _images([inputs[int(row)].as_py() for row in rows], source, image_size)
-    if inputs.dtype == object:
-        return _images(inputs[rows].tolist(), source, image_size)
+    if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
+        return _images(inputs, rows, source, image_size)
     numbers = _channels_first(_scaled(inputs[rows]))
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -61,13 +55,19 @@ def decoded(
     return numbers
 
 
-def _images(files: list[Any], source: str, size: int | None) -> NDArray[np.float32]:
-    """Stored image files, shape (n, channels, height, width)."""
+def _images(
+    files: NDArray[Any] | pa.ChunkedArray,
+    rows: NDArray[np.int64],
+    source: str,
+    size: int | None,
+) -> NDArray[np.float32]:
+    """Stored image files, shape (m, channels, height, width)."""
     from PIL import Image  # a table of numbers does without
 
     pictures: list[NDArray[Any]] = []
-    for number, stored in enumerate(files):
-        place = f"image {number}"
+    for row in (0, *rows.tolist()):  # all must have the size of the first
+        place, file = f"image {row}", files[row]
+        stored = file if isinstance(file, dict) else file.as_py()
         try:
             content, place = stored["bytes"], stored["path"] or place
             with Image.open(BytesIO(content) if content else place) as picture:
@@ -82,7 +82,7 @@ def _images(files: list[Any], source: str, size: int | None) -> NDArray[np.float
             f"{source} has images of different sizes, {_size(pictures[0])} and "
             f"{_size(pictures[-1])} ({place}): bring them all to one size and mode.",
         )
-    return _channels_first(_scaled(np.stack(pictures)))
+    return _channels_first(_scaled(np.stack(pictures[1:])))
 
 
 def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
@@ -104,8 +104,7 @@ def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
 def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
     """Pixels as float32: whole numbers are bytes and divided by 255, floats stay."""
     if np.issubdtype(pixels.dtype, np.integer):
-        scaled = pixels.astype(np.float32)
-        scaled /= np.float32(255)
+        scaled: NDArray[np.float32] = np.divide(pixels, np.float32(255), dtype=np.float32)
         return scaled
     return pixels.astype(np.float32, copy=False)
 

@@ -1,4 +1,4 @@
-"""Clients whose data change during a run: from some round on they belong to another group."""
+"""Drift: the data of a client change during a run, as from some round on it is in another group."""
 
 import re
 from functools import lru_cache

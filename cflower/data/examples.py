@@ -1,6 +1,5 @@
 """Labelled examples in memory, to train on or to evaluate with."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,38 +66,22 @@ class Examples:
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
 
-Positions = NDArray[np.int64]
-
-
-def parts_of(
-    take: Callable[[Positions], Examples], train: Positions, decide: Positions, report: Positions
-) -> tuple[Examples, Examples, Examples]:
-    """The examples of each part; one object for the last two if they are the same."""
-    reported = take(report)
-    return take(train), reported if decide is report else take(decide), reported
-
-
 def split(
     num_examples: int, fraction: float, rng: np.random.Generator, decide: float = 0.0
-) -> tuple[Positions, Positions, Positions]:
-    """Positions of a client's three parts: to train on, to decide by, to report.
+) -> list[NDArray[np.int64]]:
+    """Positions of a client's parts in ascending order: to train on, to decide by, to report.
+
+    Shares are rounded to whole examples; no part is empty. The same stream and number of examples
+    give the same positions.
 
     Parameters
     ----------
     num_examples : int
-        How many there are: at least three, or two if none decide.
     fraction : float
         Share of the examples to hold out, 0 < fraction < 1.
     rng : numpy.random.Generator
-        The same stream and number give the same positions.
     decide : float
-        Share of the held-out examples that decide, 0 <= decide < 1; 0: the part is the same as the
-        one to report.
-
-    Returns
-    -------
-    tuple of NDArray[np.int64]
-        In ascending order. Shares are rounded to whole examples; no part is empty.
+        Share of the held-out examples that decide, 0 <= decide < 1; with 0 there is no such part.
 
     Raises
     ------
@@ -119,9 +102,8 @@ def split(
     )
     num_held_out = min(max(round(fraction * num_examples), least), num_examples - 1)
     order = rng.permutation(num_examples)
-    train, held_out = np.sort(order[num_held_out:]), order[:num_held_out]
-    if not decide:
-        report = np.sort(held_out)
-        return train, report, report
-    num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
-    return train, np.sort(held_out[:num_deciding]), np.sort(held_out[num_deciding:])
+    held_out = [order[:num_held_out]]
+    if decide:
+        num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
+        held_out = np.split(order[:num_held_out], [num_deciding])
+    return [np.sort(part) for part in (order[num_held_out:], *held_out)]

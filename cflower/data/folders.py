@@ -12,18 +12,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from cflower.data.columns import Table, listed
+from cflower.data.columns import Table
 from cflower.data.npz import Archives
 from cflower.data.published_formats import image_files
 from cflower.data.values import Column
 from cflower.errors import DataError, first_line
+from cflower.ordering import listed
 from cflower.settings import require_data
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+MISSING = [*pa.csv.ConvertOptions().null_values, "<NA>", "None"]
 """The texts that mean a missing value in a CSV file: those of pandas."""
 SPLITS = {
     split: re.compile(rf"(.*[-._ 0-9])?({words})([-._ 0-9].*)?")
@@ -39,18 +37,9 @@ SPLITS = {
 def load_folder(folder: Path, key: str = "dataset") -> Table:
     """The training examples in a local folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
-        ``datasets.load_dataset`` reads.
-    key : str
-        The setting that names the folder, for errors.
-
-    Raises
-    ------
-    DataError
-        If it is missing, empty, cannot be read or has no training examples.
+    It holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
+    ``datasets.load_dataset`` reads. Raises a DataError, with the key that names the folder, if it
+    is missing, empty, cannot be read or has no training examples.
     """
     name = f"{key} = {str(folder)!r}"
     require_data(
@@ -79,16 +68,14 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
 
 
 def _read(name: str, folder: Path, files: list[Path]) -> Table:
-    """The table in the files of a folder, by their kind."""
     if archives := [path for path in files if path.suffix == ".npz"]:
         return Table(name, Archives(name, archives))
     files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     kinds = {path.suffix.lower() for path in files}
-    if kinds == {".csv"}:
-        return _joined(name, list(map(_csv, training_files(folder, files, name))))
-    if kinds == {".parquet"}:
-        return _joined(name, list(map(_parquet, training_files(folder, files, name))))
-    if kinds and kinds <= set(PICTURES):
+    for suffix, read in ((".csv", _csv), (".parquet", _parquet)):
+        if kinds == {suffix}:
+            return _joined(name, list(map(read, training_files(folder, files, name))))
+    if kinds and kinds <= PICTURES:
         return _pictures(name, folder, training_files(folder, files, name))
     from cflower.data.hub import load_with_datasets
 
@@ -154,7 +141,6 @@ def _csv(file: Path) -> pa.Table:
 
 
 def _joined(name: str, tables: list[pa.Table]) -> Table:
-    """The rows of several tables with the same columns."""
     first = Table.of(name, tables[0])  # refuses two columns of one name
     if len(tables) == 1:
         return first

@@ -28,7 +28,7 @@ def load_with_datasets(path: str, name: str) -> Table:
 def load_hub(name: str) -> Table:
     """The training examples of a public data set of the Hub, or of the local cache.
 
-    ``NAME@REVISION`` names one revision: a commit, which nobody can change later, or a tag.
+    ``NAME@REVISION`` names one revision: a tag, or a commit, which stays as it is.
     Raises a DataError if there is none of this name, or the Hub cannot be reached.
     """
     instead = "use 'digits', or a local folder by its path."

@@ -8,44 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes, listed
-from cflower.data.examples import Examples, parts_of, split
+from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes
+from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
-from cflower.data.prepared import ClientData, check_one_shape, prepared
+from cflower.data.prepared import ClientData, prepared
 from cflower.data.stored import Stored, most_common
 from cflower.data.text import windows
-from cflower.ordering import in_order
+from cflower.ordering import in_order, listed
 from cflower.seeding import generator
 from cflower.settings import require_data
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """One client's own folder, and how to read it.
-
-    Attributes
-    ----------
-    path : str
-        A folder of images per class, of Parquet, CSV or NPZ files; texts are in a column "text".
-    class_names : tuple of str
-        The classes of the run, or the vocabulary of texts; empty for the folder's own, in natural
-        order of their names.
-    validation_fraction, decide_fraction, seed
-        See `cflower.data.examples.split`; the seed decides which examples are held out.
-    key : str
-        The setting that names the folder, for errors.
-    roles : Roles
-        The role of each column; if it names tokens, the examples are texts.
-    standardise : str
-        See `cflower.data.prepared.prepared`.
-    """
+    """One client's own folder, and how to read it; settings as in `DataSettings`."""
 
     path: str
+    """A folder of images per class, of Parquet, CSV or NPZ files; texts are in a column "text"."""
     class_names: tuple[str, ...] = ()
+    """The classes of the run, or the vocabulary of texts; empty for the folder's own, in natural
+    order of their names."""
     validation_fraction: float = 0.2
     seed: int = 0
     key: str = "data-path"
+    """The setting that names the folder, for errors."""
     roles: Roles = DEFAULT_ROLES
+    """The role of each column; if it names tokens, the examples are texts."""
     standardise: str = "none"
     decide_fraction: float = 0.0
 
@@ -61,9 +49,9 @@ def load_own_data(own: OwnData) -> ClientData:
     Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
     classes.
     """
-    name, roles = f"{own.key} = {own.path!r}", own.roles
-    table = load_folder(Path(own.path).expanduser(), own.key)
+    roles, table = own.roles, load_folder(Path(own.path).expanduser(), own.key)
     source = windows(table, roles, own.class_names) if roles.tokens else Stored.of(table, roles)
+    name = source.name
     require_data(len(source) > 0, f"{name} has no examples: put data there or correct the path.")
     require_data(
         len(source) > 1,
@@ -72,7 +60,7 @@ def load_own_data(own: OwnData) -> ClientData:
     )
     classes = own.class_names or in_order(source.class_names)
     check_classes(classes, name)
-    labels = source.labels if roles.unlabelled else _labels_in(source, classes, name)
+    labels = source.labels if roles.unlabelled else _labels_in(source, classes)
 
     def chosen(rows: NDArray[Any]) -> Examples:
         return Examples(source.take(rows).examples().inputs, labels[rows], classes)
@@ -81,16 +69,13 @@ def load_own_data(own: OwnData) -> ClientData:
     # enough.
     rng = generator(own.seed, "hold-out", "own-data")
     places = split(len(source), own.validation_fraction, rng, own.decide_fraction)
-    parts = parts_of(chosen, *places)
-    for part in parts[1:]:
-        check_one_shape(name, parts[0].input_shape, part.input_shape)
     group = most_common(source.metadata_of(roles.group)) if roles.group else None
-    return prepared(parts, group, own.standardise)
+    return prepared(list(map(chosen, places)), group, own.standardise)
 
 
-def _labels_in(source: Stored, classes: tuple[str, ...], name: str) -> NDArray[np.int64]:
+def _labels_in(source: Stored, classes: tuple[str, ...]) -> NDArray[np.int64]:
     """The labels of a source as positions in the classes of the run."""
-    labels, names = source.labels, source.class_names
+    name, labels, names = source.name, source.labels, source.class_names
     unlabelled = int((labels < 0).sum())
     require_data(
         not unlabelled,

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import listed
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import groups_of
 from cflower.data.stored import Stored
 from cflower.errors import DataError
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import Table, listed
+from cflower.data.columns import Table
 from cflower.errors import DataError
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 HAM10000_SIZE = 32
@@ -33,16 +34,12 @@ def emnist(root: Path) -> Table:
     """The training part of EMNIST ``byclass``, upright.
 
     The root holds ``EMNIST/raw/emnist-byclass-train-images-idx3-ubyte`` and the labels. Raises a
-    DataError if torchvision is not installed or the files are missing.
+    DataError if they are missing.
     """
-    try:
-        from torchvision.datasets import EMNIST
+    from torchvision.datasets import EMNIST  # loads PyTorch
 
+    try:
         source = EMNIST(root, split="byclass", train=True, download=False)
-    except ImportError:
-        raise DataError(
-            "dataset = 'emnist:...' needs torchvision: install it with pip install torchvision."
-        ) from None
     except (RuntimeError, OSError, ValueError):
         raise DataError(
             f"{root} has no readable EMNIST byclass files: expected "
@@ -70,14 +67,9 @@ def ham10000(folder: Path) -> Table:
     with metadata.open(newline="", encoding="utf-8-sig") as lines:
         rows = list(csv.DictReader(lines))
     require_data(
-        len(rows) > 0 and {"image_id", "dx"} <= rows[0].keys(),
-        f"{metadata} has no rows with the columns image_id and dx: use the published file.",
-    )
-    unknown = {row["dx"] for row in rows} - set(HAM10000_NAMES)
-    require_data(
-        not unknown,
-        f"{metadata} has unknown diagnoses in column dx ({listed(sorted(unknown))}): expected "
-        f"{listed(HAM10000_NAMES)}.",
+        len(rows) > 0 and all("image_id" in r and r.get("dx") in HAM10000_NAMES for r in rows),
+        f"{metadata} needs the columns image_id and dx, with one of {listed(HAM10000_NAMES)} in "
+        "every row of dx: use the published file.",
     )
     paths = {path.stem: str(path) for path in folder.glob("HAM10000_images_part_[12]/*.jpg")}
     missing = sorted({row["image_id"] for row in rows} - paths.keys())

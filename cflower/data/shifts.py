@@ -64,16 +64,9 @@ def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple
 
 
 def apply_shift(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """One client's examples as a member of its group sees them.
+    """The examples dealt to one client as a member of its group sees them.
 
-    Parameters
-    ----------
-    examples : Examples
-        Those dealt to the client; they are not changed.
-    settings : DataSettings
-        The shift, and how many groups there are; its seed decides which labels move.
-    group, client : int
-        The client's group; its partition, as each client has its own stream of label noise.
+    ``client`` is its partition: each client has its own stream of label noise.
 
     Raises
     ------
@@ -108,17 +101,11 @@ def apply_shift(examples: Examples, settings: DataSettings, group: int, client: 
 
 
 def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray[np.float32]:
-    """Images turned by 360 * group / num_groups degrees, anticlockwise.
+    """Images, shape (n, channels, height, width), turned by 360 * group / num_groups degrees.
 
-    The lab turns half of its clients' images by 180 degrees: that is two groups. Quarter turns
-    of square images are exact; other angles interpolate linearly and keep the image's size.
-
-    Parameters
-    ----------
-    images : NDArray[np.float32], shape (n, channels, height, width)
-        Upright images; a DataError if they are none.
-    group, num_groups : int
-        Which group of how many; group 0 stays upright.
+    Anticlockwise; the lab turns half of its clients' images by 180 degrees: that is two groups.
+    Quarter turns of square images are exact; other angles interpolate linearly and keep the
+    image's size. Raises a DataError if the inputs are no images.
     """
     require_data(
         images.ndim == 4,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cflower.data.columns import DEFAULT_ROLES, Roles, Table
+from cflower.data.columns import DEFAULT_ROLES, Roles, Table, check_classes
 from cflower.data.folders import load_folder
 from cflower.data.published_formats import emnist, ham10000
 from cflower.data.stored import Stored
@@ -20,7 +20,9 @@ LAYOUTS = {"emnist": emnist, "ham10000": ham10000}
 
 
 def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = DEFAULT_ROLES) -> Stored:
-    """The training examples of a data set, shuffled.
+    """The training examples of a data set, shuffled by the seed.
+
+    Labels are numbered over the whole source, so that every partition has the same classes.
 
     Parameters
     ----------
@@ -32,21 +34,11 @@ def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = DEFAU
         its texts, see `cflower.data.text`.
     size : int
         At most this many examples, a random choice; 0 takes all.
-    seed : int
-        Decides the order and the choice.
-    roles : Roles
-        The role of each column.
-
-    Returns
-    -------
-    Stored
-        The "train" split. Its labels are numbered over the whole source, so that every
-        partition has the same classes.
 
     Raises
     ------
     DataError, ConfigError
-        If there is no such source, or it has no training examples or no labels.
+        If there is no such source, or it has no training examples, no labels or one class only.
     """
     layout, _, rest = name.partition(":")
     if layout == "text" and rest:
@@ -57,12 +49,12 @@ def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = DEFAU
         len(source) > 0,
         f"{name} has no examples: put data there or choose another dataset.",
     )
+    check_classes(source.class_names, source.name)
     order = generator(seed, "source").permutation(len(source))
     return source.take(order[: size or None])
 
 
 def _by_name(name: str) -> Table:
-    """The table that is embedded, in a folder, on the Hub, or made by a function."""
     layout, _, root = name.partition(":")
     if layout in LAYOUTS and root:
         return LAYOUTS[layout](Path(root).expanduser())

@@ -104,7 +104,8 @@ class Stored:
     def examples(self) -> Examples:
         """All of them, decoded.
 
-        Raises a DataError if an input cannot be decoded, or they differ in shape.
+        Raises a DataError if an input cannot be decoded, or differs in shape from the source's
+        first.
         """
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names, self.image_size)
         if self.series_channels:
@@ -121,7 +122,8 @@ def metadata_of(table: Table, roles: Roles) -> dict[str, NDArray[Any]]:
     """The columns that describe examples. Raises a DataError without the group column."""
     if roles.group:
         table.find(roles.group, "group-column")
-    return {n: values_of(table.columns[n]) for n in roles.metadata if n in table.columns}
+    columns = {n: table.columns[n] for n in roles.metadata if n in table.columns}
+    return {n: np.array(values_of(column), dtype=object) for n, column in columns.items()}
 
 
 def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:

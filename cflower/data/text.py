@@ -14,9 +14,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, label_column, labels_of, listed
+from cflower.data.columns import Roles, Table, label_column, labels_of
 from cflower.data.stored import Stored, metadata_of
 from cflower.data.values import values_of
+from cflower.ordering import listed
 from cflower.settings import require_data
 
 
@@ -35,21 +36,11 @@ UNKNOWN = "<unk>"
 
 
 def windows(documents: Table, roles: Roles, vocabulary: tuple[str, ...] = ()) -> Stored:
-    """Windows of text, each within one document; a DataError if none is longer than a window.
+    """Windows of text, each within one document, as the numbers of their tokens.
 
-    Parameters
-    ----------
-    documents : Table
-        With a column ``text``.
-    roles : Roles
-        The kind of tokens, and the columns that describe a document, such as its topic.
-    vocabulary : tuple of str
-        The tokens of an earlier call (its ``class_names``), if they are to be numbered alike.
-
-    Returns
-    -------
-    Stored
-        Inputs are the numbers of the tokens, as floats; labels the same, one token on.
+    The documents have a column ``text``; labels are the inputs, one token on. A vocabulary (the
+    ``class_names`` of an earlier call) numbers the tokens as there. Raises a DataError if no text
+    is longer than a window.
     """
     kind = roles.tokens or "words"
     cut, most, length = TOKENS[kind]
@@ -83,8 +74,7 @@ def windows(documents: Table, roles: Roles, vocabulary: tuple[str, ...] = ()) ->
     )
 
 
-def _texts(documents: Table) -> NDArray[np.object_]:
-    """The column of texts."""
+def _texts(documents: Table) -> list[str]:
     require_data(
         "text" in documents.columns,
         f"{documents.name} has no column 'text', only {listed(documents.columns)}: name it so, "

@@ -69,17 +69,12 @@ def _chunk_numbers(values: pa.Array, name: str, source: str) -> NDArray[Any]:
     )
     if pa.types.is_null(values.type):
         return np.full(shape, np.nan, np.float32)
-    return as_numpy(values).reshape(shape)
-
-
-def as_numpy(values: pa.Array) -> NDArray[Any]:
-    """Plain values as NumPy has them; where some are missing, as floats."""
-    if values.null_count or not len(values):
-        # Imports pandas: half a second, which the usual table does without.
-        return np.asarray(values.to_numpy(zero_copy_only=False))
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
-    return np.from_dlpack(values)
+    if values.null_count or not len(values):
+        # Imports pandas: half a second, which the usual table does without.
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+    return np.from_dlpack(values).reshape(shape)
 
 
 def _unequal(name: str, source: str) -> str:
@@ -89,9 +84,7 @@ def _unequal(name: str, source: str) -> str:
     )
 
 
-def values_of(column: Column) -> NDArray[Any]:
-    """A column as an array of Python values, None where there is none."""
-    listed = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-    values = np.empty(len(listed), dtype=object)
-    values[:] = listed
+def values_of(column: Column) -> list[Any]:
+    """A column as Python values, None where there is none."""
+    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return values

@@ -1,8 +1,8 @@
 """A SuperLink and its SuperNodes on this machine, for trying out: everything on loopback.
 
 As docs/guide/deployment.md sets it up, unless insecure: TLS by a certificate authority of its own,
-SuperNodes with keys, and a proxy that lets them through to the SuperLink and nobody to its Control
-API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
+SuperNodes with keys, and a proxy that passes their requests to the SuperLink, but none to its
+Control API. Each SuperNode, ``site-1`` and so on, has its own data folder: one that is given, or
 handwritten digits, upside down for every second SuperNode.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
-from cflower.deployment.processes import BIN, Process, accepts, free_port, run
+from cflower.deployment.processes import BIN, Process, accepts, free_port, output_of
 from cflower.deployment.proxy import nginx, proxy_command, site
 from cflower.errors import FederationError
 
@@ -38,10 +38,7 @@ the SuperLink (port {superlink}), which is reached from this machine only."""
 class Federation:
     """The federation in a folder: its settings in ``federation.json``, and its processes.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when the federation is started for the first time.
+    The folder is made when the federation is started for the first time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,26 +63,16 @@ class Federation:
         """Address of the SuperLink or the proxy."""
         return f"127.0.0.1:{self.settings['ports'][server]}"
 
-    def flwr(self, *words: object, check: bool = True) -> str:
+    def flwr(self, *words: str) -> str:
         """Run Flower's command line; its output."""
-        return run(BIN / "flwr", *words, folder=self.folder, check=check)
+        return output_of(BIN / "flwr", *words, folder=self.folder)
 
     def up(self, nodes: int, data: list[Path], insecure: bool) -> None:
         """Start the processes that are not running, and wait until all are online.
 
-        Parameters
-        ----------
-        nodes : int
-            Least number of SuperNodes.
-        data : list of Path
-            Folders of the SuperNodes, in their order; the others get digits.
-        insecure : bool
-            Without TLS, keys and proxy.
-
-        Raises
-        ------
-        FederationError
-            If nginx is missing, or a process does not start; its log is kept.
+        There will be at least so many ``nodes``. The first of them read these folders of ``data``,
+        the others digits. ``insecure`` means without TLS, keys and proxy. Raises a FederationError
+        if nginx is missing, or a process does not start; its log is kept.
         """
         if not insecure:
             nginx()
@@ -98,19 +85,8 @@ class Federation:
         for number, folder in enumerate([*data, *[None] * (nodes - len(data))], start=1):
             self._add_node(number, folder)
         self._file.write_text(json.dumps(self.settings, indent=2) + "\n")
-        self._start_superlink()
-        if not insecure:
-            self._start_proxy()
-        self._wait_for_servers()
-        if not insecure:
-            self._register_nodes()
-        deadline = time.monotonic() + PATIENCE
+        self._start_servers()
         self._start_nodes()
-        while not self._all_online():
-            if time.monotonic() > deadline:
-                raise FederationError(f"Not every SuperNode came up: see {self.folder / 'logs'}")
-            time.sleep(2.0)
-            self._start_nodes()  # those that were refused
         self.print_status()
         if not insecure:
             print(WAY.format(**self.settings["ports"]))
@@ -128,15 +104,9 @@ class Federation:
             make_key(self.folder / "keys" / name)
         self.settings["nodes"][name] = {"data": str(data.absolute())}
 
-    def _register_nodes(self) -> None:
-        for name in self.nodes:
-            key = f"keys/{name}.pub"
-            output = self.flwr("supernode", "register", key, NAME, "--name", name, check=False)
-            if not re.search("registered|already in use", output):
-                raise FederationError(f"{name} could not be registered:\n{output}")
-
-    def _start_superlink(self) -> None:
-        certificates = self.folder / "certificates"
+    def _start_servers(self) -> None:
+        """Start the SuperLink, and the proxy; register the keys of the SuperNodes."""
+        certificates, address = self.folder / "certificates", self.address("superlink")
         security, entry = ["--insecure"], "insecure = true"
         if not self.settings["insecure"]:
             make_certificates(certificates)
@@ -144,20 +114,23 @@ class Federation:
             security += ["--ssl-certfile", f"{certificates}/server.pem"]
             security += ["--ssl-keyfile", f"{certificates}/server.key", "--enable-supernode-auth"]
             entry = f'root-certificates = "{certificates}/ca.crt"'
+            block = site(self.address("proxy"), address, str(certificates))
+            self.servers["proxy"].start(proxy_command(self.folder / "nginx", block))
         home = self.folder / "flwr-home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n'
-            f'[superlink.{NAME}]\naddress = "{self.address("superlink")}"\n{entry}\n'
+            f'[superlink.{NAME}]\naddress = "{address}"\n{entry}\n'
         )
         where = ["--host", "127.0.0.1", "--port", self.settings["ports"]["superlink"]]
         database = ["--database", self.folder / "superlink.db"]
         self.servers["superlink"].start([BIN / "flower-superlink", *where, *database, *security])
-
-    def _start_proxy(self) -> None:
-        certificates = str(self.folder / "certificates")
-        block = site(self.address("proxy"), self.address("superlink"), certificates)
-        self.servers["proxy"].start(proxy_command(self.folder / "nginx", block))
+        self._wait_for_servers()
+        for name in () if self.settings["insecure"] else self.nodes:
+            key = f"keys/{name}.pub"
+            output = self.flwr("supernode", "register", key, NAME, "--name", name)
+            if not re.search("registered|already in use", output):
+                raise FederationError(f"{name} could not be registered:\n{output}")
 
     def _wait_for_servers(self) -> None:
         deadline = time.monotonic() + 60
@@ -168,19 +141,30 @@ class Federation:
                 time.sleep(0.2)
 
     def _start_nodes(self) -> None:
-        for name, node in self.nodes.items():
-            security: list[object] = ["--insecure"]
-            if not self.settings["insecure"]:
-                security = ["--root-certificates", self.folder / "certificates" / "ca.crt"]
-                security += ["--auth-supernode-private-key", self.folder / "keys" / name]
-            # A new port each time: the children of a killed SuperNode still look for it at the old
-            # one, and would take a message of the new one with them when they end.
-            where = ["--host", "127.0.0.1", "--port", free_port()]
-            data = self.settings["nodes"][name]["data"]
-            config = ["--node-config", f'client-id="{name}" data-path="{data}"']
-            entrance = self.address(list(self.servers)[-1])
-            supernode = [BIN / "flower-supernode", "--superlink", entrance]
-            node.start([*supernode, *security, *where, *config])
+        """Start the SuperNodes, again those that were refused, until all are online."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            for name, node in self.nodes.items():
+                node.start(self._supernode(name))
+            if self._all_online():
+                return
+            if time.monotonic() > deadline:
+                raise FederationError(f"Not every SuperNode came up: see {self.folder / 'logs'}")
+            time.sleep(2.0)
+
+    def _supernode(self, name: str) -> list[object]:
+        """The command that starts a SuperNode."""
+        security: list[object] = ["--insecure"]
+        if not self.settings["insecure"]:
+            security = ["--root-certificates", self.folder / "certificates" / "ca.crt"]
+            security += ["--auth-supernode-private-key", self.folder / "keys" / name]
+        # A new port each time: the children of a killed SuperNode still look for it at the old one,
+        # and would take a message of the new one with them when they end.
+        where = ["--host", "127.0.0.1", "--port", free_port()]
+        data = self.settings["nodes"][name]["data"]
+        config = ["--node-config", f'client-id="{name}" data-path="{data}"']
+        entrance = self.address(list(self.servers)[-1])
+        return [BIN / "flower-supernode", "--superlink", entrance, *security, *where, *config]
 
     def _all_online(self) -> bool:
         # The SuperLink counts a killed SuperNode as online for a while, so the logs are read too.
@@ -189,7 +173,7 @@ class Federation:
 
     def online(self) -> int:
         """The number of SuperNodes that the SuperLink sees."""
-        return self.flwr("supernode", "ls", NAME, "--format", "json", check=False).count('"online"')
+        return self.flwr("supernode", "ls", NAME, "--format", "json").count('"online"')
 
     def down(self) -> None:
         """End exactly the processes that `up` started."""
@@ -198,7 +182,7 @@ class Federation:
 
     def print_status(self) -> None:
         """Print which processes are running."""
-        what = {name: self.address(name) for name in self.servers if self.settings["ports"]}
+        what = {name: f"127.0.0.1:{port}" for name, port in self.settings["ports"].items()}
         what |= {name: node["data"] for name, node in self.settings["nodes"].items()}
         for process in (*self.servers.values(), *self.nodes.values()):
             state = f"process {process.pid}" if process.pid else "not running"
@@ -210,12 +194,12 @@ class Federation:
         config += f" num-server-rounds=8 {SETTINGS}"
         if len(self.nodes) < 4:
             config += " min-cluster-size=1"
-        installed = not (PROJECT / "pyproject.toml").is_file()
-        app = Path("CLONE" if installed else PROJECT)
-        where = " (CLONE: a clone of cflower, whose folder is the app)" if installed else ""
+        app, where = shlex.quote(str(PROJECT)), ""
+        if not (PROJECT / "pyproject.toml").is_file():
+            app, where = "CLONE", " (CLONE: a clone of cflower, whose folder is the app)"
         commands = (
             f"export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
-            f'{BIN / "flwr"} run {shlex.quote(str(app))} {NAME} --stream -c "{config}"',
+            f'{BIN / "flwr"} run {app} {NAME} --stream -c "{config}"',
             f"{BIN / 'flwr'} ls {NAME}",
             f"{BIN / 'flwr'} stop RUN_ID {NAME}",
             f"{BIN / 'cflower'} show",

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cflower.errors import FederationError
-
 BIN = Path(sys.executable).parent
 
 
@@ -40,19 +38,17 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def run(*command: object, folder: Path, check: bool = True) -> str:
-    """Run a command in the federation's folder; its output."""
+def output_of(*command: object, folder: Path | None = None) -> str:
+    """The output of a command, whatever its exit status; in a federation's folder if given."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=folder,
-        env=environment(folder),
+        env=environment(folder) if folder else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    if check and done.returncode:
-        raise FederationError(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
     return done.stdout
 
 
@@ -125,12 +121,6 @@ def send(pid: int, number: int) -> None:
     """Signal a process, unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def output_of(*command: object) -> str:
-    """The output of a system command."""
-    words = list(map(str, command))
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
 def started(pid: int) -> str:

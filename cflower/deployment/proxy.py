@@ -1,8 +1,8 @@
 """The proxy that faces the network: nginx, which passes only what SuperNodes need.
 
-A SuperLink serves SuperNodes and operators on one port, and asks only SuperNodes who they are: who
-reaches its Control API may register keys and start runs. So it listens on loopback, and this proxy
-passes the paths of the Fleet API, by which SuperNodes speak to it, and refuses all others.
+A SuperLink serves SuperNodes and operators on one port, and authenticates SuperNodes only: anyone
+with access to its Control API may register keys and start runs. So it listens on loopback, and this
+proxy passes the paths of the Fleet API, by which SuperNodes speak to it, and refuses all others.
 """
 
 import os
@@ -69,13 +69,13 @@ def site(public: str, superlink: str, certificates: str) -> str:
 def nginx() -> str:
     """The program's path. Raises `FederationError` if it is not installed."""
     places = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/usr/local/sbin"
-    found = shutil.which("nginx", path=places)
-    if found is None:
+    program = shutil.which("nginx", path=places)
+    if program is None:
         raise FederationError(
             "nginx is not installed: install it (on Debian `apt install nginx-light`), or give "
             "--insecure for a federation without TLS, keys and proxy."
         )
-    return found
+    return program
 
 
 def proxy_command(folder: Path, block: str) -> list[object]:

@@ -16,7 +16,7 @@ LOADING = {
     "safetensors": """\
 import torch
 from safetensors.torch import load_file
-from cflower.learning import build_model
+from cflower.learning.models import build_model
 
 model = build_model({model!r}, {input_shape}, {num_classes}, seed=0)
 model.load_state_dict(load_file({file!r}))

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -95,18 +96,18 @@ def _check_inputs(name: str, architecture: Architecture, input_shape: tuple[int,
     takes, _, least_side = architecture
     if takes == "anything":
         return
-    kind = INPUTS[takes]
+    kind, sides = INPUTS[takes], input_shape[1:]
     require(
         len(input_shape) == kind.axes,
         f"model = {name!r} needs {takes}, but inputs have shape {input_shape}: {kind.advice}.",
     )
-    side, size = min(input_shape[1:], default=0), "x".join(map(str, input_shape[1:]))
-    fitting = [n for n, a in MODELS.items() if a.takes in (takes, "anything")]
+    side = min(sides, default=0)
+    fitting = (n for n, a in MODELS.items() if a.takes in (takes, "anything"))
     smaller = " or ".join(n for n in fitting if MODELS[n].least_side <= side)
     require(
         side >= least_side,
         f"model = {name!r} needs {takes} of at least {least_side} {kind.unit} a side, but these "
-        f"are {size}: use {smaller}.",
+        f"are {'x'.join(map(str, sides))}: use {smaller}.",
     )
 
 
@@ -119,22 +120,12 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def own_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The model that a user's own factory returns.
+    """The model that a user's factory ``package.module:factory`` returns.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:factory``. The factory takes ``(input_shape, num_classes)`` as
-        `build_model` does and returns a `torch.nn.Module` on the CPU, from inputs of shape
-        (batch, *input_shape) to logits of shape (batch, num_classes), for sequences (batch,
-        num_classes, length). PyTorch's generator is seeded before it is called.
-    input_shape, num_classes
-        As for `build_model`.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such factory, it raises, or what it returns is no such model.
+    The factory takes ``(input_shape, num_classes)`` as `build_model` does and returns a
+    `torch.nn.Module` on the CPU, from inputs of shape (batch, *input_shape) to logits of shape
+    (batch, num_classes), for sequences (batch, num_classes, length). Raises a ConfigError if there
+    is no such factory, it raises, or its result is no such model.
     """
     model = called("model", name, own_function("model", name), input_shape, num_classes)
     if not isinstance(model, nn.Module):
@@ -143,17 +134,18 @@ def own_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.M
         )
     with torch.no_grad():  # also gives lazy layers their shapes
         logits = called("model", name, model.eval(), torch.zeros(2, *input_shape))
-    if not isinstance(logits, Tensor) or logits.shape[:2] != (2, num_classes):
-        got = (
-            f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        )
-        raise ConfigError(
-            f"model = {name!r} answers two inputs of shape {input_shape} with {got}: expected "
-            f"logits of shape (2, {num_classes}), one for each class."
-        )
+    is_tensor = isinstance(logits, Tensor)
+    got = f"shape {tuple(logits.shape)}" if is_tensor else type(logits).__name__
+    require(
+        is_tensor and logits.shape[:2] == (2, num_classes),
+        f"model = {name!r} answers two inputs of shape {input_shape} with {got}: expected "
+        f"logits of shape (2, {num_classes}), one for each class.",
+    )
     called("model", name, arrays_of, model)  # of types that NumPy has
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"model = {name!r} returned a model without anything to train.")
+    require(
+        any(parameter.requires_grad for parameter in model.parameters()),
+        f"model = {name!r} returned a model without anything to train.",
+    )
     return model.train()
 
 
@@ -178,36 +170,28 @@ def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
-def _lab_convnet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    flat = 16 * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
-    return _layers(
-        conv1=nn.Conv2d(input_shape[0], 6, kernel_size=5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(6, 16, kernel_size=5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        classifier=nn.Linear(flat, num_classes),  # 256 -> 62 for EMNIST byclass
-    )
-
-
-def _notebook_cnn(
-    channels: tuple[int, int], hidden: int, input_shape: tuple[int, ...], num_classes: int
+def _conv_net(
+    channels: tuple[int, ...],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    kernel: int,
+    hidden: int = 0,
 ) -> nn.Module:
-    flat = channels[1] * prod(((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
-    return _layers(
-        conv1=nn.Conv2d(input_shape[0], channels[0], kernel_size=5),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(*channels, kernel_size=5),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        hidden=nn.Linear(flat, hidden),  # 320 -> 50 for MNIST
-        relu3=nn.ReLU(),
-        classifier=nn.Linear(hidden, num_classes),
-    )
+    """Convolutions, the first two of them pooled, then perhaps a hidden layer of this width."""
+    net = nn.Sequential()
+    for number, (before, after) in enumerate(pairwise([input_shape[0], *channels]), start=1):
+        net.add_module(f"conv{number}", nn.Conv2d(before, after, kernel))
+        if number <= 2:
+            net.add_module(f"pool{number}", nn.MaxPool2d(2))
+        net.add_module(f"relu{number}", nn.ReLU())
+    net.add_module("flatten", nn.Flatten())
+    width = net(torch.zeros(1, *input_shape)).shape[1]
+    if hidden:
+        net.add_module("hidden", nn.Linear(width, hidden))
+        net.add_module("relu", nn.ReLU())
+    net.add_module("classifier", nn.Linear(hidden or width, num_classes))
+    return net
 
 
 def _conv1d(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -238,24 +222,6 @@ def _linear(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return _layers(flatten=nn.Flatten(), classifier=nn.Linear(prod(input_shape), num_classes))
 
 
-def _cifar_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    flat = 64 * prod(((side - 2) // 2 - 2) // 2 - 2 for side in input_shape[1:])
-    return _layers(
-        conv1=nn.Conv2d(input_shape[0], 32, kernel_size=3),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, kernel_size=3),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        conv3=nn.Conv2d(64, 64, kernel_size=3),
-        relu3=nn.ReLU(),
-        flatten=nn.Flatten(),
-        hidden=nn.Linear(flat, 64),  # 1024 -> 64 for CIFAR-10
-        relu4=nn.ReLU(),
-        classifier=nn.Linear(64, num_classes),
-    )
-
-
 class NextToken(nn.Module):
     """A two-layer LSTM that predicts the next word, or character, at every place."""
 
@@ -271,10 +237,6 @@ class NextToken(nn.Module):
         return self.classifier(states).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def _lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return NextToken(num_classes)
-
-
 def _layers(**layers: nn.Module) -> nn.Module:
     """Layers one after another; their names become the keys of the model's parameters."""
     return nn.Sequential(OrderedDict(layers))
@@ -282,12 +244,12 @@ def _layers(**layers: nn.Module) -> nn.Module:
 
 MODELS = {
     "cnn": Architecture("images", _cnn, 8),
-    "lab-convnet": Architecture("images", _lab_convnet, 16),
-    "simple-cnn": Architecture("images", partial(_notebook_cnn, (10, 20), 50), 16),
-    "ham-cnn": Architecture("images", partial(_notebook_cnn, (16, 32), 120), 16),
-    "cifar-cnn": Architecture("images", _cifar_cnn, 18),
+    "lab-convnet": Architecture("images", partial(_conv_net, (6, 16), kernel=5), 16),
+    "simple-cnn": Architecture("images", partial(_conv_net, (10, 20), kernel=5, hidden=50), 16),
+    "ham-cnn": Architecture("images", partial(_conv_net, (16, 32), kernel=5, hidden=120), 16),
+    "cifar-cnn": Architecture("images", partial(_conv_net, (32, 64, 64), kernel=3, hidden=64), 18),
     "mlp": Architecture("anything", _mlp),
     "linear": Architecture("anything", _linear),
     "conv1d": Architecture("time series", _conv1d, 8),
-    "lstm": Architecture("text", _lstm),
+    "lstm": Architecture("text", lambda input_shape, num_classes: NextToken(num_classes)),
 }

@@ -9,29 +9,11 @@ from cflower.settings import check_fields, number
 class TrainingSettings:
     """How a client trains in one round: plain SGD, as in the paper's section VI.
 
-    Each field is the run-config key of the same name in kebab-case. The defaults are the
-    lab's learning rate and momentum and the paper's 3 local epochs.
+    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each. The defaults
+    are the lab's learning rate and momentum and the paper's 3 local epochs. With more of these,
+    updates are longer, and so must be the thresholds on their norms.
 
-    Attributes
-    ----------
-    local_epochs : int
-        Passes over the client's examples, >= 1. More make updates larger: thresholds on
-        their norms scale with it.
-    batch_size : int
-        Examples per step, >= 1.
-    learning_rate : float
-        Step size of the first round, > 0.
-    learning_rate_decay : float
-        Factor per round, in (0, 1]; 1 keeps the learning rate.
-    momentum : float
-        In [0, 1). Starts from zero in every round.
-    weight_decay : float
-        L2 penalty, >= 0.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
+    Raises a ConfigError if a value is out of its range.
     """
 
     local_epochs: int = number(3, least=1)

@@ -36,16 +36,14 @@ def train(
     Parameters
     ----------
     model : torch.nn.Module
-        Returns logits. It is moved to `device` here and stays there, in training mode.
+        Returns logits. It is moved to `device` and left there, in training mode.
     examples : Examples
-        The client's training examples, at least one.
     settings : TrainingSettings
-        How to train.
     server_round : int
         Counted from 1; sets the learning rate.
     seed : int
-        Decides the order of the examples (derived by the caller from seed, round and client).
-        On the CPU, the same model, examples, settings and seed give the same bits.
+        Decides the order of the examples and a model's own random numbers. On the CPU, the same
+        model, examples, settings and seed give the same bits.
 
     Returns
     -------
@@ -65,7 +63,7 @@ def train(
     if len(examples) == 0:
         raise DataError("a client has no examples to train on: use fewer clients or more data.")
     with _reproducible(), _own_randomness(seed):
-        _placed(model).train()
+        model.to(device()).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
         parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -99,12 +97,7 @@ def train(
 def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Returns logits. It is moved to `device` here and left there, in evaluation mode.
-    examples : Examples
-        At least one.
+    The model returns logits. It is moved to `device` and left there, in evaluation mode.
 
     Returns
     -------
@@ -131,23 +124,19 @@ def with_perplexity(metrics: dict[str, float], examples: Examples) -> dict[str, 
 
 
 def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
-    """The logits of held-out examples; otherwise as `evaluate`.
+    """The logits of held-out examples, shape (n, num_classes); otherwise as `evaluate`.
 
-    Returns
-    -------
-    NDArray[np.float32], shape (n, num_classes)
-        Of sequences a row for every place, (n * length, num_classes), in the order of
-        ``labels.ravel()``.
+    Of sequences they have a row for every place, (n * length, num_classes), in the order of
+    ``labels.ravel()``.
     """
     return _predictions(model, examples)[0].cpu().numpy()
 
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    """The rows of `predict` and their labels."""
     if len(examples) == 0:
         raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
-        _placed(model).eval()
+        model.to(device()).eval()
         inputs, labels = _tensors(examples)
         starts = range(0, len(examples), EVALUATION_BATCH)
         logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
@@ -158,14 +147,6 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
 def device() -> torch.device:
     """The device that clients compute on: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _placed(model: nn.Module) -> nn.Module:
-    """The model on `device`; to ask where it is takes less than to move what is there."""
-    target = device()
-    if any(parameter.device.type != target.type for parameter in model.parameters()):
-        model.to(target)
-    return model
 
 
 def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:

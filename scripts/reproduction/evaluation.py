@@ -8,7 +8,7 @@ from torch import nn
 from cflower.algorithm.bipartition import bipartition
 from cflower.data.examples import Examples
 from cflower.data.sources import load_source
-from cflower.learning import build_model
+from cflower.learning.models import build_model
 from cflower.runs.record import RunRecord
 
 

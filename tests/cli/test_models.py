@@ -17,7 +17,7 @@ from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting.files import logits_of
-from cflower.learning import build_model
+from cflower.learning.models import build_model
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.runs.run_files import read_json
 from tests.command import error_of, output_of, simulated

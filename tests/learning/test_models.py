@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cflower.errors import ConfigError
-from cflower.learning import MODELS, build_model
+from cflower.learning.models import MODELS, build_model
 
 IMAGE_MODELS = [name for name in MODELS if MODELS[name].takes in ("images", "anything")]
 

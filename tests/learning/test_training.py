@@ -10,7 +10,9 @@ from cflower.data.client_data import load_client_data
 from cflower.data.examples import Examples
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError
-from cflower.learning import TrainingSettings, build_model, evaluate, train
+from cflower.learning.models import build_model
+from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, train
 from tests.command import in_new_process
 
 
