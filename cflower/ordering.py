@@ -1,11 +1,15 @@
-"""Names in natural order, mappings by name, and numbers with their nouns."""
+"""Names in natural order and in words, mappings by name, and numbers with their nouns."""
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
+from unicodedata import category
 
 Entry = TypeVar("Entry")
+LONGEST_TEXT = 500
+"""Characters of a text from outside that are shown."""
 
 
 @lru_cache(maxsize=2**17)  # the same names are sorted in every round
@@ -34,14 +38,28 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
-    """The first of these names, and the number of the others.
+def line(text: object, most: int = LONGEST_TEXT) -> str:
+    r"""A text from outside as one line of printable characters.
 
-    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
-    ('a, b', 'a, b and 1 more')
+    >>> line("\x1b]0;me\x07 two\nlines"), line("a" * 600)[-20:]
+    (' ]0;me  two lines', '... (600 characters)')
+    """
+    text = str(text)
+    if len(text) > most:
+        return f"{line(text[:most], most)}... ({len(text)} characters)"
+    if text.isprintable():  # thousands of clients report names of classes
+        return text
+    return "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in text)
+
+
+def listed(names: Collection[str], most: int = 12, longest: int = 60) -> str:
+    """The first names, which may come from outside, each on one line; the number of the others.
+
+    >>> listed(["a", "b"]), listed([str(i) for i in range(20)], 2)
+    ('a, b', '0, 1 and 18 more')
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(line(name, longest) for name in islice(names, most)) + more
 
 
 def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:

@@ -14,9 +14,8 @@ from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.claims import listed
 from cflower.messages.failures import BadReplyError
-from cflower.ordering import counted
+from cflower.ordering import counted, listed
 
 UNTRAINED = (
     "*running_mean",

@@ -2,30 +2,29 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from logging import INFO, WARNING
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.robust_mean import MOST, limited
-from cflower.algorithm.state import Ask
+from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.weights import Weights
-from cflower.messages.claims import line, listed
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import (
-    ClientMetrics,
-    mean_over_clients,
-    plausible,
-)
-from cflower.messages.replies import read_metrics
+from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
+from cflower.messages.replies import read_reply
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order, only, without
+from cflower.ordering import in_order, line, listed, only, without
 
 Content = TypeVar("Content")
+Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 REPORTED = 0.5
 """A client that counts for less than this fraction of its claim is logged."""
@@ -43,8 +42,6 @@ HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
     "examples are far above the median."
 )
-
-
 PART = "part"
 """In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
 
@@ -61,7 +58,8 @@ class Sent(NamedTuple):
 class ClientMessenger:
     """Sends asks to clients by name and attributes replies to asks.
 
-    ``weighted_by``, ``arrays`` and ``config`` are names in messages, as in ``FedAvg``.
+    ``layout`` is that of the models; ``weighted_by``, ``arrays`` and ``config`` are names in
+    messages, as in ``FedAvg``.
 
     Attributes
     ----------
@@ -74,8 +72,10 @@ class ClientMessenger:
         Clients that no exchange waits for.
     """
 
-    def __init__(self, roll_call: RollCall, weighted_by: str, arrays: str, config: str) -> None:
-        self._roll_call = roll_call
+    def __init__(
+        self, roll_call: RollCall, layout: Layout, weighted_by: str, arrays: str, config: str
+    ) -> None:
+        self._roll_call, self._layout = roll_call, layout
         self.weighted_by, self.arrays_key, self._config_key = weighted_by, arrays, config
         self._sent: list[tuple[Message, Sent]] = []
         self.outstanding: dict[str, Sent] = {}
@@ -93,7 +93,6 @@ class ClientMessenger:
     def messages(
         self,
         asks: Mapping[Ask, Mapping[str, Weights]],
-        layout: Layout,
         config: ConfigRecord,
         message_type: str = "",
     ) -> list[Message]:
@@ -108,7 +107,7 @@ class ClientMessenger:
             content = RecordDict()
             for key, model in models.items():
                 if id(model) not in made:
-                    made[id(model)] = layout.record(model)
+                    made[id(model)] = self._layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
             content[self._config_key] = ConfigRecord(
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
@@ -142,37 +141,29 @@ class ClientMessenger:
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
             self.outstanding, unanswered = unanswered, {}
-        for sent in unanswered.values():
-            problem = "did not come before the round was closed"
-            self.set_aside(sent.ask.client, problem, Fault.ABSENT)
-        for node in exchange.lost:
-            problem = "cannot come: its node is no longer connected"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
-        for node in exchange.silent:
-            problem = f"did not come within {timeout:g} s"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.SILENT)
-        for node in exchange.strays:
-            problem = "came twice, or answers a message of another round"
-            self.set_aside(self._roll_call.name_of(node), problem)
+        closed = [sent.node for sent in unanswered.values()]
+        for nodes, problem, fault in (
+            (closed, "did not come before the round was closed", Fault.ABSENT),
+            (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
+            (exchange.silent, f"did not come within {timeout:g} s", Fault.SILENT),
+            (exchange.strays, "came twice, or answers a message of another round", Fault.CLIENT),
+        ):
+            for node in nodes:
+                self.set_aside(self._roll_call.name_of(node), problem, fault)
 
     @property
     def _by_id(self) -> dict[str, Sent]:
         return {message.metadata.message_id: sent for message, sent in self._sent}
 
     def send_again(
-        self,
-        grid: Grid,
-        outstanding: Iterable[Sent],
-        layout: Layout,
-        config: ConfigRecord,
-        timeout: float,
+        self, grid: Grid, outstanding: Iterable[Sent], config: ConfigRecord, timeout: float
     ) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
         asks = {}
         for ask, model, _ in outstanding:
             if ask.client in self._roll_call.nodes and model is not None:
                 asks[ask] = {self.arrays_key: model}
-        messages = self.messages(asks, layout, config)
+        messages = self.messages(asks, config)
         for message in messages:
             message.metadata.ttl = timeout
         pushed = list(grid.push_messages(messages))  # messages have ids once they are sent
@@ -208,24 +199,30 @@ class ClientMessenger:
             else:
                 yield sent, content
 
-    def metrics(self, replies: Iterable[Message]) -> dict[Ask, ClientMetrics]:
-        """The usable metrics among the replies, by ask; the others are set aside."""
-        read = self.read(replies, lambda _, reply: read_metrics(reply, self.weighted_by))
-        measured = {sent.ask: metrics for sent, metrics in read}
-        kept = self.plausible([ask.client for ask in measured], measured.values())
-        return dict(zip(measured, kept, strict=True))
+    def reply(self, sent: Sent, message: Message, projection: Projection) -> Reply:
+        """The reply to an ask about one model; see `read_reply`."""
+        ask, model = sent.ask, sent.model
+        return read_reply(message, ask, model, self._layout, projection, self.weighted_by)
 
-    def plausible(
-        self, clients: Iterable[str], measured: Iterable[ClientMetrics]
-    ) -> list[ClientMetrics]:
-        """The metrics of these clients without implausible ones, each logged once."""
-        measured = list(measured)
-        kept = plausible(measured)
-        for client, before, after in zip(clients, measured, kept, strict=True):
-            odd = without(before.metrics, {*after.metrics, *self._dropped[client]})
+    def answers(self, replies: Iterable[Message], projection: Projection) -> list[Reply]:
+        """All usable replies to asks about one model, without implausible metrics."""
+        read = self.read(replies, partial(self.reply, projection=projection))
+        answers = {sent.ask: reply for sent, reply in read}
+        kept = self.plausible({ask: ClientMetrics.of(reply) for ask, reply in answers.items()})
+        return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
+
+    def plausible(self, measured: Mapping[Key, ClientMetrics]) -> dict[Key, ClientMetrics]:
+        """The metrics without implausible ones, each logged once.
+
+        A key is a client's name, or a tuple that begins with it.
+        """
+        kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
+        for key, before in measured.items():
+            client = key if isinstance(key, str) else key[0]
+            odd = without(before.metrics, {*kept[key].metrics, *self._dropped[client]})
             if odd:
                 self._dropped[client] |= odd.keys()
-                figures = ", ".join(f"{key} = {odd[key]:.4g}" for key in sorted(odd)[:5])
+                figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
                 log(WARNING, IMPLAUSIBLE, client, figures)
         return kept
 

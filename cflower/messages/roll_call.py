@@ -23,11 +23,11 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.errors import FederationError
-from cflower.messages.claims import facts_in, line, listed
+from cflower.messages.claims import facts_in
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.replies import first_line
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order, line, listed, only
 from cflower.seeding import generator
 
 DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"

@@ -12,13 +12,14 @@ from flwr.supercore import log
 
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.claims import COMMITMENT, line
+from cflower.messages.claims import COMMITMENT
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.exchange import Exchange
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
+from cflower.ordering import line
 from cflower.privacy.permutation import Arrays, commitment, permuted, read_seed, turn_back
 
 Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]

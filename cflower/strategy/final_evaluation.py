@@ -7,8 +7,9 @@ reported ``tells-entropies`` also gets a few other leaves' models, and reports t
 all their predictions on its examples: by it newcomers without labels are placed.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
@@ -19,11 +20,11 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
-from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import content_of, read_metrics, read_record
@@ -45,10 +46,8 @@ ENTROPIES = "entropies"
 """Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
 MOST_OTHERS = 3
 """Other leaves with models that a client gets: it bounds the cost of the last message."""
-Models = Mapping[str, Mapping[str, Cluster]]
-"""The clusters with the models that each client gets, by their keys in its message."""
 Levels = dict[str, ClientMetrics]
-"""A client's metrics by cluster, `BEST` and `ENSEMBLE`."""
+"""A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
 
 @dataclass
@@ -63,10 +62,9 @@ class FinalEvaluation:
 
     run: Run
     messenger: ClientMessenger
-    layout: Layout
     state: CFLState
     problems: dict[str, str] = field(default_factory=dict)
-    _levels: dict[str, Levels] = field(default_factory=dict)
+    _levels: dict[str, Levels] = field(default_factory=lambda: defaultdict(dict))
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -83,74 +81,69 @@ class FinalEvaluation:
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        paths = {client: self.state.tree.path_of(client) for client in clients}
-        at_once = self._at_once(paths, facts)
-        self._ask(at_once, WAY, self._read_path)
+        tree = self.state.tree
+        paths = {client: tree.path_of(client) for client in clients}
+        others, at_once = other_leaves(tree), {}
+        for client, path in paths.items():
+            if path[1:] and facts[client].get("evaluates-way"):
+                more = others[client] if facts[client].get("tells-entropies") else {}
+                clusters = more | {cluster.name: cluster for cluster in path}
+                at_once[client] = {key: cluster.model for key, cluster in clusters.items()}
+        self._ask({self._about(c, paths[c][-1]): at_once[c] for c in at_once}, self._read_path, WAY)
         in_turn = without(paths, at_once)
-        self._ask_for_one({client: path[-1] for client, path in in_turn.items()}, self._read_one)
+        self._ask_for_one({self._about(c, path[-1]): path[-1].model for c, path in in_turn.items()})
         general = {c: path[0] for c, path in in_turn.items() if path[1:] and c in self._levels}
-        self._ask_for_one(general, self._read_one)
-        personal = {
-            client: replace(paths[client][-1], model=model)
-            for client, model in only(self.state.personal_models, paths).items()
-        }
-        self._ask_for_one(personal, self._read_personal)
+        self._ask_for_one({self._about(c, root): root.model for c, root in general.items()})
+        personal = only(self.state.personal_models, paths)
+        self._ask_for_one(
+            {self._about(c, paths[c][-1], Role.PERSONAL): own for c, own in personal.items()}
+        )
         return {
             client: self._result(client, path)
             for client, path in paths.items()
-            if path[0].name in self._levels.get(client, {})
+            if path[0].name in self._levels[client]
         }
 
-    def _at_once(
-        self, paths: Mapping[str, Sequence[Cluster]], facts: Mapping[str, Mapping[str, object]]
-    ) -> Models:
-        """The models of the clients that evaluate all on their path in one message."""
-        others, models = other_leaves(self.state.tree), dict[str, dict[str, Cluster]]()
-        for client, path in paths.items():
-            if len(path) > 1 and facts[client].get("evaluates-way"):
-                more = others[client] if facts[client].get("tells-entropies") else {}
-                models[client] = more | {cluster.name: cluster for cluster in path}
-        return models
+    def _about(self, client: str, cluster: Cluster, role: Role = Role.OWN) -> Ask:
+        return Ask(client, cluster.name, role, self.run.num_rounds, "evaluate")
 
-    def _ask_for_one(
-        self, clusters: Mapping[str, Cluster], read: Callable[[Sent, Message], Levels]
+    def _ask_for_one(self, models: Mapping[Ask, Weights]) -> None:
+        """Ask about one model each, in Flower's plain evaluate messages."""
+        key = self.messenger.arrays_key
+        self._ask({ask: {key: model} for ask, model in models.items()}, self._read_one)
+
+    def _ask(
+        self,
+        asks: Mapping[Ask, Mapping[str, Weights]],
+        read: Callable[[Sent, Message], Levels],
+        kind: str = MessageType.EVALUATE,
     ) -> None:
-        """Ask the clients about one model each, in Flower's plain evaluate messages."""
-        models = {c: {self.messenger.arrays_key: cluster} for c, cluster in clusters.items()}
-        self._ask(models, MessageType.EVALUATE, read)
-
-    def _ask(self, models: Models, kind: str, read: Callable[[Sent, Message], Levels]) -> None:
         """Ask the clients about the models that each gets; keep the plausible metrics."""
-        asks = {}
-        for client, clusters in models.items():
-            # The last model is that of the client's own cluster, or the root's.
-            *_, cluster = clusters.values()
-            ask = Ask(client, cluster.name, Role.OWN, self.run.num_rounds, "evaluate")
-            asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
-        messages = self.messenger.messages(asks, self.layout, self.run.evaluate_config, kind)
-        replies = self.messenger.exchange(self.run.grid, messages, self.run.timeout)
-        levels = {sent.ask.client: one for sent, one in self.messenger.read(replies, read)}
-        outcome = ExchangeOutcome(levels, self.messenger.drain_problems())
+        run, messenger = self.run, self.messenger
+        messages = messenger.messages(asks, run.evaluate_config, kind)
+        replies = messenger.exchange(run.grid, messages, run.timeout)
+        levels = {sent.ask.client: one for sent, one in messenger.read(replies, read)}
+        outcome = ExchangeOutcome(levels, messenger.drain_problems())
         if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
-        pairs = [(client, name) for client, one in levels.items() for name in one]
-        measured = [levels[client][name] for client, name in pairs]
-        kept = self.messenger.plausible([client for client, _ in pairs], measured)
-        for (client, name), metrics in zip(pairs, kept, strict=True):
-            self._levels.setdefault(client, {})[name] = metrics
+        measured = {
+            (c, name): metrics for c, one in levels.items() for name, metrics in one.items()
+        }
+        for (client, name), metrics in messenger.plausible(measured).items():
+            self._levels[client][name] = metrics
 
     def _read_path(self, sent: Sent, message: Message) -> Levels:
         content, client = content_of(message), sent.ask.client
         path = [cluster.name for cluster in self.state.tree.path_of(client)]
-        if missing := {*path, BEST, ENSEMBLE} - set(content.metric_records):
-            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by, records = self.messenger.weighted_by, content.metric_records
-        leaves = {leaf.name for leaf in self.state.tree.leaves}
+        if missing := {*path, BEST, ENSEMBLE} - set(records):
+            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
-        facts = self._read_facts(client, content)
-        if facts.get(BEST_CLUSTER) not in path:
-            raise BadReplyError(f"has {BEST_CLUSTER}={facts.get(BEST_CLUSTER)!r}, not on its path")
+        best = self._read_facts(client, content).get(BEST_CLUSTER)
+        if best not in path:
+            raise BadReplyError(f"has {BEST_CLUSTER}={best!r}, not on its path")
+        leaves = {leaf.name for leaf in self.state.tree.leaves}
         self._entropies[client] = {
             name: float(nats)
             for name, nats in records.get(ENTROPIES, MetricRecord()).items()
@@ -159,12 +152,11 @@ class FinalEvaluation:
         return levels
 
     def _read_one(self, sent: Sent, message: Message) -> Levels:
-        metrics = read_metrics(message, self.messenger.weighted_by)
-        self._read_facts(sent.ask.client, message.content)
-        return {sent.ask.cluster: metrics}
-
-    def _read_personal(self, _: Sent, message: Message) -> Levels:
-        return {PERSONAL: read_metrics(message, self.messenger.weighted_by)}
+        metrics, ask = read_metrics(message, self.messenger.weighted_by), sent.ask
+        if ask.role is Role.PERSONAL:
+            return {PERSONAL: metrics}
+        self._read_facts(ask.client, message.content)
+        return {ask.cluster: metrics}
 
     def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
         """Keep and return the valid facts that a client reported with its metrics."""

@@ -2,13 +2,17 @@
 
 import logging
 
+import numpy as np
+
+from cflower.messages.layout import Layout
 from cflower.messages.messenger import LASTING, ClientMessenger
 from cflower.messages.roll_call import RollCall
 
 
 def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplog):
     caplog.set_level(logging.INFO, "flwr")
-    messenger = ClientMessenger(RollCall(), "num-examples", "arrays", "config")
+    layout = Layout((), np.dtype("f4"))
+    messenger = ClientMessenger(RollCall(), layout, "num-examples", "arrays", "config")
     clients = ["a", "b", "c"]
     for _ in range(LASTING):
         messenger.log_lowered({"a": 0.4}, clients, 3.0)
