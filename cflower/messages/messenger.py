@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
@@ -55,35 +55,30 @@ class Sent(NamedTuple):
     node: int = 0
 
 
+@dataclass
 class ClientMessenger:
-    """Sends asks to clients by name and attributes replies to asks.
+    """Sends asks to clients by name and attributes replies to asks."""
 
-    ``layout`` is that of the models; ``weighted_by``, ``arrays`` and ``config`` are names in
-    messages, as in ``FedAvg``.
-
-    Attributes
-    ----------
-    problems : dict of str to Problem
-        Why a client's reply was set aside or is missing, since `drain_problems` was last called.
-    outstanding : dict of str to Sent
-        By message id: asks without a reply when their round was closed. The reply may still come;
-        past its time to live the grid itself answers with an error.
-    silent : sequence of str
-        Clients that no exchange waits for.
-    """
-
-    def __init__(
-        self, roll_call: RollCall, layout: Layout, weighted_by: str, arrays: str, config: str
-    ) -> None:
-        self._roll_call, self._layout = roll_call, layout
-        self.weighted_by, self.arrays_key, self._config_key = weighted_by, arrays, config
-        self._sent: list[tuple[Message, Sent]] = []
-        self.outstanding: dict[str, Sent] = {}
-        self.silent: Sequence[str] = ()
-        self.problems: dict[str, Problem] = {}
-        self._lowered_for: Counter[str] = Counter()
-        self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
-        self._dropped: dict[str, set[str]] = defaultdict(set)
+    grid: Grid
+    timeout: float
+    """Seconds until an exchange goes on without the missing replies."""
+    roll_call: RollCall
+    layout: Layout
+    weighted_by: str
+    """This and the next two are names in messages, as in ``FedAvg``."""
+    arrays_key: str
+    config_key: str
+    problems: dict[str, Problem] = field(default_factory=dict)
+    """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
+    outstanding: dict[str, Sent] = field(default_factory=dict)
+    """By message id: asks without a reply when their round was closed. The reply may still come;
+    past its time to live the grid itself answers with an error."""
+    silent: Sequence[str] = ()
+    """Clients that no exchange waits for."""
+    _sent: list[tuple[Message, Sent]] = field(default_factory=list)
+    _lowered_for: Counter[str] = field(default_factory=Counter)
+    _logged: dict[int, set[str]] = field(default_factory=lambda: {INFO: set(), WARNING: set()})
+    _dropped: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def busy(self) -> dict[str, int]:
@@ -107,24 +102,18 @@ class ClientMessenger:
             content = RecordDict()
             for key, model in models.items():
                 if id(model) not in made:
-                    made[id(model)] = self._layout.record(model)
+                    made[id(model)] = self.layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            content[self._config_key] = ConfigRecord(
+            content[self.config_key] = ConfigRecord(
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
             )
-            node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
+            node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
             message = Message(content, node, message_type or ask.task, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]
 
     def exchange(
-        self,
-        grid: Grid,
-        messages: Iterable[Message],
-        timeout: float,
-        quorum: Quorum = FOR_ALL,
-        *,
-        late: bool = False,
+        self, messages: Iterable[Message], quorum: Quorum = FOR_ALL, *, late: bool = False
     ) -> Iterator[Message]:
         """The replies as they come, as `Exchange`; missing ones are noted at the end.
 
@@ -135,8 +124,10 @@ class ClientMessenger:
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
-        expire = self._roll_call.remote
-        exchange = Exchange(grid, messages, timeout, quorum, earlier, unawaited, expire=expire)
+        expire = self.roll_call.remote
+        exchange = Exchange(
+            self.grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire
+        )
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -145,28 +136,26 @@ class ClientMessenger:
         for nodes, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
-            (exchange.silent, f"did not come within {timeout:g} s", Fault.SILENT),
+            (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
             (exchange.strays, "came twice, or answers a message of another round", Fault.CLIENT),
         ):
             for node in nodes:
-                self.set_aside(self._roll_call.name_of(node), problem, fault)
+                self.set_aside(self.roll_call.name_of(node), problem, fault)
 
     @property
     def _by_id(self) -> dict[str, Sent]:
         return {message.metadata.message_id: sent for message, sent in self._sent}
 
-    def send_again(
-        self, grid: Grid, outstanding: Iterable[Sent], config: ConfigRecord, timeout: float
-    ) -> None:
+    def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
         asks = {}
         for ask, model, _ in outstanding:
-            if ask.client in self._roll_call.nodes and model is not None:
+            if ask.client in self.roll_call.nodes and model is not None:
                 asks[ask] = {self.arrays_key: model}
         messages = self.messages(asks, config)
         for message in messages:
-            message.metadata.ttl = timeout
-        pushed = list(grid.push_messages(messages))  # messages have ids once they are sent
+            message.metadata.ttl = self.timeout
+        pushed = list(self.grid.push_messages(messages))  # messages have ids once they are sent
         self.outstanding = only(self._by_id, pushed)
 
     def read(
@@ -183,7 +172,7 @@ class ClientMessenger:
         by_id, seen = dict[str, Sent](), set[Ask]()
         for reply in replies:
             by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
-            sender = self._roll_call.name_of(reply.metadata.src_node_id)
+            sender = self.roll_call.name_of(reply.metadata.src_node_id)
             sent = by_id.get(reply.metadata.reply_to_message_id, by_client.get(sender))
             if sent is None:
                 self.set_aside(sender, "answers no message of this run")
@@ -202,7 +191,7 @@ class ClientMessenger:
     def reply(self, sent: Sent, message: Message, projection: Projection) -> Reply:
         """The reply to an ask about one model; see `read_reply`."""
         ask, model = sent.ask, sent.model
-        return read_reply(message, ask, model, self._layout, projection, self.weighted_by)
+        return read_reply(message, ask, model, self.layout, projection, self.weighted_by)
 
     def answers(self, replies: Iterable[Message], projection: Projection) -> list[Reply]:
         """All usable replies to asks about one model, without implausible metrics."""

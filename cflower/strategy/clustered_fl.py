@@ -30,8 +30,8 @@ from cflower.algorithm.round import CFL, Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.exchange import FOR_ALL, PROGRESS, Quorum
-from cflower.messages.failures import BadReplyError, ExchangeOutcome, FailureRecord
+from cflower.messages.exchange import PROGRESS, Quorum
+from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
@@ -53,7 +53,7 @@ from cflower.strategy.results import (
 )
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
-from cflower.strategy.training_round import note_failures, read_trainings
+from cflower.strategy.training_round import failures_after, read_trainings
 from cflower.strategy.wrappers import OLDER_WORKFLOW, Wrapper, refuse_unfit_wrappers
 
 PERSONAL_STEP = (
@@ -69,12 +69,14 @@ BY_CRITERION = {"trial_rounds": 0, "moving": False, "inner_interval": 0, "person
 class ClusteredFL(Strategy):
     """Train a model per cluster of clients that belong together, detected from their updates.
 
-    Replaces ``FedAvg`` in a ServerApp; each client gets the model of its own cluster.
+    Replaces ``FedAvg`` in a ServerApp; each client gets the model of its own cluster. Flower's
+    wrappers for differential privacy with clipping on the clients may be put around it: their noise
+    is added to every cluster's model, longer by the factor by which it is smaller.
 
     Parameters
     ----------
     criterion : Criterion, optional
-        When to split a cluster; `AutoCriterion` if not given, which needs no thresholds.
+        When to split a cluster; `AutoCriterion`, which needs no thresholds, if not given.
     fraction_train, fraction_evaluate : float
         Share of every cluster's clients that train or evaluate in a round.
     min_train_nodes, min_evaluate_nodes, min_available_nodes : int
@@ -93,8 +95,7 @@ class ClusteredFL(Strategy):
     similarity_layers : str
         Comma-separated patterns of the arrays that similarity compares.
     projection_dim : int
-        Length of the random projections of longer updates, shorter if memory demands it
-        (`affordable_length`); 0 keeps updates whole.
+        Length of the random projections of longer updates; 0: updates are compared whole.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
     max_norm_ratio : float
@@ -118,8 +119,7 @@ class ClusteredFL(Strategy):
     inner_interval : int, optional
         Split clusters go on learning in every so many-th round; 0: they do not.
     personal : bool, optional
-        Whether the run ends with the personal step: leaves' models move towards each member's own
-        where that serves the members better.
+        Whether leaves' models move towards each member's own in the end, where that serves better.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
@@ -132,8 +132,7 @@ class ClusteredFL(Strategy):
     observers : sequence of Observer
         Called at the start, after every round and at the end, such as `cflower.Recorder`.
     roll_call : RollCall
-        The connected clients; by default under the names that a ClientApp reports
-        (`cflower.name_clients`), or else their node ids.
+        The connected clients, by default under their names (`cflower.name_clients`) or node ids.
 
     Attributes
     ----------
@@ -145,11 +144,6 @@ class ClusteredFL(Strategy):
         Up to the last round.
     final_report : FinalReport or None
         The final evaluation, once `start` has returned.
-
-    Notes
-    -----
-    Flower's wrappers for differential privacy with clipping on the clients may be put around it:
-    their noise is added to every cluster's model, longer by the factor by which it is smaller.
     """
 
     criterion: Criterion | None = None
@@ -294,7 +288,7 @@ class ClusteredFL(Strategy):
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
-            self._messenger.send_again(grid, self._outstanding, configs[0], timeout)
+            self._messenger.send_again(self._outstanding, configs[0])
             self._run.evaluate_centrally(0, self.tree, self.layout)
             for server_round in range(self._finished_rounds + 1, num_rounds + 1):
                 if self._play(server_round):
@@ -335,7 +329,7 @@ class ClusteredFL(Strategy):
         except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         keys = self.weighted_by_key, self.arrayrecord_key, self.configrecord_key
-        self._messenger = ClientMessenger(roll_call, self.layout, *keys)
+        self._messenger = ClientMessenger(run.grid, run.timeout, roll_call, self.layout, *keys)
         self._cfl = algorithm_of(self, run)
         facts, settings = only(roll_call.facts, clients), self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading.now, settings, self.layout, facts)
@@ -357,14 +351,14 @@ class ClusteredFL(Strategy):
         log(INFO, "")
         log(INFO, "[ROUND %d/%d]", server_round, run.num_rounds)
         messages = self.configure_train(server_round, result.arrays, run.train_config, run.grid)
-        replies = self._exchange(messages, self._quorum, late=True)
+        replies = self._messenger.exchange(messages, self._quorum, late=True)
         arrays, metrics = self.aggregate_train(server_round, replies)
         result.arrays = arrays or result.arrays
         keep(result.train_metrics_clientapp, server_round, metrics)
         if server_round < run.num_rounds:
             config = run.evaluate_config
             messages = self.configure_evaluate(server_round, result.arrays, config, run.grid)
-            replies = self._exchange(messages, self._quorum)
+            replies = self._messenger.exchange(messages, self._quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
             keep(result.evaluate_metrics_clientapp, server_round, metrics)
         self._judge(server_round)
@@ -417,12 +411,9 @@ class ClusteredFL(Strategy):
             messenger.set_aside(client, problem)
         messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
-        outcome = ExchangeOutcome(report.measured.keys(), messenger.drain_problems())
-        failures = self.failures.trained(outcome, self.exclude_after, len(self._present))
-        note_failures(report, outcome, self.failures, failures, messenger.busy)
-        self.failures, messenger.silent = failures, failures.silent
-        if stop := failures.must_stop(outcome, server_round, simulated=self.roll_call.simulated):
-            raise FederationError(stop)
+        limits = self.exclude_after, len(self._present), self.roll_call.simulated
+        self.failures = failures_after(report, self.failures, messenger, *limits)
+        messenger.silent = self.failures.silent
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])
         metrics = messenger.mean(report.measured, self.train_metrics_aggr_fn)
@@ -448,7 +439,8 @@ class ClusteredFL(Strategy):
             free, trains = self._free, asks[0].task == "train"
             config = run.train_config if trains else run.evaluate_config
             messages = self._messages([ask for ask in asks if ask.client in free], config)
-            answers = self._messenger.answers(self._exchange(messages), self._cfl.projection)
+            replies = self._messenger.exchange(messages)
+            answers = self._messenger.answers(replies, self._cfl.projection)
             if not trains:
                 self._note_metrics([answer.metrics for answer in answers])
             answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
@@ -519,10 +511,7 @@ class ClusteredFL(Strategy):
         return report
 
     def _note_metrics(self, sent: Sequence[Mapping[str, Any]]) -> None:
-        """Let the metric lead that means accuracy.
-
-        Every evaluation decides anew, so that the final one, of all clients, has the last word.
-        """
+        """Every evaluation decides which metric leads, so the final one has the last word."""
         self._cfl = replace(self._cfl, metric=measure_of(self.leading.among(sent)))
 
     def _report(self, seconds: float) -> bool:
@@ -545,13 +534,6 @@ class ClusteredFL(Strategy):
         """A plain message for each ask, with its one model."""
         models = {ask: {self.arrayrecord_key: self.state.model_of(ask)} for ask in asks}
         return self._messenger.messages(models, config)
-
-    def _exchange(
-        self, messages: Iterable[Message], quorum: Quorum = FOR_ALL, *, late: bool = False
-    ) -> Iterable[Message]:
-        return self._messenger.exchange(
-            self._run.grid, messages, self._run.timeout, quorum, late=late
-        )
 
     def _note_problems(self) -> int:
         """Note the problems of an exchange other than training; their number."""

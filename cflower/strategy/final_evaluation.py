@@ -121,7 +121,7 @@ class FinalEvaluation:
         """Ask the clients about the models that each gets; keep the plausible metrics."""
         run, messenger = self.run, self.messenger
         messages = messenger.messages(asks, run.evaluate_config, kind)
-        replies = messenger.exchange(run.grid, messages, run.timeout)
+        replies = messenger.exchange(messages)
         levels = {sent.ask.client: one for sent, one in messenger.read(replies, read)}
         outcome = ExchangeOutcome(levels, messenger.drain_problems())
         if died := outcome.worker_died:

@@ -1,6 +1,6 @@
 """The replies to a round of training: which can be used, and what becomes of the others."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from logging import INFO, WARNING
 
@@ -9,6 +9,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Reply
+from cflower.errors import FederationError
 from cflower.messages.failures import (
     PATIENCE,
     BadReplyError,
@@ -45,14 +46,17 @@ def read_trainings(
     return (reply for _, reply in messenger.read(messages, read))
 
 
-def note_failures(
+def failures_after(
     report: RoundReport,
-    outcome: ExchangeOutcome,
     before: FailureRecord,
-    after: FailureRecord,
-    busy: Mapping[str, int],
-) -> None:
-    """Add the problems of a round to its report, and log what follows from them."""
+    messenger: ClientMessenger,
+    exclude_after: int,
+    num_present: int,
+    simulated: bool,
+) -> FailureRecord:
+    """Report, log and return the failures after training; `FederationError` if the run stops."""
+    outcome = ExchangeOutcome(report.measured.keys(), messenger.drain_problems())
+    after = before.trained(outcome, exclude_after, num_present)
     excluded = without(after.excluded, before.excluded)
     report.note(outcome.problems, excluded)
     received, failed = len(report.measured), len(outcome.problems)
@@ -65,6 +69,9 @@ def note_failures(
         log(INFO, "Client(s) %s answer again.", listed(in_order(back)))
     for client, asked in report.late.items():
         log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
-    if busy:
+    if busy := messenger.busy:
         owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
         log(INFO, "The round is closed without %s: their replies may still come.", owed)
+    if stop := after.must_stop(outcome, report.server_round, simulated=simulated):
+        raise FederationError(stop)
+    return after
