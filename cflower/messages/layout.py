@@ -81,10 +81,7 @@ class Layout:
     def of(cls, reference: ArrayRecord, untrained: Sequence[str] = UNTRAINED) -> "Layout":
         """The layout of a model; integers and floats that match ``untrained`` are not trained.
 
-        Raises
-        ------
-        ConfigError
-            If no entry is trained.
+        `ConfigError` if no entry is trained.
         """
         entries, ends = [], {True: 0, False: 0}
         for key, array in reference.items():
@@ -111,10 +108,7 @@ class Layout:
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
         """Mask of the trained entries that comma-separated key patterns match; None: all.
 
-        Raises
-        ------
-        ConfigError
-            If the patterns match no trained entry.
+        `ConfigError` if they match none.
         """
         places = {entry.key: entry.place for entry in self.entries if entry.trained}
         mask = np.zeros(self.num_trained, dtype=bool)
@@ -158,10 +152,8 @@ class Layout:
     def weights(self, arrays: ArrayRecord) -> Weights:
         """The vectors of a received model.
 
-        Raises
-        ------
-        BadReplyError
-            For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
+        `BadReplyError` for missing or additional arrays, other shapes or kinds of dtype, NaN or
+        infinity.
         """
         origin = Weights(np.zeros(self.num_trained, self.dtype), np.zeros(self.num_carried))
         weights = self.update(arrays, origin)
@@ -170,15 +162,10 @@ class Layout:
         return weights
 
     def update(self, arrays: ArrayRecord, origin: Weights) -> Weights:
-        """Δ_i = θ_i − θ_c of a model from outside.
+        """Δ_i = θ_i − θ_c of a model from outside; `BadReplyError` as in `weights`.
 
         The norm of the trained entries shows whether they are finite, in a fraction of the time;
         if it is not finite, `weights` names the array.
-
-        Raises
-        ------
-        BadReplyError
-            As `weights`.
         """
         expected, received = {entry.key for entry in self.entries}, set(arrays)
         if expected - received:

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +12,8 @@ from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.robust_mean import MOST, limited
-from cflower.algorithm.state import Ask, Reply
+from cflower.algorithm.round import CFL
+from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
@@ -124,10 +124,8 @@ class ClientMessenger:
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
-        expire = self.roll_call.remote
-        exchange = Exchange(
-            self.grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire
-        )
+        grid, expire = self.grid, self.roll_call.remote
+        exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -188,15 +186,34 @@ class ClientMessenger:
             else:
                 yield sent, content
 
-    def reply(self, sent: Sent, message: Message, projection: Projection) -> Reply:
-        """The reply to an ask about one model; see `read_reply`."""
-        ask, model = sent.ask, sent.model
-        return read_reply(message, ask, model, self.layout, projection, self.weighted_by)
+    def replies(
+        self, messages: Iterable[Message], projection: Projection
+    ) -> Iterator[tuple[Sent, Reply]]:
+        """Each usable reply to an ask about one model, as it comes."""
 
-    def answers(self, replies: Iterable[Message], projection: Projection) -> list[Reply]:
-        """All usable replies to asks about one model, without implausible metrics."""
-        read = self.read(replies, partial(self.reply, projection=projection))
-        answers = {sent.ask: reply for sent, reply in read}
+        def read(sent: Sent, message: Message) -> Reply:
+            ask, model = sent.ask, sent.model
+            return read_reply(message, ask, model, self.layout, projection, self.weighted_by)
+
+        return self.read(messages, read)
+
+    def trainings(
+        self, messages: Iterable[Message], cfl: CFL, state: CFLState, server_round: int
+    ) -> Iterator[Reply]:
+        """The usable replies to a round's training; late ones with the model that was sent."""
+        for sent, reply in self.replies(messages, cfl.projection):
+            asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
+            if asked == server_round:
+                yield reply
+            elif problem := cfl.too_late(state, late):
+                text = f"to round {asked} is too late: {problem}"
+                self.set_aside(reply.client, text, Fault.ABSENT)
+            else:
+                yield late
+
+    def answers(self, messages: Iterable[Message], projection: Projection) -> list[Reply]:
+        """All usable replies, without implausible metrics."""
+        answers = {sent.ask: reply for sent, reply in self.replies(messages, projection)}
         kept = self.plausible({ask: ClientMetrics.of(reply) for ask, reply in answers.items()})
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
 
@@ -222,9 +239,7 @@ class ClientMessenger:
         key = self.weighted_by
         if not measured or aggregation is None:
             return MetricRecord(mean_over_clients(measured.values())) if measured else None
-        records = [
-            MetricRecord({**one.metrics, key: one.num_examples}) for one in measured.values()
-        ]
+        records = (MetricRecord({**m.metrics, key: m.num_examples}) for m in measured.values())
         return aggregation([RecordDict({"metrics": record}) for record in records], key)
 
     def drain_problems(self) -> dict[str, Problem]:
@@ -251,10 +266,8 @@ class ClientMessenger:
         odd = {client for client, share in lowered.items() if share < FAR_LESS}
         if not self._logged[WARNING]:
             odd |= {client for client in lowered if self._lowered_for[client] >= LASTING}
-        for level, clients in (
-            (INFO, lowered.keys() - odd - self._logged[WARNING]),
-            (WARNING, odd),
-        ):
+        usual = lowered.keys() - odd - self._logged[WARNING]
+        for level, clients in ((INFO, usual), (WARNING, odd)):
             if new := only(lowered, clients - self._logged[level]):
                 self._logged[level].update(new)
                 log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)

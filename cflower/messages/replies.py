@@ -34,12 +34,8 @@ def read_reply(
 ) -> Reply:
     """The metrics in the reply to an ask; to a training also the client update of ``model``.
 
-    ``weighted_by`` is the metric with the number of examples.
-
-    Raises
-    ------
-    BadReplyError
-        As `read_metrics`, and for arrays that do not fit the layout or are not finite.
+    ``weighted_by`` is the metric with the number of examples. `BadReplyError` as in `read_metrics`,
+    and for arrays that do not fit the layout or are not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
     if ask.task == "evaluate":
@@ -56,11 +52,8 @@ def read_reply(
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
     """The metrics and the weight in a reply; metrics that are not finite are left out.
 
-    Raises
-    ------
-    BadReplyError
-        For an error message, not exactly one MetricRecord, or a weight that is no number
-        above zero, or more than `MOST_EXAMPLES`.
+    `BadReplyError` for an error message, not exactly one MetricRecord, or a weight that is no
+    number above zero, or more than `MOST_EXAMPLES`.
     """
     return read_record(the_one(MetricRecord, content_of(message)), weighted_by)
 

@@ -128,10 +128,8 @@ class RollCall:
     def gather(self, grid: Grid, at_least: int) -> tuple[str, ...]:
         """Wait for enough clients, and for all that a simulation announces.
 
-        Raises
-        ------
-        FederationError
-            If there are too few after ``timeout`` seconds, or in a simulation that is complete.
+        `FederationError` if there are too few after ``timeout`` seconds, or in a simulation that
+        is complete.
         """
         began, before, wanted = time.monotonic(), -1, float(at_least)
         while True:

@@ -53,7 +53,6 @@ from cflower.strategy.results import (
 )
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
-from cflower.strategy.training_round import failures_after, read_trainings
 from cflower.strategy.wrappers import OLDER_WORKFLOW, Wrapper, refuse_unfit_wrappers
 
 PERSONAL_STEP = (
@@ -391,11 +390,11 @@ class ClusteredFL(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger = self._cfl, self.state, self._messenger
-        report = RoundReport(server_round, before.tree, before, self.layout)
+        report = RoundReport(server_round, before.tree, before, self.layout, failures=self.failures)
         bounds = RobustMean(
             before, self.layout.carried, cfl.weight_of, self.max_norm_ratio, self.max_influence
         )
-        read = read_trainings(messenger, replies, cfl, report)
+        read = messenger.trainings(replies, cfl, before, server_round)
         absent = {*self.failures.excluded, *self.failures.silent}
         self.state, decisions, self._judges = cfl.heard(
             before,
@@ -412,7 +411,7 @@ class ClusteredFL(Strategy):
         messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
         limits = self.exclude_after, len(self._present), self.roll_call.simulated
-        self.failures = failures_after(report, self.failures, messenger, *limits)
+        self.failures = report.failures_after(messenger, *limits)
         messenger.silent = self.failures.silent
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])

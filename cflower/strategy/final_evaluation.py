@@ -73,10 +73,7 @@ class FinalEvaluation:
     ) -> dict[str, ClientResult]:
         """Clients of the tree under the models on their paths, given their facts.
 
-        Raises
-        ------
-        FederationError
-            If the simulation engine broke down.
+        `FederationError` if the simulation engine broke down.
         """
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")

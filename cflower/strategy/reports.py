@@ -2,17 +2,21 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from logging import INFO
 from typing import Any
+
+from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
+from cflower.errors import FederationError
 from cflower.messages.client_names import PARTS_APART
-from cflower.messages.failures import FailureRecord, Problem
+from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import Sent
+from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import only
+from cflower.ordering import listed, only
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,25 @@ class RoundReport:
         for client, problem in problems.items():
             ended = "; it is excluded from now on" if client in excluded else ""
             self.problems.setdefault(client, problem.text + ended)
+
+    def failures_after(
+        self, messenger: ClientMessenger, exclude_after: int, num_present: int, simulated: bool
+    ) -> FailureRecord:
+        """Log and return the failures after training; `FederationError` if the run must stop."""
+        before, busy = self.failures, messenger.busy
+        outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
+        after = before.trained(outcome, exclude_after, num_present)
+        received, failed = len(self.measured), len(outcome.problems)
+        log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
+        self.note(outcome.problems, after.log_since(before))
+        for client, asked in self.late.items():
+            log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
+        if busy:
+            owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
+            log(INFO, "The round is closed without %s: their replies may still come.", owed)
+        if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
+            raise FederationError(stop)
+        return after
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
