@@ -103,19 +103,13 @@ class LeadingMetric:
     def among(self, sent: Collection[Mapping[str, Any]]) -> Metric:
         """The one that leads, given all clients' metrics of an evaluation.
 
-        It is the asked one, unless that is ``accuracy`` and most clients send it under another
-        name instead: then the shortest of these names. Logs once which one, or that none is sent.
-
-        >>> leading = LeadingMetric(Metric())
-        >>> leading.among(3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}])
-        Metric(name='eval_acc', higher_is_better=True)
+        Logs once which one, or that no client sends it.
         """
-        counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
-        common = [name for name, count in counts.items() if 2 * count > len(sent)]
-        leads, names = self.asked, sorted({name for one in sent for name in one})
-        if leads.name == "accuracy" and leads.name not in common:
-            leads = Metric(accuracy_among(common) or leads.name)
-        self.now = leads if leads.name in names else self.now
+        found, names = (
+            leading_among(self.asked, sent),
+            sorted({name for one in sent for name in one}),
+        )
+        self.now = found if found.name in names else self.now
         if sent and not self._logged:
             self._logged = True
             if self.now.name not in names:
@@ -123,6 +117,19 @@ class LeadingMetric:
             elif self.now != self.asked:
                 log(INFO, LEADS, self.now.name)
         return self.now
+
+
+def leading_among(asked: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
+    """The asked metric, unless that is ``accuracy`` and most clients send it under another name.
+
+    >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}])
+    Metric(name='eval_acc', higher_is_better=True)
+    """
+    counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
+    common = [name for name, count in counts.items() if 2 * count > len(sent)]
+    if asked.name != "accuracy" or asked.name in common:
+        return asked
+    return Metric(accuracy_among(common) or asked.name)
 
 
 def accuracy_among(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ all their predictions on its examples: by it newcomers without labels are placed
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
@@ -20,7 +20,6 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
@@ -46,6 +45,8 @@ ENTROPIES = "entropies"
 """Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
 MOST_OTHERS = 3
 """Other leaves with models that a client gets: it bounds the cost of the last message."""
+Models = Mapping[str, Mapping[str, Cluster]]
+"""The clusters with the models that each client gets, by their keys in its message."""
 Levels = dict[str, ClientMetrics]
 """A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
@@ -78,45 +79,52 @@ class FinalEvaluation:
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        tree = self.state.tree
-        paths = {client: tree.path_of(client) for client in clients}
-        others, at_once = other_leaves(tree), {}
-        for client, path in paths.items():
-            if path[1:] and facts[client].get("evaluates-way"):
-                more = others[client] if facts[client].get("tells-entropies") else {}
-                clusters = more | {cluster.name: cluster for cluster in path}
-                at_once[client] = {key: cluster.model for key, cluster in clusters.items()}
-        self._ask({self._about(c, paths[c][-1]): at_once[c] for c in at_once}, self._read_path, WAY)
+        paths = {client: self.state.tree.path_of(client) for client in clients}
+        at_once = self._at_once(paths, facts)
+        self._ask(at_once, self._read_path, WAY)
         in_turn = without(paths, at_once)
-        self._ask_for_one({self._about(c, path[-1]): path[-1].model for c, path in in_turn.items()})
+        self._ask_for_one({client: path[-1] for client, path in in_turn.items()})
         general = {c: path[0] for c, path in in_turn.items() if path[1:] and c in self._levels}
-        self._ask_for_one({self._about(c, root): root.model for c, root in general.items()})
+        self._ask_for_one(general)
         personal = only(self.state.personal_models, paths)
-        self._ask_for_one(
-            {self._about(c, paths[c][-1], Role.PERSONAL): own for c, own in personal.items()}
-        )
+        own = {c: replace(paths[c][-1], model=model) for c, model in personal.items()}
+        self._ask_for_one(own, Role.PERSONAL)
         return {
             client: self._result(client, path)
             for client, path in paths.items()
             if path[0].name in self._levels[client]
         }
 
-    def _about(self, client: str, cluster: Cluster, role: Role = Role.OWN) -> Ask:
-        return Ask(client, cluster.name, role, self.run.num_rounds, "evaluate")
+    def _at_once(
+        self, paths: Mapping[str, Sequence[Cluster]], facts: Mapping[str, Mapping[str, object]]
+    ) -> Models:
+        """The models of the clients that evaluate all on their path in one message."""
+        others, models = other_leaves(self.state.tree), dict[str, dict[str, Cluster]]()
+        for client, path in paths.items():
+            if path[1:] and facts[client].get("evaluates-way"):
+                more = others[client] if facts[client].get("tells-entropies") else {}
+                models[client] = more | {cluster.name: cluster for cluster in path}
+        return models
 
-    def _ask_for_one(self, models: Mapping[Ask, Weights]) -> None:
-        """Ask about one model each, in Flower's plain evaluate messages."""
+    def _ask_for_one(self, clusters: Mapping[str, Cluster], role: Role = Role.OWN) -> None:
+        """Ask the clients about one model each, in Flower's plain evaluate messages."""
         key = self.messenger.arrays_key
-        self._ask({ask: {key: model} for ask, model in models.items()}, self._read_one)
+        self._ask({c: {key: cluster} for c, cluster in clusters.items()}, self._read_one, role=role)
 
     def _ask(
         self,
-        asks: Mapping[Ask, Mapping[str, Weights]],
+        models: Models,
         read: Callable[[Sent, Message], Levels],
         kind: str = MessageType.EVALUATE,
+        role: Role = Role.OWN,
     ) -> None:
         """Ask the clients about the models that each gets; keep the plausible metrics."""
-        run, messenger = self.run, self.messenger
+        asks, run, messenger = {}, self.run, self.messenger
+        for client, clusters in models.items():
+            # The last model is that of the client's own cluster, or the root's.
+            *_, cluster = clusters.values()
+            ask = Ask(client, cluster.name, role, run.num_rounds, "evaluate")
+            asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
         messages = messenger.messages(asks, run.evaluate_config, kind)
         replies = messenger.exchange(messages)
         levels = {sent.ask.client: one for sent, one in messenger.read(replies, read)}
