@@ -120,6 +120,11 @@ class FailureRecord:
         """Clients for which no round waits until they answer again."""
         return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
 
+    @property
+    def absent(self) -> set[str]:
+        """Clients for which no decision waits: excluded ones and silent ones."""
+        return {*self.excluded, *self.silent}
+
     def noted(self, problems: Mapping[str, Problem]) -> dict[str, int]:
         """The number of unusable replies by client after one more exchange."""
         failed = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]

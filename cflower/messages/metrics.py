@@ -101,9 +101,10 @@ class LeadingMetric:
         self._logged = False
 
     def among(self, sent: Collection[Mapping[str, Any]]) -> Metric:
-        """The one that leads, given all clients' metrics of an evaluation.
+        """The one that leads from now on, given all clients' metrics of an evaluation.
 
-        Logs once which one, or that no client sends it.
+        Logs once which one, or that no client sends it. Every evaluation decides anew, so that the
+        final one, of all clients, has the last word.
         """
         found, names = (
             leading_among(self.asked, sent),

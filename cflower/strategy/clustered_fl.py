@@ -7,10 +7,10 @@ carries the asks of `cflower.algorithm.round.CFL` to the clients, and their repl
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from logging import INFO
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -26,7 +26,7 @@ from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.personal import MOST_TRAININGS
 from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.robust_mean import MOST, RobustMean
-from cflower.algorithm.round import CFL, Weighting
+from cflower.algorithm.round import Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
@@ -137,8 +137,6 @@ class ClusteredFL(Strategy):
     ----------
     state : CFLState
         Parameter tree and known updates after the last round.
-    layout : Layout
-        The places of the models' arrays in the algorithm's vectors.
     failures : FailureRecord
         Up to the last round.
     final_report : FinalReport or None
@@ -196,9 +194,7 @@ class ClusteredFL(Strategy):
         self.layout = Layout((), np.dtype(np.float32))
         self.failures = FailureRecord()
         self.final_report: FinalReport | None = None
-        self._run: Run  # this and the next two from `_begin` on
-        self._cfl: CFL
-        self._messenger: ClientMessenger
+        self._run: Run  # like `_cfl` and `_messenger`, from `_begin` on
         self._observers = Observers(self.observers)
         self._quorum = Quorum(self.round_share, self.round_seconds or math.inf)
         self._round = RoundReport(0, self.tree, self.state, self.layout)
@@ -309,18 +305,17 @@ class ClusteredFL(Strategy):
         failures: FailureRecord | None = None,
         outstanding: Sequence[Sent] = (),
     ) -> None:
-        """Let `start` go on after ``server_round`` from this state instead of from the beginning.
+        """Let `start` go on after ``server_round`` as an uninterrupted run would.
 
-        The rounds that follow are those of an uninterrupted run. Clients that owe a reply are sent
-        the same ask again; it counts when it comes.
+        Clients that owe a reply are sent the same ask again; it counts when it comes.
         """
         self.state, self._finished_rounds = state, server_round
         self.failures, self._outstanding = failures or FailureRecord(), outstanding
 
     def _begin(self, run: Run) -> None:
         """Wait for the clients and lay out the model."""
-        self._run, roll_call = run, self.roll_call
-        clients = roll_call.gather(run.grid, max(self.min_available_nodes, 1))
+        self._run, roll_call, least = run, self.roll_call, max(self.min_available_nodes, 1)
+        clients = roll_call.gather(run.grid, least)
         self.layout = Layout.of(run.result.arrays, self.untrained)
         self.projection_dim = affordable_length(self.projection_dim, roll_call.connected)
         try:
@@ -337,7 +332,7 @@ class ClusteredFL(Strategy):
             self.resume(state, server_round, failures, outstanding)
         if self._finished_rounds:
             roll_call.share = 1.0  # its clients may be at any node
-            clients = roll_call.gather(run.grid, max(self.min_available_nodes, 1))
+            clients = roll_call.gather(run.grid, least)
             self._observers.refuse_other_clients(self.tree.clients, clients)
         else:
             tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
@@ -355,8 +350,9 @@ class ClusteredFL(Strategy):
         result.arrays = arrays or result.arrays
         keep(result.train_metrics_clientapp, server_round, metrics)
         if server_round < run.num_rounds:
-            config = run.evaluate_config
-            messages = self.configure_evaluate(server_round, result.arrays, config, run.grid)
+            messages = self.configure_evaluate(
+                server_round, result.arrays, run.evaluate_config, run.grid
+            )
             replies = self._messenger.exchange(messages, self._quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
             keep(result.evaluate_metrics_clientapp, server_round, metrics)
@@ -391,17 +387,12 @@ class ClusteredFL(Strategy):
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger = self._cfl, self.state, self._messenger
         report = RoundReport(server_round, before.tree, before, self.layout, failures=self.failures)
-        bounds = RobustMean(
-            before, self.layout.carried, cfl.weight_of, self.max_norm_ratio, self.max_influence
-        )
-        read = messenger.trainings(replies, cfl, before, server_round)
-        absent = {*self.failures.excluded, *self.failures.silent}
+        limits = self.max_norm_ratio, self.max_influence
+        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, *limits)
+        usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
+        absent, last = self.failures.absent, server_round == self._run.num_rounds
         self.state, decisions, self._judges = cfl.heard(
-            before,
-            report.noted(bounds.bounded(read)),
-            server_round,
-            absent,
-            last=server_round == self._run.num_rounds,
+            before, report.noted(usable), server_round, absent, last=last
         )
         self._round = replace(report, decisions=decisions)
         for measured in (report.measured, *report.general.values()):
@@ -410,8 +401,9 @@ class ClusteredFL(Strategy):
             messenger.set_aside(client, problem)
         messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
-        limits = self.exclude_after, len(self._present), self.roll_call.simulated
-        self.failures = report.failures_after(messenger, *limits)
+        self.failures = report.failures_after(
+            messenger, self.exclude_after, len(self._present), self.roll_call.simulated
+        )
         messenger.silent = self.failures.silent
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])
@@ -425,23 +417,23 @@ class ClusteredFL(Strategy):
         """Let the clients evaluate the round's proposals, if there are any."""
         if self.state.judging is None:
             return
-        proposals = self.state.judging.proposals
-        judged = {name for proposal in proposals for name in (proposal.cluster, *proposal.leaves)}
+        judged = {n for p in self.state.judging.proposals for n in (p.cluster, *p.leaves)}
         decisions = self._settle(self._judges, server_round)
         self._round = replace(self._round, decisions=decisions)
         log_decisions(decision for decision in decisions if decision.cluster in judged)
 
     def _settle(self, asks: Sequence[Ask], server_round: int) -> tuple[Decision, ...]:
         """Carry the asks of proposals to the clients until there are none left."""
-        run, decisions = self._run, tuple[Decision, ...]()
+        run, messenger, decisions = self._run, self._messenger, tuple[Decision, ...]()
         while asks:
             free, trains = self._free, asks[0].task == "train"
             config = run.train_config if trains else run.evaluate_config
             messages = self._messages([ask for ask in asks if ask.client in free], config)
-            replies = self._messenger.exchange(messages)
-            answers = self._messenger.answers(replies, self._cfl.projection)
+            replies = messenger.exchange(messages)
+            answers = messenger.answers(replies, self._cfl.projection)
             if not trains:
-                self._note_metrics([answer.metrics for answer in answers])
+                leading = self.leading.among([answer.metrics for answer in answers])
+                self._cfl = replace(self._cfl, metric=measure_of(leading))
             answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
             self._note_problems()
             last = server_round == run.num_rounds
@@ -467,7 +459,7 @@ class ClusteredFL(Strategy):
         """The clients' mean metrics, weighted by their examples."""
         answers = self._messenger.answers(replies, self._cfl.projection)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
-        self._note_metrics([one.metrics for one in measured.values()])
+        self.leading.among([one.metrics for one in measured.values()])
         problems = self._note_problems()
         if measured or problems:
             results = len(measured)
@@ -487,11 +479,10 @@ class ClusteredFL(Strategy):
                 log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
             self._settle(asks, run.num_rounds)
             log_steps(self.state.personal)
-        members = set(self.tree.clients)
-        clients = [client for client in self._present if client in members]
         closing = FinalEvaluation(run, self._messenger, self.state)
-        results = closing.evaluate(clients, self.roll_call.facts)
-        self._note_metrics([result.leaf.metrics for result in results.values()])
+        clients = set(self._present) & set(self.tree.clients)
+        results = closing.evaluate(in_order(clients), self.roll_call.facts)
+        self.leading.among([result.leaf.metrics for result in results.values()])
         report = FinalReport(
             self.state,
             results,
@@ -508,10 +499,6 @@ class ClusteredFL(Strategy):
         if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
         return report
-
-    def _note_metrics(self, sent: Sequence[Mapping[str, Any]]) -> None:
-        """Every evaluation decides which metric leads, so the final one has the last word."""
-        self._cfl = replace(self._cfl, metric=measure_of(self.leading.among(sent)))
 
     def _report(self, seconds: float) -> bool:
         """Call the observers after a round; whether one of them ends the run."""
