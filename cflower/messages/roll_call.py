@@ -236,10 +236,10 @@ class RollCall:
                 code = reply.error.code if reply.has_error() else CLIENT_FAILED
                 if node is None:
                     continue
+                asked = self._asked.pop(node)
                 if FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
-                    self._asked[node] = self._asked[node]._replace(message_id="")
+                    self._asked[node] = asked._replace(message_id="")
                     continue
-                del self._asked[node]
                 answers[node], invalid = (
                     ({}, ()) if reply.has_error() else facts_in(reply.content, FACTS)
                 )

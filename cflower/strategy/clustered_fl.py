@@ -205,7 +205,6 @@ class ClusteredFL(Strategy):
         self._wrapper = Wrapper()
 
     def __repr__(self) -> str:
-        """Settings and clusters in one line."""
         return f"{type(self).__name__}({self.criterion}, {self.tree})"
 
     @property
@@ -250,29 +249,16 @@ class ClusteredFL(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
     ) -> ClusteredResult:
-        """Run the rounds and a final evaluation.
+        """Run the rounds and a final evaluation, as every Flower strategy.
 
-        Parameters
-        ----------
-        grid, initial_arrays, num_rounds, train_config, evaluate_config
-            As in every Flower strategy; the configs are not changed.
-        timeout : float
-            Seconds after which an exchange goes on without the clients that did not answer; in a
-            simulation, where clients wait for cores, since the last reply.
-        evaluate_fn : callable, optional
-            Called with the round and each cluster's model in turn. Its results are averaged over
-            the clusters, weighted by their number of members.
+        After ``timeout`` seconds an exchange goes on without the clients that did not answer; in a
+        simulation, where clients wait for cores, they count from the last reply. ``evaluate_fn`` is
+        called with the round and each cluster's model in turn; its results are averaged over the
+        clusters, weighted by their number of members. The configs are not changed.
 
-        Returns
-        -------
-        ClusteredResult
-            Its ``arrays`` are the root's model, its other metrics means over all clients.
-
-        Raises
-        ------
-        CFlowerError
-            If there are too few clients or usable replies, the simulation engine broke down, or an
-            observer refuses the run.
+        The result's ``arrays`` are the root's model, its other metrics means over all clients.
+        `CFlowerError` if there are too few clients or usable replies, the simulation engine broke
+        down, or an observer refuses the run.
         """
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         result = Result(initial_arrays)
@@ -365,8 +351,7 @@ class ClusteredFL(Strategy):
     ) -> Iterable[Message]:
         """A message for every ask of the round.
 
-        ``arrays`` is the last result of `aggregate_train`. If it is not, as when a wrapper added
-        noise, the difference is added to the clusters' models.
+        What a wrapper added to ``arrays``, such as noise, is added to the clusters' models.
         """
         if not self.layout.entries:
             self._begin(Run(grid, Result(arrays), 0, 0.0, config, ConfigRecord(), alone=False))
@@ -386,13 +371,16 @@ class ClusteredFL(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger = self._cfl, self.state, self._messenger
-        report = RoundReport(server_round, before.tree, before, self.layout, failures=self.failures)
+        num_rounds, failures = self._run.num_rounds, self.failures
+        report = RoundReport(
+            server_round, before.tree, before, self.layout, num_rounds, failures=failures
+        )
         limits = self.max_norm_ratio, self.max_influence
         bounds = RobustMean(before, self.layout.carried, cfl.weight_of, *limits)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
-        absent, last = self.failures.absent, server_round == self._run.num_rounds
+        last = server_round == num_rounds
         self.state, decisions, self._judges = cfl.heard(
-            before, report.noted(usable), server_round, absent, last=last
+            before, report.noted(usable), server_round, failures.absent, last=last
         )
         self._round = replace(report, decisions=decisions)
         for measured in (report.measured, *report.general.values()):
@@ -460,10 +448,9 @@ class ClusteredFL(Strategy):
         answers = self._messenger.answers(replies, self._cfl.projection)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.metrics for one in measured.values()])
-        problems = self._note_problems()
-        if measured or problems:
-            results = len(measured)
-            log(INFO, "aggregate_evaluate: Received %d results and %d failures", results, problems)
+        received = len(measured), self._note_problems()
+        if any(received):
+            log(INFO, "aggregate_evaluate: Received %d results and %d failures", *received)
         self._round.evaluated(measured)
         if not self._run.alone:
             self._report(0.0)
@@ -505,7 +492,6 @@ class ClusteredFL(Strategy):
         server_round, run = self._round.server_round, self._run
         report = replace(
             self._round,
-            num_rounds=run.num_rounds,
             state=self.state,
             seconds=seconds,
             failures=self.failures,

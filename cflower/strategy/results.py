@@ -43,10 +43,8 @@ class Run(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """The configs of the clients' messages, as plain values."""
-        return {
-            "train-config": plain(self.train_config),
-            "evaluate-config": plain(self.evaluate_config),
-        }
+        train, evaluate = plain(self.train_config), plain(self.evaluate_config)
+        return {"train-config": train, "evaluate-config": evaluate}
 
     def evaluate_centrally(self, server_round: int, tree: ParameterTree, layout: Layout) -> None:
         """Keep the mean of the central evaluation of the leaves' models, by their sizes."""
@@ -110,10 +108,8 @@ class ClusteredResult(Result):
 
     def _repr_html_(self) -> str:
         """The clusters as a table, in a notebook."""
-        rows = [
-            (name, str(len(members)), in_words(self.cluster_metrics[name]))
-            for name, members in self.clusters.items()
-        ]
+        words = {name: in_words(metrics) for name, metrics in self.cluster_metrics.items()}
+        rows = [(name, str(len(members)), words[name]) for name, members in self.clusters.items()]
         return html_table(("cluster", "clients", "metrics"), rows)
 
 

@@ -4,9 +4,9 @@ They bring a ``start`` of their own, know one model, and add noise to what ``agg
 returns (central differential privacy).
 """
 
-import inspect
 from dataclasses import dataclass, field, replace
 from logging import WARNING
+from traceback import walk_stack
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore import log
@@ -74,12 +74,8 @@ class Wrapper:
 
 
 def refuse_unfit_wrappers(aggregation: str) -> None:
-    """Raise a ConfigError if driven by a wrapper for differential privacy that does not fit.
-
-    Such as one that clips replies by the one model it knows.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
+    """Raise a ConfigError if a wrapper for differential privacy that does not fit is the caller."""
+    for frame, _ in walk_stack(None):
         wrapper = type(frame.f_locals.get("self")).__name__
         if wrapper.startswith("DifferentialPrivacyServerSide"):
             raise ConfigError(
@@ -93,4 +89,3 @@ def refuse_unfit_wrappers(aggregation: str) -> None:
                 f"{wrapper} cannot be put around ClusteredFL with aggregation={aggregation!r}: its "
                 "noise hides a client in a mean, not in a median or trimmed mean. Use 'fedavg'."
             )
-        frame = frame.f_back
