@@ -106,10 +106,7 @@ class LeadingMetric:
         Logs once which one, or that no client sends it. Every evaluation decides anew, so that the
         final one, of all clients, has the last word.
         """
-        found, names = (
-            leading_among(self.asked, sent),
-            sorted({name for one in sent for name in one}),
-        )
+        names, found = sorted(set().union(*sent)), leading_among(self.asked, sent)
         self.now = found if found.name in names else self.now
         if sent and not self._logged:
             self._logged = True

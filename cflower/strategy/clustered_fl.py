@@ -434,6 +434,8 @@ class ClusteredFL(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """A message for every sampled client, with the model of its own cluster."""
+        if not self.layout.entries:
+            return []  # an app's own loop may begin with an evaluation: nothing is trained yet
         fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
         asks = [
             Ask(client, self.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")
@@ -445,6 +447,8 @@ class ClusteredFL(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
+        if not self._round.server_round:
+            return None
         answers = self._messenger.answers(replies, self._cfl.projection)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.metrics for one in measured.values()])

@@ -21,7 +21,7 @@ from cflower.ordering import listed, only
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One finished round."""
+    """One round. Until it is finished, ``state`` and ``failures`` are those before it."""
 
     server_round: int
     trained: ParameterTree
@@ -98,11 +98,10 @@ class RoundReport:
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
-        measured = self.measured if cluster is None else self.general.get(cluster)
-        if measured is None:
-            measured = only(
-                self.measured, [c for c, on in self.trained_on.items() if on == cluster]
-            )
+        if cluster is None:
+            return mean_over_clients(self.measured.values())
+        members = [client for client, on in self.trained_on.items() if on == cluster]
+        measured = self.general.get(cluster) or only(self.measured, members)
         return mean_over_clients(measured.values())
 
 
