@@ -106,8 +106,8 @@ class LeadingMetric:
         Logs once which one, or that no client sends it. Every evaluation decides anew, so that the
         final one, of all clients, has the last word.
         """
-        names, found = sorted(set().union(*sent)), leading_among(self.asked, sent)
-        self.now = found if found.name in names else self.now
+        names, leads = sorted(set().union(*sent)), leading_among(self.asked, sent)
+        self.now = leads if leads.name in names else self.now
         if sent and not self._logged:
             self._logged = True
             if self.now.name not in names:

@@ -89,7 +89,7 @@ class RollCall:
     share: float = 1.0
     """Share of the real nodes that take part in a round, and are asked for it."""
     seed: int = 0
-    """Of the draw of these nodes."""
+    """Seed of the draw of these nodes."""
     connected: int = 0
     """Number of connected nodes that are not refused."""
     drawn: set[str] = field(default_factory=set)

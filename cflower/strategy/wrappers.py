@@ -38,7 +38,7 @@ class Wrapper:
     """A wrapper as far as its calls show it."""
 
     config: ConfigRecord = field(default_factory=ConfigRecord)
-    """Of the last round's messages; it may name the clipping norm."""
+    """The config of the last round's messages, which may name the clipping norm."""
     returned: ArrayRecord | None = None
     """The last result of ``aggregate_train``."""
     warned: bool = False
