@@ -157,7 +157,7 @@ class FailureRecord:
         return FailureRecord(problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered)
 
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
-        """Log and return the newly excluded clients; log the newly silent ones, and their return."""
+        """Log what changed; the newly excluded clients, with the reason."""
         excluded = without(self.excluded, before.excluded)
         for client, reason in excluded.items():
             log(WARNING, "Client %s is excluded: %s.", client, reason)

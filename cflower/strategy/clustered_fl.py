@@ -39,7 +39,7 @@ from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
 from cflower.seeding import generator
 from cflower.strategy.final_evaluation import FinalEvaluation
-from cflower.strategy.observers import Observer, Observers, RunStart
+from cflower.strategy.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import (
     CentralEvaluation,
@@ -200,8 +200,7 @@ class ClusteredFL(Strategy):
         self._round = RoundReport(0, self.tree, self.state, self.layout)
         self._judges: Sequence[Ask] = ()
         self._by_round: dict[int, Metrics] = {}
-        self._finished_rounds = 0
-        self._outstanding: Sequence[Sent] = ()
+        self._from = Checkpoint(0, self.state)
         self._wrapper = Wrapper()
 
     def __repr__(self) -> str:
@@ -269,9 +268,9 @@ class ClusteredFL(Strategy):
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
-            self._messenger.send_again(self._outstanding, configs[0])
+            self._messenger.send_again(self._from.outstanding, configs[0])
             self._run.evaluate_centrally(0, self.tree, self.layout)
-            for server_round in range(self._finished_rounds + 1, num_rounds + 1):
+            for server_round in range(self._from.server_round + 1, num_rounds + 1):
                 if self._play(server_round):
                     log(INFO, "An observer ends the run after round %d.", server_round)
                     self._run = self._run._replace(num_rounds=server_round)
@@ -295,8 +294,8 @@ class ClusteredFL(Strategy):
 
         Clients that owe a reply are sent the same ask again; it counts when it comes.
         """
-        self.state, self._finished_rounds = state, server_round
-        self.failures, self._outstanding = failures or FailureRecord(), outstanding
+        failures = failures or FailureRecord()
+        self._from = Checkpoint(server_round, state, failures, tuple(outstanding))
 
     def _begin(self, run: Run) -> None:
         """Wait for the clients and lay out the model."""
@@ -313,10 +312,9 @@ class ClusteredFL(Strategy):
         self._cfl = algorithm_of(self, run)
         facts, settings = only(roll_call.facts, clients), self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading.now, settings, self.layout, facts)
-        if checkpoint := self._observers.start(start):
-            server_round, state, failures, outstanding = checkpoint
-            self.resume(state, server_round, failures, outstanding)
-        if self._finished_rounds:
+        self._from = self._observers.start(start) or self._from
+        if self._from.server_round:
+            self.state, self.failures = self._from.state, self._from.failures
             roll_call.share = 1.0  # its clients may be at any node
             clients = roll_call.gather(run.grid, least)
             self._observers.refuse_other_clients(self.tree.clients, clients)
