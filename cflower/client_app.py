@@ -86,17 +86,21 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    examples = data_of(config, context).train
-    shape, num_classes = examples.input_shape, examples.num_classes
-    agreed = agreed_model(config.model, shape, num_classes, config.seed, secret)
+    agreed = agreed_model(config, data_of(config, context), secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
 
+def agreed_model(config: RunConfig, data: ClientData, secret: bytes) -> dict[str, NDArray[Any]]:
+    """The first model of a run with permuted weights, which every client can make."""
+    shape, num_classes = data.train.input_shape, data.train.num_classes
+    return secret_model(config.model, shape, num_classes, config.seed, secret)
+
+
 @lru_cache(maxsize=4)
-def agreed_model(
+def secret_model(
     name: str, input_shape: tuple[int, ...], num_classes: int, number: int, secret: bytes
 ) -> dict[str, NDArray[Any]]:
-    """The first model of a run with permuted weights and this seed, which every client can make."""
+    """A first model that the secret and the run's seed determine."""
     seed = derived_number(secret, f"first model {number}")
     # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
     return shuffled(arrays_of(build_model(name, input_shape, num_classes, seed)), secret)
@@ -108,8 +112,7 @@ def train_round(message: Message, context: Context) -> Message:
     config, data, model = prepare(message, context)
     server_round = round_of(message)
     if secret := seed_of(context):
-        shape, num_classes = data.train.input_shape, data.train.num_classes
-        agreed = agreed_model(config.model, shape, num_classes, config.seed, secret)
+        agreed = agreed_model(config, data, secret)
         refuse_chosen_model(arrays_of(model), agreed, server_round)
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))

@@ -39,12 +39,8 @@ Part = TypeVar("Part", bound="DataclassInstance")
 class RunConfig(TrainingSettings, DataSettings):
     """One run: the settings of every layer, and those of the run itself.
 
-    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
-
-    Raises
-    ------
-    ConfigError
-        At construction, for values out of range or that do not fit together.
+    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each. Values out
+    of range, or that do not fit together, are a `ConfigError` at construction.
     """
 
     method: str = choice("clustered", METHODS)
@@ -155,10 +151,7 @@ class RunConfig(TrainingSettings, DataSettings):
     def read(cls, values: Mapping[str, Any]) -> "RunConfig":
         """The run config of kebab-case keys, such as Flower's ``context.run_config``.
 
-        Raises
-        ------
-        ConfigError
-            For an unknown key (with the nearest right one), a wrong type or a wrong value.
+        `ConfigError` for an unknown key (with the nearest right one), a wrong type or value.
         """
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
@@ -179,10 +172,7 @@ class RunConfig(TrainingSettings, DataSettings):
     def output_path(self, *, relative_to: Path | None = None) -> Path:
         """The folder that run folders go into, absolute.
 
-        Raises
-        ------
-        ConfigError
-            For a relative ``output-dir`` when there is no folder it could be relative to.
+        `ConfigError` for a relative ``output-dir`` with no folder that it could be relative to.
         """
         path = Path(self.output_dir).expanduser()
         if path.is_absolute():
@@ -208,13 +198,8 @@ def part_of(config: RunConfig, kind: type[Part]) -> Part:
 def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
     """The values of ``-c``, or another option, in Flower's own syntax.
 
-    Raises
-    ------
-    ConfigError
-        If the file is missing, or the text is not made of ``key=value``.
+    `ConfigError` if the file is missing, or the text is not made of ``key=value``.
 
-    Examples
-    --------
     >>> read_overrides(["seed=3 model='mlp'"])
     {'seed': 3, 'model': 'mlp'}
     """

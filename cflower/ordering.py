@@ -1,11 +1,14 @@
-"""Names in natural order, mappings by name, and numbers with their nouns."""
+"""Names in natural order and in words, mappings by name, and numbers with their nouns."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import TypeVar
+from unicodedata import category
 
 Entry = TypeVar("Entry")
+LONGEST_TEXT = 500
+"""Characters of a text from outside that are shown."""
 
 
 @lru_cache(maxsize=2**17)  # the same names are sorted in every round
@@ -34,15 +37,29 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Iterable[str], most: int = 20) -> str:
-    """The first of these names, and the number of the others.
+def line(text: object, most: int = LONGEST_TEXT) -> str:
+    r"""A text from outside as one line of printable characters.
 
-    >>> listed(["a", "b"]), listed(["a", "b", "c"], 2), listed([])
-    ('a, b', 'a, b and 1 more', 'none')
+    >>> line("\x1b]0;me\x07 two\nlines"), line("a" * 600)[-20:]
+    (' ]0;me  two lines', '... (600 characters)')
+    """
+    text = str(text)
+    if len(text) > most:
+        return f"{line(text[:most], most)}... ({len(text)} characters)"
+    if text.isprintable():  # thousands of clients report names of classes
+        return text
+    return "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in text)
+
+
+def listed(names: Iterable[str], most: int = 12, longest: int = 60) -> str:
+    """The first names, which may come from outside, each on one line; the number of the others.
+
+    >>> listed(["a", "b"]), listed(map(str, range(20)), 2), listed([])
+    ('a, b', '0, 1 and 18 more', 'none')
     """
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + more
+    return (", ".join(line(name, longest) for name in names[:most]) or "none") + more
 
 
 def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:

@@ -98,13 +98,7 @@ def run(
 
 
 def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig) -> FinalReport:
-    """All rounds of a strategy; how its clients are served in the end.
-
-    Raises
-    ------
-    FederationError
-        If no client answered the final evaluation.
-    """
+    """All rounds of a strategy; `FederationError` if no client answered the final evaluation."""
     strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:

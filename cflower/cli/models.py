@@ -12,7 +12,7 @@ from rich.table import Table
 from cflower.cli.runs import DEFAULT_RUNS, AsJson, Run, RunsDir
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
-from cflower.messages.claims import line
+from cflower.ordering import line
 from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
-from cflower.messages.claims import line
 from cflower.messages.metrics import Metric
-from cflower.ordering import only, without
+from cflower.ordering import line, only, without
 from cflower.runs.compare import (
     comparison_table,
     differences,

@@ -3,18 +3,16 @@
 No text or fact from a client reaches a log, a file or another client without these checks.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
-from unicodedata import category
 
 from flwr.app import ConfigRecord, RecordDict
 
-from cflower import ordering
+from cflower.ordering import LONGEST_TEXT, line
 
 LONGEST_NAME = 200
-LONGEST_TEXT = 500
 MOST_FACTS = 50
 MOST_ITEMS = 100_000
 """Maximum length of a list, such as the names of classes, and of bytes."""
@@ -35,29 +33,6 @@ class Kind(NamedTuple):
     accepts: Callable[[Any], bool]
     expected: str
     """Completes "... is 5, not "."""
-
-
-def line(text: object, most: int = LONGEST_TEXT) -> str:
-    r"""A text from outside as one line of printable characters.
-
-    >>> line("\x1b]0;me\x07 two\nlines"), line("a" * 600)[-20:]
-    (' ]0;me  two lines', '... (600 characters)')
-    """
-    text = str(text)
-    if len(text) > most:
-        return f"{line(text[:most], most)}... ({len(text)} characters)"
-    if text.isprintable():  # thousands of clients report names of classes
-        return text
-    return "".join(c if c.isprintable() or category(c) == "Zs" else " " for c in text)
-
-
-def listed(names: Collection[str], most: int = 12, longest: int = 60) -> str:
-    """The first names from outside, each on one line, and the number of the others.
-
-    >>> listed(["a", "b"]), listed([str(i) for i in range(20)], 2)
-    ('a, b', '0, 1 and 18 more')
-    """
-    return ordering.listed([line(name, longest) for name in names], most)
 
 
 def is_sized(value: Any, kind: Any, least: int = 0, most: int = MOST_ITEMS) -> bool:

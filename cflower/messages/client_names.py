@@ -29,9 +29,9 @@ PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
 def name_clients(app: ClientApp) -> ClientApp:
     """Give the clients of a ClientApp names that last: one line in a ClientApp of any framework.
 
-    The name is ``client-id`` of the node config, else ``partition-<n>``, else the node id. Without
-    it a client's name is its node id, which changes in every simulated run, and after each restart
-    of an unauthenticated SuperNode: such a run cannot be resumed.
+    The name is ``client-id`` of the node config, else ``partition-<n>``, else the node id, which
+    alone changes in every simulated run, and after each restart of an unauthenticated SuperNode:
+    without names a run cannot be resumed.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def name_clients(app: ClientApp) -> ClientApp:
 
 
 def client_name(context: Context) -> str:
-    """``client-id`` of the node config, else ``partition-<n>``, else the node id."""
+    """The lasting name of a client, see `name_clients`."""
     node = context.node_config
     if "client-id" in node:
         return str(node["client-id"])
@@ -94,8 +94,7 @@ def adds_noise(grid: Grid) -> bool:
     left, seen = list(functions.values()), set[int]()
     while left:
         thing = left.pop()
-        name = getattr(thing, "__name__", type(thing).__name__)
-        if name in PRIVATE_MODS:
+        if getattr(thing, "__name__", type(thing).__name__) in PRIVATE_MODS:
             return True
         seen.add(id(thing))
         held = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cflower.messages.claims import listed
+from cflower.ordering import listed
 
 
 class DataSpec(NamedTuple):

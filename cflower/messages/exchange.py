@@ -50,33 +50,22 @@ class Exchange:
     Sums of floats depend on their order. A reply that overtook others therefore waits for them,
     unless `HOLD` replies are waiting already. Replies to earlier exchanges come last.
 
-    Parameters
-    ----------
-    grid, messages, timeout
-        What is sent, and for how many seconds the next reply is awaited. Slow clients that share
-        the cores of a simulation are awaited as long as one after another replies.
-    quorum : Quorum
-        When to end without the missing replies, once the grid delivers no more at the moment.
-    earlier : mapping of str to int
-        Node id by message id, of messages of earlier exchanges that may be answered now.
-    unawaited : set of int
-        Nodes whose replies count if they come, but are not awaited.
-    expire : bool
-        Whether the messages are dropped after the timeout; not for those that wait for cores.
+    ``timeout`` is in seconds, for the next reply: slow clients that share the cores of a simulation
+    are awaited as long as one after another replies. ``quorum`` ends the exchange once the grid
+    delivers no more at the moment. ``earlier`` messages, with their nodes, may be answered now.
+    Replies of ``unawaited`` nodes count if they come. Messages that ``expire`` are dropped after
+    the timeout; those that wait for cores do not.
 
     Attributes
     ----------
     recipients : dict of str to int
         Node id by message id, including the earlier messages. The sender of an error reply may be
         the SuperLink, so replies are attributed by the message that they answer.
-    lost : list of int
-        Nodes to which the grid could not send.
-    silent : list of int
-        Nodes that did not answer in time. This and the next two are complete after the last reply.
+    lost, silent, strays : list of int
+        Nodes to which the grid could not send; that did not answer in time; with replies to other
+        messages and second replies, which are not yielded. Complete after the last reply.
     unanswered : tuple of str
         Messages without a reply when the quorum was reached.
-    strays : list of int
-        Senders of replies to other messages and of second replies, which are not yielded.
     """
 
     def __init__(
@@ -99,11 +88,11 @@ class Exchange:
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         lost = without(nodes, pushed)
-        self.lost, self.silent = list(lost.values()), list[int]()
         self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
+        self.lost = list(lost.values())
+        self.silent, self.strays = list[int](), list[int]()
         self.unanswered: tuple[str, ...] = ()
-        self.strays: list[int] = []
         self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
         self._successful: set[int] = set()
         """Nodes with a reply that is not an error."""
@@ -142,16 +131,15 @@ class Exchange:
                 self._deadline = before + self._timeout
             # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
-            waited = time.monotonic() - started
-            if time.monotonic() > self._deadline:
+            now, waited = time.monotonic(), time.monotonic() - started
+            if now > self._deadline:
                 return
-            if arrived:
-                continue
-            if self._may_end(waited):
+            if not arrived and self._may_end(waited):
                 self.unanswered = tuple(self._missing)
                 return
-            # Short waits in short rounds; a deployment is polled at most once a second.
-            time.sleep(min(1.0, max(0.05, waited / 20)))
+            if not arrived:
+                # Short waits in short rounds; a deployment is polled at most once a second.
+                time.sleep(min(1.0, max(0.05, waited / 20)))
 
     def _may_end(self, waited: float) -> bool:
         """Whether enough clients replied, or all to which this exchange sent a message."""

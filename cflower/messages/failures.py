@@ -8,14 +8,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from logging import INFO, WARNING
 from typing import NamedTuple
 
+from flwr.supercore import log
+
 from cflower.errors import FederationError
-from cflower.ordering import counted, in_order, without
+from cflower.ordering import counted, in_order, listed, without
 
 PATIENCE = 3
 """Rounds in a row without a usable reply after which a run stops, and without any answer from a
 client after which no round waits for it."""
+SILENT = (
+    "Client(s) %s did not answer in %d rounds in a row: no round waits until they answer again."
+)
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, also because it has no such function."""
 
@@ -114,6 +120,11 @@ class FailureRecord:
         """Clients for which no round waits until they answer again."""
         return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
 
+    @property
+    def absent(self) -> set[str]:
+        """Clients for which no decision waits: excluded ones and silent ones."""
+        return {*self.excluded, *self.silent}
+
     def noted(self, problems: Mapping[str, Problem]) -> dict[str, int]:
         """The number of unusable replies by client after one more exchange."""
         failed = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]
@@ -144,6 +155,17 @@ class FailureRecord:
         if outcome.responded:
             rounds, empty = rounds + 1, 0
         return FailureRecord(problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered)
+
+    def log_since(self, before: "FailureRecord") -> dict[str, str]:
+        """Log what changed; the newly excluded clients, with the reason."""
+        excluded = without(self.excluded, before.excluded)
+        for client, reason in excluded.items():
+            log(WARNING, "Client %s is excluded: %s.", client, reason)
+        if new := set(self.silent) - set(before.silent):
+            log(WARNING, SILENT, listed(in_order(new)), PATIENCE)
+        if back := set(before.silent) - set(self.silent):
+            log(INFO, "Client(s) %s answer again.", listed(in_order(back)))
+        return excluded
 
     def must_stop(self, outcome: ExchangeOutcome, server_round: int, *, simulated: bool) -> str:
         """Why the run cannot continue after this round, in one sentence; empty if it can."""

@@ -14,9 +14,8 @@ from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.claims import listed
 from cflower.messages.failures import BadReplyError
-from cflower.ordering import counted
+from cflower.ordering import counted, listed
 
 UNTRAINED = (
     "*running_mean",
@@ -53,6 +52,22 @@ class Entry(NamedTuple):
     trained: bool
     place: slice
 
+    def of(self, weights: Weights) -> NDArray[Any]:
+        """The array's place in its vector, as a view."""
+        return (weights.trained if self.trained else weights.carried)[self.place]
+
+    def rounded(self, weights: Weights) -> NDArray[Any]:
+        """The array in its own dtype, flat; integers are rounded."""
+        vector = self.of(weights)
+        return (vector if self.dtype.kind == "f" else np.rint(vector)).astype(self.dtype)
+
+    def check_finite(self, values: NDArray[Any]) -> None:
+        """`BadReplyError` for values that are not finite in the reference's precision."""
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(values.astype(self.dtype, copy=False)).all()
+        if not finite:
+            raise BadReplyError(f"has NaN or infinity in {self.key}")
+
     def read(self, array: Array) -> NDArray[Any]:
         """The values of this array in a reply; `BadReplyError` if they do not fit."""
         try:
@@ -82,10 +97,7 @@ class Layout:
     def of(cls, reference: ArrayRecord, untrained: Sequence[str] = UNTRAINED) -> "Layout":
         """The layout of a model; integers and floats that match ``untrained`` are not trained.
 
-        Raises
-        ------
-        ConfigError
-            If no entry is trained.
+        `ConfigError` if no entry is trained.
         """
         entries, ends = [], {True: 0, False: 0}
         for key, array in reference.items():
@@ -112,10 +124,7 @@ class Layout:
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
         """Mask of the trained entries that comma-separated key patterns match; None: all.
 
-        Raises
-        ------
-        ConfigError
-            If the patterns match no trained entry.
+        `ConfigError` if they match none.
         """
         places = {entry.key: entry.place for entry in self.entries if entry.trained}
         mask = np.zeros(self.num_trained, dtype=bool)
@@ -159,40 +168,33 @@ class Layout:
     def weights(self, arrays: ArrayRecord) -> Weights:
         """The vectors of a received model.
 
-        Raises
-        ------
-        BadReplyError
-            For missing or additional arrays, other shapes or kinds of dtype, NaN or infinity.
+        `BadReplyError` for missing or additional arrays, other shapes or kinds of dtype, NaN or
+        infinity.
         """
         origin = Weights(np.zeros(self.num_trained, self.dtype), np.zeros(self.num_carried))
         weights = self.update(arrays, origin)
         for entry in self.entries:
-            check_finite(entry, part_of(weights, entry))
+            entry.check_finite(entry.of(weights))
         return weights
 
     def update(self, arrays: ArrayRecord, origin: Weights) -> Weights:
-        """Δ_i = θ_i − θ_c of a model from outside.
+        """Δ_i = θ_i − θ_c of a model from outside; `BadReplyError` as in `weights`.
 
         The norm of the trained entries shows whether they are finite, in a fraction of the time;
         if it is not finite, `weights` names the array.
-
-        Raises
-        ------
-        BadReplyError
-            As `weights`.
         """
         expected, received = {entry.key for entry in self.entries}, set(arrays)
-        if expected - received:
-            raise BadReplyError(f"lacks the array(s) {listed(sorted(expected - received))}")
-        if received - expected:
-            raise BadReplyError(f"has the unknown array(s) {listed(sorted(received - expected))}")
+        if missing := sorted(expected - received):
+            raise BadReplyError(f"lacks the array(s) {listed(missing)}")
+        if unknown := sorted(received - expected):
+            raise BadReplyError(f"has the unknown array(s) {listed(unknown)}")
         update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
         with np.errstate(over="ignore", invalid="ignore"):
             for entry in self.entries:
                 values = entry.read(arrays[entry.key])
                 if not entry.trained or values.dtype != entry.dtype:
-                    check_finite(entry, values)
-                before, difference = part_of(origin, entry), part_of(update, entry)
+                    entry.check_finite(values)
+                before, difference = entry.of(origin), entry.of(update)
                 np.subtract(values.reshape(-1), before, out=difference, casting="same_kind")
         return update
 
@@ -202,29 +204,11 @@ class Layout:
 
     def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
         """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""
-        return {e.key: self._rounded(weights, e).reshape(e.shape) for e in self.entries}
+        return {e.key: e.rounded(weights).reshape(e.shape) for e in self.entries}
 
     def as_sent(self, weights: Weights) -> Weights:
         """The weights as clients receive them: rounded to the arrays' own dtypes."""
         sent = Weights(np.empty_like(weights.trained), np.empty_like(weights.carried))
         for entry in self.entries:
-            part_of(sent, entry)[:] = self._rounded(weights, entry)
+            entry.of(sent)[:] = entry.rounded(weights)
         return sent
-
-    def _rounded(self, weights: Weights, entry: Entry) -> NDArray[Any]:
-        """One array in its own dtype, flat; integers are rounded."""
-        vector = part_of(weights, entry)
-        return (vector if entry.dtype.kind == "f" else np.rint(vector)).astype(entry.dtype)
-
-
-def check_finite(entry: Entry, values: NDArray[Any]) -> None:
-    """Raise `BadReplyError` for values that are not finite in the reference's precision."""
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(values.astype(entry.dtype, copy=False)).all()
-    if not finite:
-        raise BadReplyError(f"has NaN or infinity in {entry.key}")
-
-
-def part_of(weights: Weights, entry: Entry) -> NDArray[Any]:
-    """The entry's place in its vector, as a view."""
-    return (weights.trained if entry.trained else weights.carried)[entry.place]

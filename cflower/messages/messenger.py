@@ -2,30 +2,29 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.projection import Projection
 from cflower.algorithm.robust_mean import MOST, limited
-from cflower.algorithm.state import Ask
+from cflower.algorithm.round import CFL
+from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
-from cflower.messages.claims import line, listed
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import (
-    ClientMetrics,
-    mean_over_clients,
-    plausible,
-)
-from cflower.messages.replies import read_metrics
+from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
+from cflower.messages.replies import read_reply
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order, only, without
+from cflower.ordering import in_order, line, listed, only, without
 
 Content = TypeVar("Content")
+Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 REPORTED = 0.5
 """A client that counts for less than this fraction of its claim is logged."""
@@ -43,8 +42,6 @@ HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
     "examples are far above the median."
 )
-
-
 PART = "part"
 """In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
 
@@ -58,32 +55,30 @@ class Sent(NamedTuple):
     node: int = 0
 
 
+@dataclass
 class ClientMessenger:
-    """Sends asks to clients by name and attributes replies to asks.
+    """Sends asks to clients by name and attributes replies to asks."""
 
-    ``weighted_by``, ``arrays`` and ``config`` are names in messages, as in ``FedAvg``.
-
-    Attributes
-    ----------
-    problems : dict of str to Problem
-        Why a client's reply was set aside or is missing, since `drain_problems` was last called.
-    outstanding : dict of str to Sent
-        By message id: asks without a reply when their round was closed. The reply may still come;
-        past its time to live the grid itself answers with an error.
-    silent : sequence of str
-        Clients that no exchange waits for.
-    """
-
-    def __init__(self, roll_call: RollCall, weighted_by: str, arrays: str, config: str) -> None:
-        self._roll_call = roll_call
-        self.weighted_by, self.arrays_key, self._config_key = weighted_by, arrays, config
-        self._sent: list[tuple[Message, Sent]] = []
-        self.outstanding: dict[str, Sent] = {}
-        self.silent: Sequence[str] = ()
-        self.problems: dict[str, Problem] = {}
-        self._lowered_for: Counter[str] = Counter()
-        self._logged: dict[int, set[str]] = {INFO: set(), WARNING: set()}
-        self._dropped: dict[str, set[str]] = defaultdict(set)
+    grid: Grid
+    timeout: float
+    """Seconds until an exchange goes on without the missing replies."""
+    roll_call: RollCall
+    layout: Layout
+    weighted_by: str
+    """This and the next two are names in messages, as in ``FedAvg``."""
+    arrays_key: str
+    config_key: str
+    problems: dict[str, Problem] = field(default_factory=dict)
+    """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
+    outstanding: dict[str, Sent] = field(default_factory=dict)
+    """By message id: asks without a reply when their round was closed. The reply may still come;
+    past its time to live the grid itself answers with an error."""
+    silent: Sequence[str] = ()
+    """Clients that no exchange waits for."""
+    _sent: list[tuple[Message, Sent]] = field(default_factory=list)
+    _lowered_for: Counter[str] = field(default_factory=Counter)
+    _logged: dict[int, set[str]] = field(default_factory=lambda: {INFO: set(), WARNING: set()})
+    _dropped: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def busy(self) -> dict[str, int]:
@@ -93,7 +88,6 @@ class ClientMessenger:
     def messages(
         self,
         asks: Mapping[Ask, Mapping[str, Weights]],
-        layout: Layout,
         config: ConfigRecord,
         message_type: str = "",
     ) -> list[Message]:
@@ -108,24 +102,18 @@ class ClientMessenger:
             content = RecordDict()
             for key, model in models.items():
                 if id(model) not in made:
-                    made[id(model)] = layout.record(model)
+                    made[id(model)] = self.layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            content[self._config_key] = ConfigRecord(
+            content[self.config_key] = ConfigRecord(
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
             )
-            node, group = self._roll_call.nodes[ask.client], str(ask.server_round)
+            node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
             message = Message(content, node, message_type or ask.task, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]
 
     def exchange(
-        self,
-        grid: Grid,
-        messages: Iterable[Message],
-        timeout: float,
-        quorum: Quorum = FOR_ALL,
-        *,
-        late: bool = False,
+        self, messages: Iterable[Message], quorum: Quorum = FOR_ALL, *, late: bool = False
     ) -> Iterator[Message]:
         """The replies as they come, as `Exchange`; missing ones are noted at the end.
 
@@ -136,46 +124,36 @@ class ClientMessenger:
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
-        expire = self._roll_call.remote
-        exchange = Exchange(grid, messages, timeout, quorum, earlier, unawaited, expire=expire)
+        grid, expire = self.grid, self.roll_call.remote
+        exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
             self.outstanding, unanswered = unanswered, {}
-        for sent in unanswered.values():
-            problem = "did not come before the round was closed"
-            self.set_aside(sent.ask.client, problem, Fault.ABSENT)
-        for node in exchange.lost:
-            problem = "cannot come: its node is no longer connected"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.ABSENT)
-        for node in exchange.silent:
-            problem = f"did not come within {timeout:g} s"
-            self.set_aside(self._roll_call.name_of(node), problem, Fault.SILENT)
-        for node in exchange.strays:
-            problem = "came twice, or answers a message of another round"
-            self.set_aside(self._roll_call.name_of(node), problem)
+        closed = [sent.node for sent in unanswered.values()]
+        for nodes, problem, fault in (
+            (closed, "did not come before the round was closed", Fault.ABSENT),
+            (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
+            (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
+            (exchange.strays, "came twice, or answers a message of another round", Fault.CLIENT),
+        ):
+            for node in nodes:
+                self.set_aside(self.roll_call.name_of(node), problem, fault)
 
     @property
     def _by_id(self) -> dict[str, Sent]:
         return {message.metadata.message_id: sent for message, sent in self._sent}
 
-    def send_again(
-        self,
-        grid: Grid,
-        outstanding: Iterable[Sent],
-        layout: Layout,
-        config: ConfigRecord,
-        timeout: float,
-    ) -> None:
+    def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
         asks = {}
         for ask, model, _ in outstanding:
-            if ask.client in self._roll_call.nodes and model is not None:
+            if ask.client in self.roll_call.nodes and model is not None:
                 asks[ask] = {self.arrays_key: model}
-        messages = self.messages(asks, layout, config)
+        messages = self.messages(asks, config)
         for message in messages:
-            message.metadata.ttl = timeout
-        pushed = list(grid.push_messages(messages))  # messages have ids once they are sent
+            message.metadata.ttl = self.timeout
+        pushed = list(self.grid.push_messages(messages))  # messages have ids once they are sent
         self.outstanding = only(self._by_id, pushed)
 
     def read(
@@ -192,7 +170,7 @@ class ClientMessenger:
         by_id, seen = dict[str, Sent](), set[Ask]()
         for reply in replies:
             by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
-            sender = self._roll_call.name_of(reply.metadata.src_node_id)
+            sender = self.roll_call.name_of(reply.metadata.src_node_id)
             sent = by_id.get(reply.metadata.reply_to_message_id, by_client.get(sender))
             if sent is None:
                 self.set_aside(sender, "answers no message of this run")
@@ -208,24 +186,49 @@ class ClientMessenger:
             else:
                 yield sent, content
 
-    def metrics(self, replies: Iterable[Message]) -> dict[Ask, ClientMetrics]:
-        """The usable metrics among the replies, by ask; the others are set aside."""
-        read = self.read(replies, lambda _, reply: read_metrics(reply, self.weighted_by))
-        measured = {sent.ask: metrics for sent, metrics in read}
-        kept = self.plausible([ask.client for ask in measured], measured.values())
-        return dict(zip(measured, kept, strict=True))
+    def replies(
+        self, messages: Iterable[Message], projection: Projection
+    ) -> Iterator[tuple[Sent, Reply]]:
+        """Each usable reply to an ask about one model, as it comes."""
 
-    def plausible(
-        self, clients: Iterable[str], measured: Iterable[ClientMetrics]
-    ) -> list[ClientMetrics]:
-        """The metrics of these clients without implausible ones, each logged once."""
-        measured = list(measured)
-        kept = plausible(measured)
-        for client, before, after in zip(clients, measured, kept, strict=True):
-            odd = without(before.metrics, {*after.metrics, *self._dropped[client]})
+        def read(sent: Sent, message: Message) -> Reply:
+            ask, model = sent.ask, sent.model
+            return read_reply(message, ask, model, self.layout, projection, self.weighted_by)
+
+        return self.read(messages, read)
+
+    def trainings(
+        self, messages: Iterable[Message], cfl: CFL, state: CFLState, server_round: int
+    ) -> Iterator[Reply]:
+        """The usable replies to a round's training; late ones with the model that was sent."""
+        for sent, reply in self.replies(messages, cfl.projection):
+            asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
+            if asked == server_round:
+                yield reply
+            elif problem := cfl.too_late(state, late):
+                text = f"to round {asked} is too late: {problem}"
+                self.set_aside(reply.client, text, Fault.ABSENT)
+            else:
+                yield late
+
+    def answers(self, messages: Iterable[Message], projection: Projection) -> list[Reply]:
+        """All usable replies, without implausible metrics."""
+        answers = {sent.ask: reply for sent, reply in self.replies(messages, projection)}
+        kept = self.plausible({ask: ClientMetrics.of(reply) for ask, reply in answers.items()})
+        return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
+
+    def plausible(self, measured: Mapping[Key, ClientMetrics]) -> dict[Key, ClientMetrics]:
+        """The metrics without implausible ones, each logged once.
+
+        A key is a client's name, or a tuple that begins with it.
+        """
+        kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
+        for key, before in measured.items():
+            client = key if isinstance(key, str) else key[0]
+            odd = without(before.metrics, {*kept[key].metrics, *self._dropped[client]})
             if odd:
                 self._dropped[client] |= odd.keys()
-                figures = ", ".join(f"{key} = {odd[key]:.4g}" for key in sorted(odd)[:5])
+                figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
                 log(WARNING, IMPLAUSIBLE, client, figures)
         return kept
 
@@ -236,9 +239,7 @@ class ClientMessenger:
         key = self.weighted_by
         if not measured or aggregation is None:
             return MetricRecord(mean_over_clients(measured.values())) if measured else None
-        records = [
-            MetricRecord({**one.metrics, key: one.num_examples}) for one in measured.values()
-        ]
+        records = (MetricRecord({**m.metrics, key: m.num_examples}) for m in measured.values())
         return aggregation([RecordDict({"metrics": record}) for record in records], key)
 
     def drain_problems(self) -> dict[str, Problem]:
@@ -265,10 +266,8 @@ class ClientMessenger:
         odd = {client for client, share in lowered.items() if share < FAR_LESS}
         if not self._logged[WARNING]:
             odd |= {client for client in lowered if self._lowered_for[client] >= LASTING}
-        for level, clients in (
-            (INFO, lowered.keys() - odd - self._logged[WARNING]),
-            (WARNING, odd),
-        ):
+        usual = lowered.keys() - odd - self._logged[WARNING]
+        for level, clients in ((INFO, usual), (WARNING, odd)):
             if new := only(lowered, clients - self._logged[level]):
                 self._logged[level].update(new)
                 log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)

@@ -6,11 +6,14 @@ A client may report any value. An implausible one must not change the mean over 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.supercore import log
 
 from cflower.algorithm.robust_mean import limited
+from cflower.algorithm.state import Reply
 from cflower.ordering import without
 
 Metrics = dict[str, int | float | list[int] | list[float]]
@@ -24,6 +27,9 @@ SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou",
 """Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
 ACCURACY, OTHERS = {"accuracy", "acc"}, {"train", "training"} | LOWER_IS_BETTER
 """Words in the names of metrics that mean accuracy, unless one of the others is in it too."""
+CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
+LEADS = f"No client sent the metric accuracy: %s leads instead; {CHOOSE}"
+NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""
 
@@ -75,6 +81,11 @@ class ClientMetrics(NamedTuple):
     metrics: Metrics
     num_examples: float
 
+    @classmethod
+    def of(cls, reply: Reply) -> "ClientMetrics":
+        """The metrics in a reply."""
+        return cls(dict(reply.metrics), reply.num_examples)
+
     @property
     def scalars(self) -> dict[str, float]:
         """The metrics that are single numbers."""
@@ -82,20 +93,41 @@ class ClientMetrics(NamedTuple):
         return {key: float(value) for key, value in scalars.items()}
 
 
-def leading_among(metric: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
-    """The metric that leads, given all clients' metrics of an evaluation.
+class LeadingMetric:
+    """The metric that leads: the ``asked`` one, or one that clients send in its place."""
 
-    It is the given one, unless that is ``accuracy`` and most clients send it under another name
-    instead: then the shortest of these names.
+    def __init__(self, asked: Metric) -> None:
+        self.asked = self.now = asked
+        self._logged = False
+
+    def among(self, sent: Collection[Mapping[str, Any]]) -> Metric:
+        """The one that leads from now on, given all clients' metrics of an evaluation.
+
+        Logs once which one, or that no client sends it. Every evaluation decides anew, so that the
+        final one, of all clients, has the last word.
+        """
+        names, leads = sorted(set().union(*sent)), leading_among(self.asked, sent)
+        self.now = leads if leads.name in names else self.now
+        if sent and not self._logged:
+            self._logged = True
+            if self.now.name not in names:
+                log(WARNING, NOT_SENT, self.now.name, ", ".join(names) or "none")
+            elif self.now != self.asked:
+                log(INFO, LEADS, self.now.name)
+        return self.now
+
+
+def leading_among(asked: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
+    """The asked metric, unless that is ``accuracy`` and most clients send it under another name.
 
     >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}])
     Metric(name='eval_acc', higher_is_better=True)
     """
     counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
     common = [name for name, count in counts.items() if 2 * count > len(sent)]
-    if metric.name != "accuracy" or metric.name in common:
-        return metric
-    return Metric(accuracy_among(common) or metric.name)
+    if asked.name != "accuracy" or asked.name in common:
+        return asked
+    return Metric(accuracy_among(common) or asked.name)
 
 
 def accuracy_among(names: Iterable[str]) -> str:

@@ -10,10 +10,11 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.weights import Weights, norm
-from cflower.messages.claims import is_name, line
+from cflower.messages.claims import is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
+from cflower.ordering import line
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
@@ -23,26 +24,25 @@ MOST_EXAMPLES = 1e12
 """A larger number would outweigh all other clients of the cluster."""
 
 
-def read_training(
+def read_reply(
     message: Message,
     ask: Ask,
-    origin: Weights,
+    model: Weights | None,
     layout: Layout,
     projection: Projection,
     weighted_by: str,
 ) -> Reply:
-    """The client update and the metrics in a reply to training with the model ``origin``.
+    """The metrics in the reply to an ask; to a training also the client update of ``model``.
 
-    ``weighted_by`` is the metric with the number of examples.
-
-    Raises
-    ------
-    BadReplyError
-        As `read_metrics`, and for arrays that do not fit the layout or are not finite.
+    ``weighted_by`` is the metric with the number of examples. `BadReplyError` as in `read_metrics`,
+    and for arrays that do not fit the layout or are not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
+    if ask.task == "evaluate":
+        return Reply(ask, num_examples, metrics)
+    assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)
-    update = layout.update(arrays, origin)
+    update = layout.update(arrays, model)
     length = norm(update.trained)
     if not math.isfinite(length):
         layout.weights(arrays)
@@ -52,11 +52,8 @@ def read_training(
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
     """The metrics and the weight in a reply; metrics that are not finite are left out.
 
-    Raises
-    ------
-    BadReplyError
-        For an error message, not exactly one MetricRecord, or a weight that is no number
-        above zero, or more than `MOST_EXAMPLES`.
+    `BadReplyError` for an error message, not exactly one MetricRecord, or a weight that is no
+    number above zero, or more than `MOST_EXAMPLES`.
     """
     return read_record(the_one(MetricRecord, content_of(message)), weighted_by)
 

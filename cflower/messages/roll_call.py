@@ -23,11 +23,11 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.errors import FederationError
-from cflower.messages.claims import facts_in, line, listed
+from cflower.messages.claims import facts_in
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.replies import first_line
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order, line, listed
 from cflower.seeding import generator
 
 DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"
@@ -58,54 +58,45 @@ class Refusal(NamedTuple):
         return self.reason != DUPLICATE or self.client in nodes
 
 
+class Asked(NamedTuple):
+    """The question to a node that has not answered."""
+
+    until: float
+    """The end of the time to answer, as `time.monotonic`."""
+    message_id: str
+    """Empty if no answer can come, because the node could not be reached."""
+
+
 @dataclass
 class RollCall:
-    """The clients of a run by name, and the node of each.
-
-    Attributes
-    ----------
-    timeout : float
-        Seconds that the start of a run waits for nodes and their answers.
-    nodes : dict of str to int
-        Node id by client name, of clients that are connected.
-    facts : dict of str to dict
-        The facts that each client reported.
-    refused : dict of int to Refusal
-        Connected nodes that do not take part, by node id.
-    check : callable
-        From a client's facts to the reason why it cannot take part; empty if it can.
-    asks : bool or None
-        Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
-        see `cflower.name_clients`.
-    remote : bool
-        Whether the nodes are processes of their own, and no simulation's.
-    share : float
-        Share of the real nodes that take part in a round, and are asked for it.
-    seed : int
-        Of the draw of these nodes.
-    connected : int
-        Number of connected nodes that are not refused.
-    drawn : set of str
-        Clients of real nodes that were drawn and have not been asked to train yet.
-    """
+    """The clients of a run by name, and the node of each."""
 
     timeout: float = 60.0
+    """Seconds that the start of a run waits for nodes and their answers."""
     nodes: dict[str, int] = field(default_factory=dict)
+    """Node id by client name, of clients that are connected."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The facts that each client reported."""
     refused: dict[int, Refusal] = field(default_factory=dict)
+    """Connected nodes that do not take part, by node id."""
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
+    """From a client's facts to the reason why it cannot take part; empty if it can."""
     asks: bool | None = True
+    """Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
+    see `cflower.name_clients`."""
     remote: bool = True
+    """Whether the nodes are processes of their own, and no simulation's."""
     share: float = 1.0
+    """Share of the real nodes that take part in a round, and are asked for it."""
     seed: int = 0
+    """Seed of the draw of these nodes."""
     connected: int = 0
+    """Number of connected nodes that are not refused."""
     drawn: set[str] = field(default_factory=set)
+    """Clients of real nodes that were drawn and have not been asked to train yet."""
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
-    _until: dict[int, float] = field(default_factory=dict)
-    """By node id, the end of the time to answer, as `time.monotonic`."""
-    _open: dict[str, int] = field(default_factory=dict)
-    """Node by id of the message that it has not answered."""
+    _asked: dict[int, Asked] = field(default_factory=dict)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -125,6 +116,11 @@ class RollCall:
         """Whether this is a simulation, with nodes that are there from first to last."""
         return bool(self.announced) and not self.remote
 
+    @property
+    def _some_only(self) -> bool:
+        """Whether nodes are asked only when they are drawn."""
+        return self.remote and self.share < 1
+
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
         return self._names.get(node_id, str(node_id))
@@ -132,27 +128,24 @@ class RollCall:
     def gather(self, grid: Grid, at_least: int) -> tuple[str, ...]:
         """Wait for enough clients, and for all that a simulation announces.
 
-        Raises
-        ------
-        FederationError
-            If there are too few after ``timeout`` seconds, or in a simulation that is complete.
+        `FederationError` if there are too few after ``timeout`` seconds, or in a simulation that
+        is complete.
         """
-        before, unanswered = -1, self.update(grid, at_least)
-        began = time.monotonic()
+        began, before, wanted = time.monotonic(), -1, float(at_least)
         while True:
+            unanswered = self.update(grid, wanted)
             count, waited = len(self.nodes) + len(self.refused), time.monotonic() - began
             # Nodes that do not report how many they are may still be connecting.
-            settled = self.asks or count == before
-            all_here = count >= self.announced or self._some_only
-            complete = settled and not unanswered and all_here
+            settled = (self.asks or count == before) and not unanswered
+            complete = settled and (count >= self.announced or self._some_only)
             enough = len(self.nodes) >= at_least
             # A simulation never grows, so there is nothing to wait for.
             if waited > self.timeout or (complete and (enough or self.simulated)):
                 break
             time.sleep(min(1.0, max(0.1, waited / 20)))
+            before = count
             # Where some that were drawn are silent or refused, all others may take their place.
             wanted = at_least if waited < self.timeout / 2 else math.inf
-            before, unanswered = count, self.update(grid, wanted)
         if not enough:
             here = getattr(grid, "client_app", None) is not None
             raise FederationError(self._too_few(at_least, here=here))
@@ -166,15 +159,24 @@ class RollCall:
         more; without, `share` of those that were never asked.
         """
         before, unknown = self.refused, self._look(grid)
+        answers: Mapping[int, dict[str, Any]] = {node: {} for node in unknown}
         if self.asks:
             late = self._late(grid)
-            self._ask(grid, late | self._draw(unknown - self._until.keys(), at_least))
-        answers = self._answers(grid) if self.asks else {node: {} for node in unknown}
+            self._ask(grid, late | self._draw(unknown - self._asked.keys(), at_least))
+            answers = self._answers(grid)
         self._admit(answers)
         if self.asks and self._some_only:
             self.drawn |= {self._names[node] for node in answers if node in self._names}
         self._log_refused(before)
-        return len(self._until)
+        return len(self._asked)
+
+    def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
+        """Set `check`, and apply it to the clients that are there."""
+        self.check, before = check, dict(self.refused)
+        answers = {node: self.facts[client] for client, node in self.nodes.items()}
+        self.nodes, self.facts, self._names = {}, {}, {}
+        self._admit(answers)
+        self._log_refused(before)
 
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that are not known yet."""
@@ -191,22 +193,8 @@ class RollCall:
         refused = {node for node, one in self.refused.items() if not one.silent}
         self.connected = len(live) - len(refused)
         unknown = live - self._names.keys() - refused
-        self._until = {node: until for node, until in self._until.items() if node in unknown}
-        self._open = {i: node for i, node in self._open.items() if node in self._until}
+        self._asked = {node: asked for node, asked in self._asked.items() if node in unknown}
         return unknown
-
-    def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
-        """Set `check`, and apply it to the clients that are there."""
-        self.check, before = check, dict(self.refused)
-        answers = {node: self.facts[client] for client, node in self.nodes.items()}
-        self.nodes, self.facts, self._names = {}, {}, {}
-        self._admit(answers)
-        self._log_refused(before)
-
-    @property
-    def _some_only(self) -> bool:
-        """Whether nodes are asked only when they are drawn."""
-        return self.remote and self.share < 1
 
     def _draw(self, unasked: Set[int], at_least: float | None) -> Set[int]:
         """Those of the nodes to ask now."""
@@ -214,7 +202,7 @@ class RollCall:
             return unasked
         number = self.share * len(unasked)
         if at_least is not None:
-            number = max(at_least, self.share * self.connected) - len(self.nodes) - len(self._until)
+            number = max(at_least, self.share * self.connected) - len(self.nodes) - len(self._asked)
         nodes, rng = sorted(unasked), generator(self.seed, "roll-call", len(self._names))
         order = rng.permutation(len(nodes)).tolist()
         return {nodes[i] for i in order[: math.ceil(min(max(number, 0), len(nodes)))]}
@@ -222,39 +210,42 @@ class RollCall:
     def _late(self, grid: Grid) -> Set[int]:
         """The nodes that have been silent for too long; they are refused until they answer."""
         now = time.monotonic()
-        late = {node for node, until in self._until.items() if until < now}
+        late = {node for node, asked in self._asked.items() if asked.until < now}
         names = {n.node_id: line(n.name or "") for n in grid.get_nodes()} if late else {}
         for node in late:
             client, reason = names.get(node) or f"node {node}", SILENT.format(self.timeout)
             self.refused.setdefault(node, Refusal(client, reason, {}, silent=True))
-        self._open = {i: node for i, node in self._open.items() if node not in late}
         return late
 
     def _ask(self, grid: Grid, nodes: Set[int]) -> None:
         """Ask these nodes; none is asked twice within `timeout`."""
         options: Any = {"ttl": self.timeout, "group_id": "roll-call"}
         messages = [Message(RecordDict(), node, ROLL_CALL, **options) for node in sorted(nodes)]
-        pushed = set(grid.push_messages(messages))
-        self._until |= dict.fromkeys(nodes, time.monotonic() + self.timeout)
-        sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-        self._open |= only(sent, pushed)
+        pushed, until = set(grid.push_messages(messages)), time.monotonic() + self.timeout
+        for sent in (message.metadata for message in messages):
+            message_id = sent.message_id if sent.message_id in pushed else ""
+            self._asked[sent.dst_node_id] = Asked(until, message_id)
 
     def _answers(self, grid: Grid) -> dict[int, dict[str, Any]]:
         """The facts in the answers that are there; none of a client that replies with an error."""
         answers, failed = dict[int, dict[str, Any]](), defaultdict[str, list[str]](list)
-        for _ in tuple(self._open):
-            for reply in (replies := list(grid.pull_messages(set(self._open)))):
-                node = self._open.pop(reply.metadata.reply_to_message_id, None)
+        open_ids = {one.message_id: node for node, one in self._asked.items() if one.message_id}
+        for _ in tuple(open_ids):
+            for reply in (replies := list(grid.pull_messages(set(open_ids)))):
+                node = open_ids.pop(reply.metadata.reply_to_message_id, None)
                 code = reply.error.code if reply.has_error() else CLIENT_FAILED
-                if node is None or FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
+                if node is None:
                     continue
-                del self._until[node]
-                answers[node] = {}
-                if not reply.has_error():
-                    answers[node], invalid = facts_in(reply.content, FACTS)
-                    if invalid:
-                        answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
-                elif code != CLIENT_FAILED:
+                asked = self._asked.pop(node)
+                if FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
+                    self._asked[node] = asked._replace(message_id="")
+                    continue
+                answers[node], invalid = (
+                    ({}, ()) if reply.has_error() else facts_in(reply.content, FACTS)
+                )
+                if invalid:
+                    answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
+                if code != CLIENT_FAILED:
                     failed[first_line(reply.error.reason)].append(str(node))
             if not replies:
                 break
@@ -286,8 +277,8 @@ class RollCall:
 
     def _too_few(self, at_least: int, *, here: bool) -> str:
         """The error when there are fewer clients than needed; ``here``: all are in this process."""
-        reasons = {refusal.reason for refusal in self.refused.values()}
-        if not self.nodes and len(reasons) == 1:
+        reasons, count = {refusal.reason for refusal in self.refused.values()}, len(self.nodes)
+        if not count and len(reasons) == 1:
             return reasons.pop()
         refused = [f"{one.client}: {one.reason.rstrip('.')}" for one in self.refused.values()]
         details = {
@@ -296,17 +287,15 @@ class RollCall:
             "disconnected": listed(in_order(self.facts.keys() - self.nodes.keys())),
         }
         known = "".join(f"; {words}: {names}" for words, names in details.items() if names)
-        count = len(self.nodes)
-        problem = f"This run needs {at_least} clients (min-available-nodes) and has {count}{known}."
-        if refused:
-            return (
-                f"{problem} Correct what was refused, or set min-available-nodes={max(count, 1)}."
-            )
-        if here:
-            return f"{problem} Simulate more clients (--clients), or lower min-available-nodes."
-        if count and not self.announced:
-            return f"{problem} Start more SuperNodes, or lower min-available-nodes."
-        return (
-            f'{problem} Add --federation-config "num-supernodes={at_least}" to `flwr run`, '
-            f"or set -c min-available-nodes={max(count, 1)}."
+        cure = (
+            f'Add --federation-config "num-supernodes={at_least}" to `flwr run`, or set -c '
+            f"min-available-nodes={max(count, 1)}."
         )
+        if refused:
+            cure = f"Correct what was refused, or set min-available-nodes={max(count, 1)}."
+        elif here:
+            cure = "Simulate more clients (--clients), or lower min-available-nodes."
+        elif count and not self.announced:
+            cure = "Start more SuperNodes, or lower min-available-nodes."
+        needs = f"This run needs {at_least} clients (min-available-nodes)"
+        return f"{needs} and has {count}{known}. {cure}"

@@ -15,7 +15,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE
 from cflower.messages.failures import BadReplyError
 from cflower.messages.metrics import Metrics
-from cflower.messages.replies import read_metrics, read_training
+from cflower.messages.replies import read_metrics, read_reply
 from cflower.own_code import own_function
 from cflower.runs.record import RunRecord
 
@@ -52,7 +52,7 @@ class LocalClient:
         reply = self._ask(
             MessageType.TRAIN,
             cluster,
-            lambda message, weighted_by: read_training(
+            lambda message, weighted_by: read_reply(
                 message, ask, cluster.model, layout, projection, weighted_by
             ),
         )

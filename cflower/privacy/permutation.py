@@ -34,10 +34,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def read_seed(path: str) -> bytes:
     """The secret in a seed file: its bytes, without white space at either end.
 
-    Raises
-    ------
-    ConfigError
-        If the path is relative, or the file is missing, cannot be read, or is too short.
+    `ConfigError` if the path is relative, or the file is missing, cannot be read, or is too short.
     """
     file = Path(path).expanduser()
     if not file.is_absolute():

@@ -12,13 +12,14 @@ from flwr.supercore import log
 
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.claims import COMMITMENT, line
+from cflower.messages.claims import COMMITMENT
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.exchange import Exchange
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
+from cflower.ordering import line
 from cflower.privacy.permutation import Arrays, commitment, permuted, read_seed, turn_back
 
 Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]
@@ -87,15 +88,10 @@ def seed_facts(context: Context) -> dict[str, str]:
 
 
 def seed_of(context: Context) -> bytes | None:
-    """A client's secret; None if it has none.
+    """A client's secret; None if it has none, `ConfigError` if its file cannot be read.
 
     ``seed-file`` in the node config is its file. Only a simulated client, without a ``data-path``,
     takes the path from the run config: a file that the server names may not be secret to it.
-
-    Raises
-    ------
-    ConfigError
-        If the seed file cannot be read.
     """
     node = context.node_config
     simulated = "seed-file" not in node and "data-path" not in node
@@ -129,11 +125,7 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
     """The initial model of a run with permuted weights, from the first client that sends one.
 
     The server must not make it: the permutation follows from a model and its permuted version.
-
-    Raises
-    ------
-    FederationError
-        If no client sends a model that fits the layout, which no permutation changes.
+    `FederationError` if no client sends a model that fits the layout, which no permutation changes.
     """
     reason = "no client is connected"
     for client in roll_call.clients:

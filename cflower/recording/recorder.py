@@ -17,9 +17,8 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
-from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order, listed, only
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (

@@ -21,12 +21,11 @@ from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
-from cflower.messages.claims import listed
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import by_metric, lasting, metric_of
 from cflower.runs.format import (

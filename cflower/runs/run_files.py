@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cflower.errors import OtherVersionError, RunFolderError, first_line
-from cflower.messages.claims import line
+from cflower.ordering import line
 from cflower.runs.format import CONFIG, FORMAT, SCHEMAS, TREE, Line, misfit, tree_misfit
 
 

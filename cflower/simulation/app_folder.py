@@ -61,12 +61,8 @@ class AppFolder:
     def load(self, component: str) -> Any:
         """The ServerApp or ClientApp, imported from the folder as ``flwr run`` would.
 
-        Raises
-        ------
-        ConfigError
-            If the reference is wrong, or a module that the app imports is not installed.
-        Exception
-            Any exception that the app's own code raises while it is imported.
+        `ConfigError` if the reference is wrong, or a module that the app imports is not installed;
+        and any exception that the app's own code raises.
         """
         reference, kind = self.components[component], KINDS[component]
         named = f"The {component} of {self.path.name}, {reference!r},"

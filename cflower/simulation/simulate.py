@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from cflower.errors import ConfigError
+from cflower.settings import require
 from cflower.simulation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
 
 
@@ -27,8 +27,8 @@ def simulate(
 ) -> Any:
     """Run a Flower app in this process, its clients one after another.
 
-    It runs the objects that ``flwr run`` would load, so a debugger can stop in them. An exception
-    of a client becomes an error reply, as everywhere in Flower; one of the server is raised here.
+    A debugger can stop in the objects that ``flwr run`` would load. An exception of a client
+    becomes an error reply, as everywhere in Flower; one of the server is raised here.
 
     Parameters
     ----------
@@ -84,24 +84,27 @@ def simulate(
     >>> result.arrays["w"].numpy()
     array([2.])
     """
-    if num_clients < 1:
-        raise ConfigError(f"Got num_clients={num_clients}, but expected at least one client.")
-    if (server_app is None) is (strategy is None):
-        given = "neither" if strategy is None else "both"
-        raise ConfigError(f"Got {given} of server_app and strategy, but expected exactly one.")
-    config, run_id = dict(run_config or {}), randbelow(10**6)
-    if strategy is None:
-        if arrays is not None or start:
-            named = ", ".join(start if arrays is None else ["arrays", *start])
-            raise ConfigError(f"Got {named} with server_app, but only a strategy needs it.")
-    elif arrays is None:
-        raise ConfigError("Got strategy without arrays: it needs an initial model.")
+    require(num_clients > 0, f"Got num_clients={num_clients}, but expected at least one client.")
+    given = "neither" if strategy is None else "both"
+    require(
+        (server_app is None) is not (strategy is None),
+        f"Got {given} of server_app and strategy, but expected exactly one.",
+    )
+    model = {} if arrays is None else {"arrays": arrays}
+    require(
+        strategy is not None or not model | start,
+        f"Got {', '.join(model | start)} with server_app, but only a strategy needs it.",
+    )
+    require(
+        strategy is None or bool(model), "Got strategy without arrays: it needs an initial model."
+    )
     needed = getattr(strategy, "min_available_nodes", 0)
-    if needed > num_clients:
-        raise ConfigError(
-            f"Got num_clients={num_clients}, but the strategy waits for min_available_nodes="
-            f"{needed}: give it at most as many."
-        )
+    require(
+        needed <= num_clients,
+        f"Got num_clients={num_clients}, but the strategy waits for min_available_nodes={needed}: "
+        "give it at most as many.",
+    )
+    config, run_id = dict(run_config or {}), randbelow(10**6)
     with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
         if server_app is not None:
             return server_app(grid, Context(run_id, SERVER_NODE_ID, {}, RecordDict(), config))

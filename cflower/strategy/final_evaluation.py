@@ -7,6 +7,7 @@ reported ``tells-entropies`` also gets a few other leaves' models, and reports t
 all their predictions on its examples: by it newcomers without labels are placed.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -23,7 +24,6 @@ from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
-from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import content_of, read_metrics, read_record
@@ -48,7 +48,7 @@ MOST_OTHERS = 3
 Models = Mapping[str, Mapping[str, Cluster]]
 """The clusters with the models that each client gets, by their keys in its message."""
 Levels = dict[str, ClientMetrics]
-"""A client's metrics by cluster, `BEST` and `ENSEMBLE`."""
+"""A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
 
 @dataclass
@@ -63,10 +63,9 @@ class FinalEvaluation:
 
     run: Run
     messenger: ClientMessenger
-    layout: Layout
     state: CFLState
     problems: dict[str, str] = field(default_factory=dict)
-    _levels: dict[str, Levels] = field(default_factory=dict)
+    _levels: dict[str, Levels] = field(default_factory=lambda: defaultdict(dict))
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -75,30 +74,25 @@ class FinalEvaluation:
     ) -> dict[str, ClientResult]:
         """Clients of the tree under the models on their paths, given their facts.
 
-        Raises
-        ------
-        FederationError
-            If the simulation engine broke down.
+        `FederationError` if the simulation engine broke down.
         """
         if not has_function(self.run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
         paths = {client: self.state.tree.path_of(client) for client in clients}
         at_once = self._at_once(paths, facts)
-        self._ask(at_once, WAY, self._read_path)
+        self._ask(at_once, self._read_path, WAY)
         in_turn = without(paths, at_once)
-        self._ask_for_one({client: path[-1] for client, path in in_turn.items()}, self._read_one)
+        self._ask_for_one({client: path[-1] for client, path in in_turn.items()})
         general = {c: path[0] for c, path in in_turn.items() if path[1:] and c in self._levels}
-        self._ask_for_one(general, self._read_one)
-        personal = {
-            client: replace(paths[client][-1], model=model)
-            for client, model in only(self.state.personal_models, paths).items()
-        }
-        self._ask_for_one(personal, self._read_personal)
+        self._ask_for_one(general)
+        personal = only(self.state.personal_models, paths)
+        own = {c: replace(paths[c][-1], model=model) for c, model in personal.items()}
+        self._ask_for_one(own, Role.PERSONAL)
         return {
             client: self._result(client, path)
             for client, path in paths.items()
-            if path[0].name in self._levels.get(client, {})
+            if path[0].name in self._levels[client]
         }
 
     def _at_once(
@@ -107,50 +101,54 @@ class FinalEvaluation:
         """The models of the clients that evaluate all on their path in one message."""
         others, models = other_leaves(self.state.tree), dict[str, dict[str, Cluster]]()
         for client, path in paths.items():
-            if len(path) > 1 and facts[client].get("evaluates-way"):
+            if path[1:] and facts[client].get("evaluates-way"):
                 more = others[client] if facts[client].get("tells-entropies") else {}
                 models[client] = more | {cluster.name: cluster for cluster in path}
         return models
 
-    def _ask_for_one(
-        self, clusters: Mapping[str, Cluster], read: Callable[[Sent, Message], Levels]
-    ) -> None:
+    def _ask_for_one(self, clusters: Mapping[str, Cluster], role: Role = Role.OWN) -> None:
         """Ask the clients about one model each, in Flower's plain evaluate messages."""
-        models = {c: {self.messenger.arrays_key: cluster} for c, cluster in clusters.items()}
-        self._ask(models, MessageType.EVALUATE, read)
+        key = self.messenger.arrays_key
+        self._ask({c: {key: cluster} for c, cluster in clusters.items()}, self._read_one, role=role)
 
-    def _ask(self, models: Models, kind: str, read: Callable[[Sent, Message], Levels]) -> None:
+    def _ask(
+        self,
+        models: Models,
+        read: Callable[[Sent, Message], Levels],
+        kind: str = MessageType.EVALUATE,
+        role: Role = Role.OWN,
+    ) -> None:
         """Ask the clients about the models that each gets; keep the plausible metrics."""
-        asks = {}
+        asks, run, messenger = {}, self.run, self.messenger
         for client, clusters in models.items():
             # The last model is that of the client's own cluster, or the root's.
             *_, cluster = clusters.values()
-            ask = Ask(client, cluster.name, Role.OWN, self.run.num_rounds, "evaluate")
+            ask = Ask(client, cluster.name, role, run.num_rounds, "evaluate")
             asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
-        messages = self.messenger.messages(asks, self.layout, self.run.evaluate_config, kind)
-        replies = self.messenger.exchange(self.run.grid, messages, self.run.timeout)
-        levels = {sent.ask.client: one for sent, one in self.messenger.read(replies, read)}
-        outcome = ExchangeOutcome(levels, self.messenger.drain_problems())
+        messages = messenger.messages(asks, run.evaluate_config, kind)
+        replies = messenger.exchange(messages)
+        levels = {sent.ask.client: one for sent, one in messenger.read(replies, read)}
+        outcome = ExchangeOutcome(levels, messenger.drain_problems())
         if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
-        pairs = [(client, name) for client, one in levels.items() for name in one]
-        measured = [levels[client][name] for client, name in pairs]
-        kept = self.messenger.plausible([client for client, _ in pairs], measured)
-        for (client, name), metrics in zip(pairs, kept, strict=True):
-            self._levels.setdefault(client, {})[name] = metrics
+        measured = {
+            (c, name): metrics for c, one in levels.items() for name, metrics in one.items()
+        }
+        for (client, name), metrics in messenger.plausible(measured).items():
+            self._levels[client][name] = metrics
 
     def _read_path(self, sent: Sent, message: Message) -> Levels:
         content, client = content_of(message), sent.ask.client
         path = [cluster.name for cluster in self.state.tree.path_of(client)]
-        if missing := {*path, BEST, ENSEMBLE} - set(content.metric_records):
-            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         weighted_by, records = self.messenger.weighted_by, content.metric_records
-        leaves = {leaf.name for leaf in self.state.tree.leaves}
+        if missing := {*path, BEST, ENSEMBLE} - set(records):
+            raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
-        facts = self._read_facts(client, content)
-        if facts.get(BEST_CLUSTER) not in path:
-            raise BadReplyError(f"has {BEST_CLUSTER}={facts.get(BEST_CLUSTER)!r}, not on its path")
+        best = self._read_facts(client, content).get(BEST_CLUSTER)
+        if best not in path:
+            raise BadReplyError(f"has {BEST_CLUSTER}={best!r}, not on its path")
+        leaves = {leaf.name for leaf in self.state.tree.leaves}
         self._entropies[client] = {
             name: float(nats)
             for name, nats in records.get(ENTROPIES, MetricRecord()).items()
@@ -159,12 +157,11 @@ class FinalEvaluation:
         return levels
 
     def _read_one(self, sent: Sent, message: Message) -> Levels:
-        metrics = read_metrics(message, self.messenger.weighted_by)
-        self._read_facts(sent.ask.client, message.content)
-        return {sent.ask.cluster: metrics}
-
-    def _read_personal(self, _: Sent, message: Message) -> Levels:
-        return {PERSONAL: read_metrics(message, self.messenger.weighted_by)}
+        metrics, ask = read_metrics(message, self.messenger.weighted_by), sent.ask
+        if ask.role is Role.PERSONAL:
+            return {PERSONAL: metrics}
+        self._read_facts(ask.client, message.content)
+        return {ask.cluster: metrics}
 
     def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
         """Keep and return the valid facts that a client reported with its metrics."""

@@ -72,17 +72,13 @@ class Observers:
         self._observers = tuple(observers)
         self._failed: set[int] = set()
 
-    def start(self, run: RunStart, clients: Callable[[], Sequence[str]]) -> Checkpoint | None:
-        """The checkpoint of the first observer that has one.
-
-        Raises a CFlowerError if an observer refuses the run, or the checkpoint is of other clients
-        than all that are there, ``clients()``.
-        """
+    def start(self, run: RunStart) -> Checkpoint | None:
+        """The checkpoint of the first observer that has one; any of them may refuse the run."""
         checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
-        checkpoint = next(filter(None, checkpoints), None)
-        if checkpoint is None:
-            return None
-        before, now = checkpoint.state.tree.clients, clients()
+        return next(filter(None, checkpoints), None)
+
+    def refuse_other_clients(self, before: Sequence[str], now: Sequence[str]) -> None:
+        """End the run with a FederationError if none of a resumed run's clients is here."""
         if not set(before) & set(now):
             self.end(None)
             raise FederationError(
@@ -90,7 +86,6 @@ class Observers:
                 f"but {', '.join(now[:3])}, ... are. Node ids change from run to run: give the "
                 "clients lasting names with cflower.name_clients(app) in the ClientApp."
             )
-        return checkpoint
 
     def round(self, report: RoundReport) -> bool:
         """Call all observers after a round; whether one of them ends the run."""

@@ -1,31 +1,27 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO
 from typing import Any
 
 from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState
+from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
+from cflower.errors import FederationError
 from cflower.messages.client_names import PARTS_APART
-from cflower.messages.failures import FailureRecord
+from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import Sent
+from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import in_order, only
-
-UNABLE = (
-    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
-    "model, not of selection = %r."
-)
+from cflower.ordering import listed, only
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One finished round."""
+    """One round. Until it is finished, ``state`` and ``failures`` are those before it."""
 
     server_round: int
     trained: ParameterTree
@@ -56,14 +52,57 @@ class RoundReport:
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
 
+    def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
+        """The replies to training, each noted with its metrics as it passes."""
+        for reply in replies:
+            client, cluster, role, asked, *_ = reply.ask
+            if role is Role.GENERAL:
+                self.general.setdefault(cluster, {})[client] = ClientMetrics.of(reply)
+            elif role is Role.OWN or client in self.trained.unassigned:
+                self.measured[client] = ClientMetrics.of(reply)
+                self.trained_on[client] = cluster
+                if reply.origin is not None:
+                    self.late[client] = asked
+            yield reply
+
+    def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
+        """Add the clients' metrics from the evaluation of this round."""
+        for client, new in measured.items():
+            old = self.measured.get(client, new)
+            self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
+
+    def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
+        """Add problems of replies; the first of each client counts."""
+        for client, problem in problems.items():
+            ended = "; it is excluded from now on" if client in excluded else ""
+            self.problems.setdefault(client, problem.text + ended)
+
+    def failures_after(
+        self, messenger: ClientMessenger, exclude_after: int, num_present: int, simulated: bool
+    ) -> FailureRecord:
+        """Log and return the failures after training; `FederationError` if the run must stop."""
+        before, busy = self.failures, messenger.busy
+        outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
+        after = before.trained(outcome, exclude_after, num_present)
+        received, failed = len(self.measured), len(outcome.problems)
+        log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
+        self.note(outcome.problems, after.log_since(before))
+        for client, asked in self.late.items():
+            log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
+        if busy:
+            owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
+            log(INFO, "The round is closed without %s: their replies may still come.", owed)
+        if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
+            raise FederationError(stop)
+        return after
+
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""
         if cluster is None:
             return mean_over_clients(self.measured.values())
-        if cluster in self.general:
-            return mean_over_clients(self.general[cluster].values())
-        members = [c for c in self.measured if self.trained_on.get(c) == cluster]
-        return mean_over_clients(only(self.measured, members).values())
+        members = [client for client, on in self.trained_on.items() if on == cluster]
+        measured = self.general.get(cluster) or only(self.measured, members)
+        return mean_over_clients(measured.values())
 
 
 @dataclass(frozen=True)
@@ -102,8 +141,8 @@ class ClientResult:
     @property
     def columns(self) -> dict[str, ClientMetrics | None]:
         """Its metrics by the four ways to serve it."""
-        own = {"leaf": self.leaf, "best": self.best, "ensemble": self.ensemble}
-        return {"fl": self.federated, **own}
+        best, ensemble = self.best, self.ensemble
+        return {"fl": self.federated, "leaf": self.leaf, "best": best, "ensemble": ensemble}
 
     def served(self, selection: Selection) -> ClientMetrics:
         """Its metrics under the selected model; under its leaf's if its app cannot do that.
@@ -147,6 +186,10 @@ class FinalReport:
         """Each client's metrics under the model that serves it."""
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
+    def metrics_of(self, members: Iterable[str]) -> Mapping[str, Any]:
+        """Means over these clients, weighted by held-out examples, as they are served."""
+        return mean_over_clients(only(self.served, members).values())
+
     @property
     def metrics(self) -> Metrics:
         """Means over all clients, weighted by held-out examples.
@@ -160,9 +203,3 @@ class FinalReport:
             mean = mean_over_clients(filter(None, measured))
             means |= {f"{column}_{key}": value for key, value in mean.items()}
         return means
-
-    def warn_unable(self) -> None:
-        """Log a warning if some clients could not evaluate the selected model."""
-        unable = [client for client, result in self.clients.items() if result.best is None]
-        if unable and self.selection != "leaf":
-            log(WARNING, UNABLE, ", ".join(in_order(unable)), self.selection)

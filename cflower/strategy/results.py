@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -11,17 +11,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.state import Personal
-from cflower.algorithm.tree import ROOT
-from cflower.messages.claims import listed
-from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients
-from cflower.ordering import counted, only
+from cflower.algorithm.criteria import Decision
+from cflower.algorithm.state import CFLState, Move, Personal
+from cflower.algorithm.tree import ROOT, ParameterTree
+from cflower.messages.layout import Layout
+from cflower.messages.metrics import ClientMetrics, weighted_mean
+from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
 
 CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
-MOST_NAMES = 12
-"""Clients named on one line."""
+UNABLE = (
+    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
+    "model, not of selection = %r."
+)
 
 
 class Run(NamedTuple):
@@ -34,14 +37,30 @@ class Run(NamedTuple):
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: CentralEvaluation | None = None
+    alone: bool = True
+    """Whether `ClusteredFL.start` runs the rounds, no wrapper and no loop of the app's own."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The configs of the clients' messages, as plain values."""
-        return {
-            "train-config": plain(self.train_config),
-            "evaluate-config": plain(self.evaluate_config),
-        }
+        train, evaluate = plain(self.train_config), plain(self.evaluate_config)
+        return {"train-config": train, "evaluate-config": evaluate}
+
+    def evaluate_centrally(self, server_round: int, tree: ParameterTree, layout: Layout) -> None:
+        """Keep the mean of the central evaluation of the leaves' models, by their sizes."""
+        if self.evaluate_fn is None:
+            return
+        log(INFO, "Global evaluation")
+        measured = []
+        for leaf in tree.leaves:
+            metrics = self.evaluate_fn(server_round, layout.record(leaf.model))
+            if metrics is not None:
+                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+                log(INFO, "\tcluster %s: %s", leaf.name, metrics)
+        if measured:
+            mean = MetricRecord(weighted_mean(measured))
+            log(INFO, "\t└──> MetricRecord: %s", mean)
+            self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
 @dataclass
@@ -75,7 +94,7 @@ class ClusteredResult(Result):
             result.evaluate_metrics_serverapp,
             dict(models),
             {leaf.name: leaf.members for leaf in leaves},
-            {leaf.name: MetricRecord(dict(metrics_of(report, leaf.members))) for leaf in leaves},
+            {leaf.name: MetricRecord(dict(report.metrics_of(leaf.members))) for leaf in leaves},
         )
 
     def __repr__(self) -> str:
@@ -89,10 +108,8 @@ class ClusteredResult(Result):
 
     def _repr_html_(self) -> str:
         """The clusters as a table, in a notebook."""
-        rows = [
-            (name, str(len(members)), in_words(self.cluster_metrics[name]))
-            for name, members in self.clusters.items()
-        ]
+        words = {name: in_words(metrics) for name, metrics in self.cluster_metrics.items()}
+        rows = [(name, str(len(members)), words[name]) for name, members in self.clusters.items()]
         return html_table(("cluster", "clients", "metrics"), rows)
 
 
@@ -111,41 +128,65 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
-def step_in_words(step: Personal) -> str:
-    """The result of a personal step in one sentence."""
-    if not step.accepted:
-        return f"refused: {step.proposal.reason}"
-    start = "the run's first model" if step.start else "the leaf's model"
-    least, most = (f"{pick(step.shares.values()):.0%}" for pick in (min, max))
-    return (
-        f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
-        f"{least if least == most else f'{least} to {most}'} of a model of their own, trained "
-        f"from {start} (kappa = {step.kappa:.3g})"
-    )
+def keep(
+    by_round: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None
+) -> None:
+    """Keep and log the mean metrics of a round, if there are any."""
+    if metrics is not None:
+        by_round[server_round] = metrics
+        log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
 
 
-def metrics_of(report: FinalReport, members: tuple[str, ...]) -> Mapping[str, Any]:
-    """Mean metrics of these clients under the models that serve them."""
-    return mean_over_clients(only(report.served, members).values())
+def log_decisions(decisions: Iterable[Decision]) -> None:
+    """Log one line for each decision."""
+    for decision in decisions:
+        log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
 
 
-def tree_lines(report: FinalReport, metric: Metric, name: str = ROOT) -> Iterator[str]:
-    """The tree of a finished run, a line for each cluster, indented by its depth."""
-    cluster = report.state.tree.clusters[name]
+def log_places(state: CFLState, moves: Iterable[Move]) -> None:
+    """Log the clients that moved to another leaf in a round, or were placed in one."""
+    for move in moves:
+        log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
+    for client, placement in state.placed.items():
+        cluster = state.tree.training_cluster(client).name
+        log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
+
+
+def log_steps(steps: Mapping[str, Personal]) -> None:
+    """Log the result of each leaf's personal step in one sentence."""
+    for leaf, step in steps.items():
+        result = f"refused: {step.proposal.reason}"
+        if step.accepted:
+            start = "the run's first model" if step.start else "the leaf's model"
+            least, most = (f"{pick(step.shares.values()):.0%}" for pick in (min, max))
+            result = (
+                f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
+                f"{least if least == most else f'{least} to {most}'} of a model of their own, "
+                f"trained from {start} (kappa = {step.kappa:.3g})"
+            )
+        log(INFO, "Personal step of cluster %s, %s", leaf, result)
+
+
+def log_final(report: FinalReport) -> None:
+    """Log the tree of a finished run, and the clients that are not served as selected."""
+    unable = [client for client, result in report.clients.items() if result.best is None]
+    if unable and report.selection != "leaf":
+        log(WARNING, UNABLE, ", ".join(in_order(unable)), report.selection)
+    log(INFO, "")
+    log(INFO, "Clusters:")
+    for line in tree_lines(report):
+        log(INFO, "\t%s", line)
+
+
+def tree_lines(report: FinalReport, name: str = ROOT) -> Iterator[str]:
+    """A line for each cluster of a finished run, indented by its depth."""
+    cluster, metric = report.state.tree.clusters[name], report.metric
     line = f"{'    ' * name.count('.')}cluster {name}: {counted(len(cluster.members), 'client')}"
     if cluster.is_leaf:
-        value = metrics_of(report, cluster.members).get(metric.name)
+        value = report.metrics_of(cluster.members).get(metric.name)
         score = "" if value is None else f", {metric.name} {metric.in_words(value)}"
-        yield f"{line}{score}: {listed(cluster.members, MOST_NAMES)}"
+        yield f"{line}{score}: {listed(cluster.members)}"
     else:
         yield f"{line}, split in round {cluster.split_round}" if cluster.split_round else line
     for child in cluster.children:
-        yield from tree_lines(report, metric, child)
-
-
-def log_tree(report: FinalReport, metric: Metric) -> None:
-    """Log the tree of a finished run."""
-    log(INFO, "")
-    log(INFO, "Clusters:")
-    for line in tree_lines(report, metric):
-        log(INFO, "\t%s", line)
+        yield from tree_lines(report, child)

@@ -6,7 +6,6 @@ from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
@@ -82,16 +81,16 @@ def trimmed_share(strategy: Any) -> float:
     return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(rule, beta)
 
 
-def personal_obstacle(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> str:
+def personal_obstacle(strategy: Any, run: Any) -> str:
     """Why a run has no personal step; empty if it can have one."""
-    if not alone or adds_noise(grid):
+    if not run.alone or adds_noise(run.grid):
         return "every further training of a client would cost differential privacy"
-    if not has_function(grid, EVALUATE, if_unknown=True):
+    if not has_function(run.grid, EVALUATE, if_unknown=True):
         return "the ClientApp has no evaluate function"
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
-    if strategy.fraction_train < 1 and strategy.fraction_train * num_rounds < LEAST_TRAININGS:
-        return f"it would train sampled clients more often than {num_rounds} rounds do"
+    if strategy.fraction_train < 1 and strategy.fraction_train * run.num_rounds < LEAST_TRAININGS:
+        return f"it would train sampled clients more often than {run.num_rounds} rounds do"
     layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
     if needed > MOST_GIGABYTES:
@@ -99,35 +98,30 @@ def personal_obstacle(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool
     return ""
 
 
-def algorithm_of(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> CFL:
-    """The algorithm of a strategy, which runs ``alone`` if it is not wrapped.
+def algorithm_of(strategy: Any, run: Any) -> CFL:
+    """The algorithm of a strategy in a run.
 
     A wrapper accounts for one model a client and round: then splits are final, and members do not
     move. Without an evaluate function in the ClientApp, splits are final too.
     """
+    layout, alone, trial_rounds = strategy.layout, run.alone, strategy.trial_rounds
     if not alone:
         log(INFO, NOT_ALONE)
-    trial_rounds = strategy.trial_rounds
-    if trial_rounds and not has_function(grid, EVALUATE, if_unknown=True):
+    if trial_rounds and not has_function(run.grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
-    layout = strategy.layout
     if strategy.aggregation != "fedavg":
         megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
         log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
-    obstacle = strategy.personal and personal_obstacle(strategy, grid, num_rounds, alone=alone)
+    obstacle = strategy.personal and personal_obstacle(strategy, run)
     if obstacle:
         log(INFO, "There will be no personal step: %s.", obstacle)
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
+    length, layers = strategy.projection_dim, strategy.similarity_layers
     return CFL(
         strategy.criterion,
-        layout.projection(
-            strategy.projection_dim,
-            strategy.seed,
-            strategy.similarity_layers,
-            output=not permuted,
-        ),
+        layout.projection(length, strategy.seed, layers, output=not permuted),
         strategy.optimizer,
         strategy.weighting,
         layout.as_sent,
@@ -135,7 +129,7 @@ def algorithm_of(strategy: Any, grid: Grid, num_rounds: int, *, alone: bool) -> 
         trial_rounds=trial_rounds if alone else 0,
         moving=strategy.moving and alone,
         inner_interval=strategy.inner_interval if alone else 0,
-        metric=measure_of(strategy.leading),
+        metric=measure_of(strategy.leading.now),
         personal=strategy.personal and not obstacle,
     )
 

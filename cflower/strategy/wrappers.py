@@ -4,16 +4,19 @@ They bring a ``start`` of their own, know one model, and add noise to what ``agg
 returns (central differential privacy).
 """
 
-import inspect
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+from traceback import walk_stack
 
 from flwr.app import ArrayRecord, ConfigRecord
+from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.layout import Layout
+from cflower.ordering import in_order, listed
 
 OLDER_WORKFLOW = (
     "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older workflows: "
@@ -30,41 +33,49 @@ NOT_CLIPPED = (
 ROUNDING = 1e-3
 
 
-def with_noise_of(
-    noisy: ArrayRecord, given: ArrayRecord | None, tree: ParameterTree, layout: Layout
-) -> ParameterTree:
-    """The tree with a wrapper's noise on the one model that it sees added to every leaf's model.
+@dataclass
+class Wrapper:
+    """A wrapper as far as its calls show it."""
 
-    Noise that hides one client among n has to be n / |c| times as long among |c|. The leaves get
-    the same noise: clients of different leaves can remove it by comparing their models.
-    """
-    if given is None or noisy is given:
-        return tree
-    after, before = layout.weights(noisy), layout.weights(given)
-    leaves = []
-    for leaf in tree.leaves:
-        factor = len(tree.clients) / len(leaf.members)
-        trained = leaf.model.trained + (after.trained - before.trained) * factor
-        carried = leaf.model.carried + (after.carried - before.carried)
-        model = Weights(trained.astype(leaf.model.trained.dtype), carried)
-        leaves.append(replace(leaf, model=layout.as_sent(model)))
-    return tree.update(*leaves)
+    config: ConfigRecord = field(default_factory=ConfigRecord)
+    """The config of the last round's messages, which may name the clipping norm."""
+    returned: ArrayRecord | None = None
+    """The last result of ``aggregate_train``."""
+    warned: bool = False
 
+    def tree_with_noise(
+        self, noisy: ArrayRecord, tree: ParameterTree, layout: Layout
+    ) -> ParameterTree:
+        """The tree with the noise on the one model that a wrapper sees added to every leaf's model.
 
-def not_clipped(state: CFLState, server_round: int, config: ConfigRecord) -> list[str]:
-    """Clients whose update of a round is longer than a wrapper's clipping norm, if there is one."""
-    longest = float(str(config.get("clipping_norm", "inf"))) * (1 + ROUNDING)
-    new = {name: one for name, one in state.known.items() if one.server_round == server_round}
-    return [name for name, update in new.items() if update.norm > longest]
+        Noise that hides one client among n has to be n / |c| times as long among |c|. The leaves
+        get the same noise: clients of different leaves can remove it by comparing their models.
+        """
+        if self.returned is None or noisy is self.returned:
+            return tree
+        after, before = layout.weights(noisy), layout.weights(self.returned)
+        leaves = []
+        for leaf in tree.leaves:
+            factor = len(tree.clients) / len(leaf.members)
+            trained = leaf.model.trained + (after.trained - before.trained) * factor
+            carried = leaf.model.carried + (after.carried - before.carried)
+            model = Weights(trained.astype(leaf.model.trained.dtype), carried)
+            leaves.append(replace(leaf, model=layout.as_sent(model)))
+        return tree.update(*leaves)
+
+    def warn_not_clipped(self, state: CFLState, server_round: int) -> None:
+        """Log once the clients with an update in this round that is longer than the norm."""
+        longest = float(str(self.config.get("clipping_norm", "inf"))) * (1 + ROUNDING)
+        new = {name: one for name, one in state.known.items() if one.server_round == server_round}
+        long = [name for name, update in new.items() if update.norm > longest]
+        if long and not self.warned:
+            self.warned = True
+            log(WARNING, NOT_CLIPPED, listed(in_order(long)))
 
 
 def refuse_unfit_wrappers(aggregation: str) -> None:
-    """Raise a ConfigError if driven by a wrapper for differential privacy that does not fit.
-
-    Such as one that clips replies by the one model it knows.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
+    """Raise a ConfigError if a wrapper for differential privacy that does not fit is the caller."""
+    for frame, _ in walk_stack(None):
         wrapper = type(frame.f_locals.get("self")).__name__
         if wrapper.startswith("DifferentialPrivacyServerSide"):
             raise ConfigError(
@@ -78,4 +89,3 @@ def refuse_unfit_wrappers(aggregation: str) -> None:
                 f"{wrapper} cannot be put around ClusteredFL with aggregation={aggregation!r}: its "
                 "noise hides a client in a mean, not in a median or trimmed mean. Use 'fedavg'."
             )
-        frame = frame.f_back

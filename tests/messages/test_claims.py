@@ -3,7 +3,8 @@
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from cflower.messages.claims import MOST_ITEMS, checked, facts_in, line, listed
+from cflower.messages.claims import MOST_ITEMS, checked, facts_in
+from cflower.ordering import line, listed
 
 VALID = {
     "client-id": "site-a",

@@ -2,13 +2,19 @@
 
 import logging
 
+import numpy as np
+
+from cflower.messages.layout import Layout
 from cflower.messages.messenger import LASTING, ClientMessenger
 from cflower.messages.roll_call import RollCall
+from tests.messages.scripted_grid import ScriptedGrid
 
 
 def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplog):
     caplog.set_level(logging.INFO, "flwr")
-    messenger = ClientMessenger(RollCall(), "num-examples", "arrays", "config")
+    layout, grid = Layout((), np.dtype("f4")), ScriptedGrid(None, [])
+    keys = "num-examples", "arrays", "config"
+    messenger = ClientMessenger(grid, 60.0, RollCall(), layout, *keys)
     clients = ["a", "b", "c"]
     for _ in range(LASTING):
         messenger.log_lowered({"a": 0.4}, clients, 3.0)

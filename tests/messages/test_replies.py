@@ -12,7 +12,7 @@ from cflower.messages.metrics import ClientMetrics, weighted_mean
 from cflower.messages.replies import (
     first_line,
     read_metrics,
-    read_training,
+    read_reply,
 )
 
 
@@ -107,7 +107,7 @@ def test_a_reply_to_training_has_the_update_of_the_model_that_was_sent(role):
     ask, origin = Ask("a", "0.1", role, 3), LAYOUT.weights(arrays(2.0))
     content = metrics(num_examples=4, loss=0.5)
     content["arrays"] = arrays(5.0)
-    reply = read_training(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")
+    reply = read_reply(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")
     assert (reply.ask, reply.num_examples, reply.metrics) == (ask, 4.0, {"loss": 0.5})
     np.testing.assert_array_equal(reply.update.trained, np.full(4, 3.0))
     np.testing.assert_array_equal(reply.kept, reply.update.trained)

@@ -367,6 +367,16 @@ def test_aggregation_functions_of_the_caller_are_used_as_in_fedavg():
     assert dict(result.evaluate_metrics_clientapp[1]) == {"clients": 6, "examples": 12}
 
 
+def test_an_app_s_own_loop_may_begin_with_an_evaluation():
+    strategy, config = strategy_of(), ConfigRecord()
+    grid = Quadratics(GROUPS).grid()
+    assert list(strategy.configure_evaluate(0, initial_arrays(), config, grid)) == []
+    assert strategy.aggregate_evaluate(0, []) is None
+    messages = strategy.configure_train(1, initial_arrays(), config, grid)
+    _, metrics = strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert metrics["train_loss"] > 0
+
+
 def test_takes_the_place_of_fedavg_and_is_it_until_a_split():
     results = []
     for strategy_class in (FedAvg, ClusteredFL):
