@@ -16,7 +16,7 @@ Differences from the authors' code (litian96/ditto, commit 26d9b29, ``trainers_M
 
 from dataclasses import replace
 
-from peers.federation import Federation, Outcome
+from peers.federation import Federation, Outcome, pulled
 
 
 def run(federation: Federation, strength: float) -> Outcome:
@@ -36,9 +36,8 @@ def run(federation: Federation, strength: float) -> Outcome:
             federation.send(len(model))
             trained[client] = federation.train(client, model, server_round)
             federation.receive(len(model))
-            own[client] = federation.train(
-                client, own[client], server_round, pull=strength, towards=model
-            )
+            pull = pulled(strength, towards=model)
+            own[client] = federation.train(client, own[client], server_round, change=pull)
         model = federation.mean(trained)
     return Outcome(own)
 

@@ -28,8 +28,11 @@ from cflower.seeding import generator, torch_seed
 
 Vector = NDArray[np.float32]
 """All parameters of a model in one row."""
+Change = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Another gradient for one of a model's parameters, a part of its `Vector`; all three flat.
 
-
+Called with which part it is, its gradient and its values.
+"""
 Part = Literal["train", "decide", "report"]
 
 
@@ -110,8 +113,7 @@ class Federation:
         server_round: int,
         *,
         settings: TrainingSettings | None = None,
-        pull: float = 0.0,
-        towards: Vector | None = None,
+        change: Change | None = None,
     ) -> Vector:
         """One client's local training, as cflower's ClientApp does it.
 
@@ -124,13 +126,13 @@ class Federation:
             Counted from 1; sets the learning rate and the order of the examples.
         settings : TrainingSettings, optional
             Instead of the run's.
-        pull, towards
-            Adds the gradient of ``pull / 2 * ‖model - towards‖²`` to that of the loss.
+        change : callable, optional
+            Makes another gradient of that of the loss, in every step.
         """
         with self.on_client():
             seed = torch_seed(self.config.seed, "train", server_round, client)
             self._load(start)
-            hooks = self._pulled(pull, towards) if towards is not None else ()
+            hooks = self._hooks(change) if change else ()
             train(
                 self._model,
                 self.clients[client].train,
@@ -188,17 +190,25 @@ class Federation:
         vector = parameters_to_vector(self._model.parameters())
         return vector.detach().numpy().copy()
 
-    def _pulled(self, strength: float, towards: Vector) -> list[Any]:
-        """Hooks on the gradients, for `train`."""
+    def _hooks(self, change: Change) -> list[Any]:
+        """Those on the parameters that change their gradients."""
         hooks, end = [], 0
         for parameter in self._model.parameters():
             begin, end = end, end + parameter.numel()
-            goal = torch.tensor(towards[begin:end]).view_as(parameter)
 
-            def pulled(
-                gradient: torch.Tensor, here: torch.Tensor = parameter, goal: torch.Tensor = goal
+            def changed(
+                gradient: torch.Tensor,
+                here: torch.Tensor = parameter,
+                place: slice = slice(begin, end),
             ) -> torch.Tensor:
-                return gradient + strength * (here.detach() - goal)
+                flat = change(place, gradient.flatten(), here.detach().flatten())
+                return flat.view_as(here)
 
-            hooks.append(parameter.register_hook(pulled))
+            hooks.append(parameter.register_hook(changed))
         return hooks
+
+
+def pulled(strength: float, towards: Vector) -> Change:
+    """Adds the gradient of ``strength / 2 * ‖model - towards‖²``."""
+    goal = torch.tensor(towards)
+    return lambda place, gradient, here: gradient + strength * (here - goal[place])

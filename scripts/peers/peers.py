@@ -47,8 +47,8 @@ class Contestant:
     def settings(self) -> dict[str, Any]:
         """What the result depends on."""
         right = right_of(self.job.config)
-        told = entry(self.job.criterion, self.job.data, right, self.tuned).given
-        return self.job.settings | {"told": told}
+        given = entry(self.job.criterion, self.job.data, right, self.tuned).given
+        return self.job.settings | {"given": given}
 
     @property
     def cost(self) -> int:

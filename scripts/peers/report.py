@@ -14,7 +14,7 @@ ROUNDING = 1e-9
 """Accuracies that differ by less are the same."""
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
-    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "told",
+    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "given",
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def summary_lines(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def given(runs: Sequence[Record]) -> str:
     """What a method was given in these runs; the k of IFCA differs from one to another."""
-    texts = dict.fromkeys(r["told"] for r in runs)
+    texts = dict.fromkeys(r["given"] for r in runs)
     if len(texts) > 1:
         texts = dict.fromkeys(re.sub(r"k = \d+", "k", text) for text in texts)
     return " or ".join(texts) or "-"

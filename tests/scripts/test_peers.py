@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from families.planted import Job, run_config
-from peers import ditto, feddrift, flux, ifca, pacfl
+from peers import apfl, ditto, feddrift, flux, ifca, pacfl, pfedme
 from peers.contest import IFCA, NAMES, applies, compete, entry, in_process, through_the_apps
-from peers.federation import Federation, Outcome
+from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import summary_lines
 
 from cflower.data.examples import Examples
@@ -33,9 +34,13 @@ def federation(family: str = "rotation-2", rounds: int = 3) -> Federation:
 
 
 def fedavg(here: Federation) -> Outcome:
+    return Outcome(dict.fromkeys(here.clients, common_after(here, here.rounds)))
+
+
+def common_after(here: Federation, rounds: int) -> Vector:
+    """FedAvg's model."""
     everyone = dict.fromkeys(here.clients, 0)
-    models = here.train_groups(everyone, {0: here.initial}, range(1, here.rounds + 1))
-    return Outcome(dict.fromkeys(everyone, models[0]))
+    return here.train_groups(everyone, {0: here.initial}, range(1, rounds + 1))[0]
 
 
 # ------------------------------------------------------------------ the harness
@@ -61,9 +66,9 @@ def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     )
     goal = here.initial + 1
     free = here.train("partition-0", here.initial, 1)
-    pulled = here.train("partition-0", here.initial, 1, pull=0.5, towards=goal)
+    bent = here.train("partition-0", here.initial, 1, change=pulled(0.5, goal))
     here.training = before
-    np.testing.assert_allclose(pulled - free, 0.5 * 0.1, atol=1e-5)
+    np.testing.assert_allclose(bent - free, 0.5 * 0.1, atol=1e-5)
 
 
 # ------------------------------------------------------------------ IFCA
@@ -185,6 +190,37 @@ def test_fine_tuning_sends_no_more_than_fedavg():
     assert (tuned.down, tuned.up) == (plain.down, plain.up)
 
 
+# ------------------------------------------------------------------ APFL and pFedMe
+
+
+def test_apfl_with_all_of_the_own_model_is_training_alone_and_with_none_of_it_fedavg():
+    # Deng et al., section 3: v̄ = α v + (1 - α) w.
+    here = federation()
+    own = here.initial
+    for server_round in (1, 2, 3):
+        own = here.train("partition-3", own, server_round)
+    np.testing.assert_array_equal(apfl.run(here, 1.0).models["partition-3"], own)
+    trained = here.train("partition-3", common_after(here, 2), 3)
+    mixed = apfl.run(here, 1e-3).models["partition-3"]
+    assert np.linalg.norm(mixed - trained) < 0.01 * np.linalg.norm(own - trained)
+
+
+def test_pfedme_whose_copy_is_the_own_model_is_fedavg():
+    # Dinh et al., Algorithm 1 with λ = 0 and a copy that goes all the way after every step.
+    here = federation()
+    trained = here.train("partition-3", common_after(here, 2), 3)
+    outcome = pfedme.run(here, strength=0.0, rate=1.0, steps=1)
+    np.testing.assert_allclose(outcome.models["partition-3"], trained, atol=1e-6)
+
+
+def test_the_copy_of_pfedme_follows_after_every_k_steps():
+    copy = pfedme.Copy(np.zeros(3, np.float32), strength=2.0, rate=0.5, steps=2)
+    here, still, first = torch.ones(2), torch.zeros(2), slice(0, 2)
+    pulls = [copy.pull(first, still, here).tolist() for _ in range(5)]
+    assert [pull[0] for pull in pulls] == [2.0, 2.0, 1.0, 1.0, 0.5]
+    assert copy.values.tolist() == [0.75, 0.75, 0.0]
+
+
 # ------------------------------------------------------------------ FedDrift
 
 
@@ -270,7 +306,7 @@ def test_flux_groups_once_accuracy_stops_growing_or_time_runs_out(trend, now):
 
 
 def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_over_seeds():
-    common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "told": ""}
+    common = {"data": "digits", "exact": True, "worst": 0.5, "down": 0, "up": 0, "given": ""}
     common |= {"server_seconds": 0.0, "client_seconds": 0.0}
     figures = {
         "cflower": {("rotation-2", 0): 0.9, ("rotation-2", 1): 0.8, ("rotation-4", 1): 0.3},
@@ -298,7 +334,7 @@ def test_a_method_without_groups_is_neither_exact_nor_inexact():
     grouped = compete(SimpleNamespace(**vars(job), criterion="ifca"))  # type: ignore[arg-type]
     assert alone["exact"] is None is alone["found"]
     assert grouped["exact"] is (grouped["adjusted_rand_index"] == 1.0)
-    assert (grouped["groups"], grouped["told"]) == (2, "k = 2")
+    assert (grouped["groups"], grouped["given"]) == (2, "k = 2")
     assert 0 <= grouped["worst"] <= grouped["accuracy"] <= 1
 
 

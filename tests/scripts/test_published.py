@@ -111,7 +111,7 @@ def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_
     job = Job("mnist", "flux-px-8", "flux", 0, keys)
     record = measured(Contestant(job, {}))
     assert record["groups"] == keys["num-groups"] > 1
-    assert record["config"]["told"] == record["told"] != ""
+    assert record["config"]["given"] == record["given"] != ""
     rotated = config_of("mnist", str(mnist), ROTATED, 0, {}, tmp_path)
     # The run config of the Flower baseline in examples/, as tests/test_examples.py has it.
     assert (rotated["local-epochs"], rotated["batch-size"], rotated["momentum"]) == (10, 200, 0.0)
@@ -123,5 +123,5 @@ def test_values_that_a_method_must_be_given_can_be_tried():
     job = Job(
         "digits", "rotation-2", "pacfl", 20, run_config("digits", "", "rotation-2", "auto", 20, {})
     )
-    given = [Contestant(job, tuned).settings["told"] for tuned in ({}, {"alpha": 30.0})]
+    given = [Contestant(job, tuned).settings["given"] for tuned in ({}, {"alpha": 30.0})]
     assert given[0] != given[1] == "alpha = 30 degrees; raw data vectors"
