@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.paired_comparison import (
-    LIKELY,
-    SIGNIFICANT,
     Comparison,
     Measure,
     Verdict,
@@ -46,8 +44,9 @@ MOST_TRAININGS = 10
 """Trainings of a member from each start."""
 OUTLIER = 20.0
 """Distance of a gain from the median one, in the median distance, beyond which it is invented."""
-FEW = 3
-"""So many members rarely reach significance: a likely gain of theirs is enough, as in a trial."""
+ACCEPTED = 0.1
+"""One-sided p-value of a gain that is enough. From 0.05 to 0.1 the same steps are accepted.
+At 0.025 steps are refused that gain 2.6 points; at 0.25 some are accepted with right groups."""
 PATIENCE = 2
 """Models in a row without a further gain, after which a start is given up."""
 LEAST_TRAININGS = 2 * PATIENCE
@@ -161,26 +160,32 @@ def after_training(
 
 
 def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Vector | None:
-    """What the members gain over the leaf's model, by their loss if they measure one, shape (m,).
+    """What the members gain over the leaf's model, shape (m,).
 
-    A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
-    member's examples, `limited` to a few usual claims: no member decides for the others, whatever
-    it reports. One that reports nothing counts as one that loses all. None if nobody reports the
-    measure.
+    A gain is the mean over the measures, such as accuracy and loss, of (L(w) − L) / (L(w) + L), so
+    from -1 to 1: a loss alone grows with every prediction that is too sure, even if it is right. It
+    is weighted by the member's examples, `limited` to a few usual claims: no member decides for the
+    others, whatever it reports. One that reports nothing counts as one that loses all. None if
+    nobody reports a measure.
     """
     first = chain.measured[0]
-    measure = measures_in(first.values(), metric)[-1]
-    name, sign = measure.name, 1 if measure.higher_is_better else -1
-    if not any(name in reply.metrics for reply in replies.values()):
+    measures = [
+        measure
+        for measure in measures_in(first.values(), metric)
+        if any(measure.name in reply.metrics for reply in replies.values())
+    ]
+    if not measures:
         return None
-    gains = np.full(len(chain.members), -1.0)
+    gains = np.full((len(measures), len(chain.members)), -1.0)
     for place, client in enumerate(chain.members):
-        before = first[client].metrics.get(name)
-        now = replies[client].metrics.get(name) if client in replies else None
-        if before is not None and now is not None:
-            gains[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
+        for row, measure in zip(gains, measures, strict=True):
+            sign = 1 if measure.higher_is_better else -1
+            before = first[client].metrics.get(measure.name)
+            now = replies[client].metrics.get(measure.name) if client in replies else None
+            if before is not None and now is not None:
+                row[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
     sizes = limited(first[client].num_examples for client in chain.members)
-    return np.asarray(sizes * gains)
+    return np.asarray(sizes * gains.mean(axis=0))
 
 
 def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
@@ -195,8 +200,7 @@ def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
-    enough = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
-    likely = chosen > 0 and verdict.better is True and min(chances, default=1.0) < enough
+    likely = chosen > 0 and verdict.better is True and min(chances, default=1.0) < ACCEPTED
     accepted = likely and verdict.tests[0].gain >= 0
     status = Status.CONFIRMED if accepted else Status.UNDONE
     start, kappa = chain.candidates[chosen]
