@@ -142,8 +142,9 @@ class Chain:
     here: Mapping[str, Weights] = field(default_factory=dict)
     """The members' models after the last of them."""
     best: Mapping[str, Weights] = field(default_factory=dict)
-    """Those with the largest gain over the leaf's model, and that gain, and their training."""
-    gain: float = 0.0
+    """Those of the last further gain over the leaf's model, and their training."""
+    gains: tuple[float, ...] = ()
+    """The largest gain so far by each measure."""
     best_at: int = 0
     kept: tuple[Mapping[str, Weights], ...] = ()
     """v_i of each member from each start that is over; empty without a gain."""

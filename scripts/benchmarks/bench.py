@@ -29,6 +29,7 @@ from benchmarks.measure import Figure
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "aggregation": server.aggregation,
     "decisions": server.decisions,
+    "personal": server.personal,
 }
 RESULTS = Path(__file__).parents[1] / "results" / "bench.json"
 

@@ -36,6 +36,7 @@ from families.planted import (
     FLAT,
     MODELS,
     Job,
+    OneView,
     Oracle,
     judge,
     run_config,
@@ -100,7 +101,7 @@ def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
     shutil.rmtree(folder, ignore_errors=True)
     config = job.config | {"output-dir": str(folder)}
     truth = truth_of(config)
-    rule = Oracle(truth) if job.criterion == "oracle" else None
+    rule = {"oracle": Oracle(truth), "auto-one-view": OneView()}.get(job.criterion)
     server = partial(run, say=lambda text: None, criterion=rule)
     summary = simulate(
         client_app,

@@ -5,7 +5,7 @@ from tests.command import script
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    names = "aggregation,decisions"
+    names = "aggregation,decisions,personal"
     printed = script("run.py", "bench", "--quick", "--only", names)
-    for figure in ("no split", "split by auto", "peak", "decision of"):
+    for figure in ("no split", "split by auto", "peak", "decision of", "personal step"):
         assert figure in printed
