@@ -34,8 +34,6 @@ from cflower.recording.serialization import (
     tree_lines,
     why_not_split,
 )
-from cflower.recording.writing import append_lines, locked
-from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_lines, finding
@@ -43,6 +41,7 @@ from cflower.runs.format import CHECKPOINTS, CONFIG, NO_SUMMARY, ROUNDS, SUMMARY
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
+from cflower.runs.writing import append_lines, locked, replace_file
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table

@@ -160,23 +160,34 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The clients in natural order, with their groups and values under each baseline.
+    """The clients in natural order, with their groups and their metric in each of `ways_of`.
 
     As far as the run has come: ``held_out`` and the values under other models may be None.
     """
-    metric, groups = summary["metric"]["name"], summary["groups"] or {}
-    clients = {}
+    metric, groups, clients = summary["metric"]["name"], summary["groups"] or {}, {}
     for name in in_order(summary["clients"]):
         client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
         client.setdefault(f"leaf_{metric}", client.get(metric))
-        client[f"own_{metric}"] = client[f"leaf_{metric}"]
-        if summary["selection"] == "leaf":
-            client[f"own_{metric}"] = client.get(metric)
+        of_leaf = summary["selection"] == "leaf"
+        client[f"own_{metric}"] = client.get(metric if of_leaf else f"leaf_{metric}")
         client["share"] = client.get("served_by", {}).get("share") or None
         for key, baseline in baselines_of(summary).items():
             client[f"{key}_{metric}"] = baseline["clients"].get(name)
         clients[name] = client
     return clients
+
+
+def ways_of(summary: Mapping[str, Any]) -> list[str]:
+    """The models that were evaluated; with ``_<metric>`` these are fields of `all_clients`.
+
+    ``fl``, the common model, is left out where it is the own one, and ``leaf`` likewise;
+    ``best`` and ``ensemble`` are there only if the run's ``selection`` asked for them.
+    """
+    moved = any(step["accepted"] for step in summary["personal"].values())
+    ways = ["fl"] if lasting(summary["splits"]) else []
+    ways += ["leaf", "own"] if moved else ["own"]
+    ways += [] if summary["selection"] == "leaf" else [summary["selection"]]
+    return [*ways, *baselines_of(summary)]
 
 
 def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:

@@ -15,10 +15,10 @@ from cflower.ordering import counted, in_order, only
 from cflower.runs.findings import (
     all_clients,
     baseline_lines,
-    baselines_of,
     finding,
     lasting,
     metric_of,
+    ways_of,
     weighted,
 )
 from cflower.runs.format import CONFIRMED, OPEN
@@ -28,6 +28,10 @@ MOST_NAMES = 12
 MANY, FEW = 25, 10
 """Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
 TRIALS = {OPEN: ", still on trial", CONFIRMED: ", confirmed", None: ""}
+HEADINGS = {
+    **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
+    **{"federated": "FL, all\nrounds", "isolated": "alone"},
+}
 Entries = Mapping[str, Mapping[str, Any]]
 """Clients of a run by name, with the fields of `all_clients`, or clusters."""
 
@@ -101,19 +105,8 @@ def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
 
 
 def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The headings of the models that were evaluated, by their fields in `all_clients`.
-
-    ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
-    """
-    selection = summary["selection"]
-    moved = any(step["accepted"] for step in summary["personal"].values())
-    headings = {"fl": "common"} | ({"leaf": "cluster's"} if moved else {}) | {"own": "own"}
-    headings |= {} if selection == "leaf" else {selection: selection}
-    names = {"federated": "FL, all\nrounds", "isolated": "alone"}
-    headings |= only(names, baselines_of(summary))
-    if not lasting(summary["splits"]):
-        del headings["fl"]  # the same model as the own one
-    return {f"{key}_{summary['metric']['name']}": text for key, text in headings.items()}
+    """The headings of the models that were evaluated, by their fields in `all_clients`."""
+    return {f"{way}_{summary['metric']['name']}": HEADINGS[way] for way in ways_of(summary)}
 
 
 def client_table(title: str, clients: Entries, summary: Mapping[str, Any]) -> Table:

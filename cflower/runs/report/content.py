@@ -21,6 +21,7 @@ from cflower.runs.findings import (
     headline,
     lasting,
     remarks,
+    ways_of,
 )
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.record import RunRecord
@@ -29,11 +30,11 @@ from cflower.runs.report.samples import client_data
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
-COLUMNS = (
-    *("round", "cluster", "outcome", "reason", "figures"),
-    *("mean", "max", "alpha", "score", "second", "members"),
-)
-"""The columns of `lines`."""
+COLUMNS = {
+    **{"round": "round", "cluster": "cluster", "outcome": "decision", "figures": "figures"},
+    **{"mean": "mean_norm", "max": "max_norm", "alpha": "alpha_cross"},
+}
+"""The columns of `lines` that are fields of a line."""
 SECOND = "loss"
 """The metric of the second picture."""
 
@@ -147,28 +148,22 @@ def central(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
-    """The rows of the table of clients."""
-    summary, columns = (
-        run.summary,
-        {"own": "own", "federated": "federated", "isolated": "isolated"},
-    )
-    if lasting(summary["splits"]):
-        columns["common"] = "fl"  # without a split, that model is the own one
-    if any(step["accepted"] for step in summary["personal"].values()):
-        columns["leaf"] = "leaf"
-    if summary["selection"] == "ensemble":
-        columns["ensemble"] = "ensemble"
-    known, rows = all_clients(summary), []
+    """The rows of the table of clients; ``level`` is the model that the client chose."""
+    summary, known, rows = run.summary, all_clients(run.summary), []
     for name in run.client_names:
         client = known.get(name, {})
-        row = {key: client.get(f"{way}_{run.metric.name}") for key, way in columns.items()}
-        row["share"] = client.get("share")
-        row |= {"name": name, "cluster": client.get("cluster"), "group": client.get("group")}
-        row |= {"examples": client.get("held_out"), "level": None, "levelScore": None}
-        if summary["selection"] == "best" and client.get("best_cluster"):
-            row["level"] = client["best_cluster"]
-            row["levelScore"] = client["levels"].get(row["level"])
-        rows.append(row)
+        level = client.get("best_cluster") if summary["selection"] == "best" else None
+        ways = {way: client.get(f"{way}_{run.metric.name}") for way in ways_of(summary)}
+        rows.append(
+            {
+                **{"common" if way == "fl" else way: value for way, value in ways.items()},
+                **{key: client.get(key) for key in ("share", "cluster", "group")},
+                "name": name,
+                "examples": client.get("held_out"),
+                "level": level,
+                "levelScore": client.get("levels", {}).get(level),
+            }
+        )
     return rows
 
 
@@ -188,25 +183,17 @@ def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]
 
 def lines(run: RunRecord) -> dict[str, Any]:
     """The decisions as columns; each sentence is stored once and referred to by number."""
-    columns: dict[str, list[Any]] = {key: [] for key in COLUMNS}
-    sentences: dict[str, int] = {}
-    for line in run.decided:
-        row = (
-            line["round"],
-            line["cluster"],
-            line["decision"],
-            sentences.setdefault(line["reason"], len(sentences)),
-            line["figures"],
-            line["mean_norm"],
-            line["max_norm"],
-            line["alpha_cross"],
-            line["metrics"].get(run.metric.name),
-            line["metrics"].get(SECOND),
-            len(line["members"]),
-        )
-        for column, value in zip(columns.values(), row, strict=True):
-            column.append(value)
-    return columns | {"sentences": list(sentences)}
+    decided, name = run.decided, run.metric.name
+    sentences = list(dict.fromkeys(line["reason"] for line in decided))
+    number = {sentence: i for i, sentence in enumerate(sentences)}
+    return {
+        **{column: [line[field] for line in decided] for column, field in COLUMNS.items()},
+        "reason": [number[line["reason"]] for line in decided],
+        "score": [line["metrics"].get(name) for line in decided],
+        "second": [line["metrics"].get(SECOND) for line in decided],
+        "members": [len(line["members"]) for line in decided],
+        "sentences": sentences,
+    }
 
 
 def second(run: RunRecord) -> dict[str, Any] | None:
