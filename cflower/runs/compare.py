@@ -128,7 +128,6 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
     summary, metric = run.summary, run.metric
     scores, measured = list(run.scores.values()), baselines_of(summary)
-    seconds = {line["round"]: line["seconds"] for line in run.lines}
     return {
         "run": run.name,
         "finished": run.finished,
@@ -142,7 +141,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "common_model": common_score(summary),
         **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
-        "seconds": sum(seconds.values()),
+        "seconds": run.seconds,
     }
 
 

@@ -1,6 +1,7 @@
 """A run folder read back: the one reader, also of a run that is still going on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -28,7 +29,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
 from cflower.ordering import in_order, only
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import by_metric, lasting, metric_of
+from cflower.runs.findings import by_metric, metric_of
 from cflower.runs.format import (
     CHECKPOINTS,
     CLIENTS,
@@ -44,14 +45,6 @@ from cflower.runs.run_files import printable, read_json, read_lines
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
-
-
-class Judgement(NamedTuple):
-    """A line about a split on trial."""
-
-    line: Line
-    began: int
-    """The round of the split."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -144,20 +137,24 @@ class RunRecord:
     @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
-        try:
+        with self._reading(CONFIG):
             # Zeros take no memory until they are written to.
             arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self._arrays}
             return Layout.of(record_of(arrays), self.settings["untrained"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
 
     @property
     def model_bytes(self) -> int:
         """The size of the arrays of one model."""
-        try:
+        with self._reading(CONFIG):
             return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
-        except (TypeError, ValueError) as error:
-            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[None]:
+        """Turn an error in the content of a file into a `RunFolderError`."""
+        try:
+            yield
+        except (BadZipFile, KeyError, OSError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path / file} is damaged: {error!r}.") from None
 
     @cached_property
     def projection(self) -> Projection:
@@ -205,33 +202,6 @@ class RunRecord:
             problem = f"{error}: it is damaged, or {CONFIG} is that of another run"
         raise RunFolderError(f"{path} {problem}. Copy the whole run folder again.")
 
-    def check_assignable(self) -> None:
-        """Refuse a run without groups to choose from: not finished, or without a split."""
-        summary = self.summary
-        if not summary["finished"]:
-            raise RunFolderError(
-                f"The run {self.name} is not finished (round {summary['rounds']}): its clusters "
-                "may still split, so let it finish, or resume it if it was interrupted."
-            )
-        if self.settings["method"] == "isolated":
-            raise RunFolderError(
-                f"The run {self.name} trained every client alone (method = 'isolated'): it has no "
-                "groups to assign a newcomer to."
-            )
-        if not lasting(summary["splits"]):
-            text = (
-                f"The run {self.name} was never split: all its clients share the model of cluster "
-                "0, which is a newcomer's too."
-            )
-            step = self.personal_step(ROOT)
-            if step.get("accepted"):
-                text += (
-                    " Its clients moved it towards models of their own: with n training examples "
-                    f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
-                    f"{step['length']} rounds from the {step['start']} model serves a newcomer."
-                )
-            raise RunFolderError(text)
-
     @cached_property
     def metric(self) -> Metric:
         return metric_of(self.summary)
@@ -274,19 +244,21 @@ class RunRecord:
         return [line for line in self.verdicts if line["cluster"] in self.clusters]
 
     @cached_property
-    def judgements(self) -> list[Judgement]:
-        """The judgements of each split on trial, and the last line of one that is open."""
-        began, judged, last = dict[str, int](), list[Judgement](), dict[str, Judgement]()
+    def judgements(self) -> list[tuple[Line, int]]:
+        """The lines about splits on trial with the round of the split, by round.
+
+        They are the judgements, and the last line of a trial that is open.
+        """
+        began, judged, last = dict[str, int](), list[tuple[Line, int]](), {}
         for line in self.lines:
             cluster, outcome = line["cluster"], line["decision"]
             if outcome == Outcome.SPLIT:
                 began[cluster] = line["round"]
-            if outcome not in TRIAL_STATUS:
-                continue
-            last[cluster] = Judgement(line, began[cluster])
-            if line["figures"] or outcome != Outcome.ON_TRIAL:
-                judged.append(last.pop(cluster))
-        return sorted([*judged, *last.values()], key=lambda judgement: int(judgement.line["round"]))
+            elif outcome in TRIAL_STATUS:
+                last[cluster] = line, began[cluster]
+                if line["figures"] or outcome != Outcome.ON_TRIAL:
+                    judged.append(last.pop(cluster))
+        return sorted([*judged, *last.values()], key=lambda judgement: judgement[0]["round"])
 
     def born(self, cluster: str) -> int:
         """The round after which it began; a split that was taken back does not count."""
@@ -306,6 +278,16 @@ class RunRecord:
         members = map(itemgetter("members"), chain(self.clusters.values(), self.lines))
         names = {*self.summary["clients"], *self.data["clients"]}
         return in_order(names.union(*members))
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """The number of each client in `client_names`."""
+        return {name: i for i, name in enumerate(self.client_names)}
+
+    @property
+    def seconds(self) -> float:
+        """The duration of all rounds."""
+        return float(sum({line["round"]: line["seconds"] for line in self.lines}.values()))
 
     @cached_property
     def scores_by_round(self) -> NDArray[np.floating]:
@@ -330,12 +312,10 @@ class RunRecord:
         path = self._matrix_path(line)
         if not path.is_file():
             return None
-        try:
-            with np.load(path, allow_pickle=False) as content:
-                clients, values = printable(content["clients"].tolist()), content["similarity"]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise RunFolderError(f"{path} is damaged: {error}.") from None
-        self._check_names(str(path.relative_to(self.path)), clients)
+        file = str(path.relative_to(self.path))
+        with self._reading(file), np.load(path, allow_pickle=False) as content:
+            clients, values = printable(content["clients"].tolist()), content["similarity"]
+        self._check_names(file, clients)
         return RecordedMatrix(tuple(clients), values)
 
     def _matrix_path(self, line: Line) -> Path:

@@ -45,29 +45,29 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     Clients and sentences are named once, then by number; ``clients`` and ``clusters`` are in
     natural order.
     """
-    names = run.client_names
-    position = {name: i for i, name in enumerate(names)}
-    settings = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
     computed = {
         "run": about(run),
         "versions": run.versions,
         "clients": clients(run),
-        "clusters": clusters(run, position),
+        "clusters": clusters(run),
         "lines": lines(run),
         "trials": trials(run),
-        "moves": [{**move, "client": position[move["client"]]} for move in run.summary["moves"]],
+        "moves": [
+            {**move, "client": run.position[move["client"]]} for move in run.summary["moves"]
+        ],
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "second": second(run),
         "common": common_curves(run),
         "thresholds": thresholds(run),
         "cost": cost(run),
-        "matrices": matrices(run, position),
-        "problems": problems(run, position),
+        "matrices": matrices(run),
+        "problems": problems(run),
         "heard": heard(run),
-        "stays": stays(run, position),
-        "data": client_data(run, names),
+        "stays": stays(run),
+        "data": client_data(run),
     }
-    return {**settings, **rounded(computed)}
+    given = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
+    return {**given, **rounded(computed)}
 
 
 def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
@@ -117,12 +117,10 @@ def baselines(run: RunRecord) -> list[dict[str, Any]]:
 
     The last one is the central evaluation, if there is one.
     """
-    measured, planned = baselines_of(run.summary), run.summary["baselines"] or {}
-    shown = []
+    measured, planned, shown = baselines_of(run.summary), run.summary["baselines"] or {}, []
     for key, words in BASELINES.items():
         entry: dict[str, Any] = {"key": key, "words": words, "toCome": key in planned}
-        if key in measured:
-            line = measured[key]
+        if line := measured.get(key):
             entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
             entry["fairness"] = fairness_in_words(line, run.metric)
             if compared := against(run.summary, line["clients"], run.metric):
@@ -138,13 +136,15 @@ def central(run: RunRecord) -> list[dict[str, Any]]:
         name = accuracy_among(sent) if accuracy_among([name]) else ""
     if name not in sent:
         return []
-    curve: list[float | None] = [None] * run.rounds
-    for line in run.lines:
-        curve[line["round"] - 1] = line.get("central", {}).get(name)
+    values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
     words = f"central evaluation (evaluate_fn), mean {name} over the clusters"
-    return [
-        {"key": "central", "words": words, "toCome": False, "value": sent[name], "curve": curve}
-    ]
+    entry = {"key": "central", "words": words, "toCome": False, "value": sent[name]}
+    return [entry | {"curve": by_round(run, values)}]
+
+
+def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
+    """The values of all rounds so far; None where there is none."""
+    return [values.get(number) for number in range(1, run.rounds + 1)]
 
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
@@ -167,12 +167,12 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
     return rows
 
 
-def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+def clusters(run: RunRecord) -> list[dict[str, Any]]:
     """The parameter tree."""
     return [
         {
             "name": name,
-            "members": list(only(position, cluster["members"]).values()),
+            "members": list(only(run.position, cluster["members"]).values()),
             "children": cluster["children"],
             "born": run.born(name),
             "split": cluster["split_round"],
@@ -204,10 +204,12 @@ def second(run: RunRecord) -> dict[str, Any] | None:
 
 def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
     """Both metrics of the root's model by round; None in rounds in which it did not learn."""
-    by_round = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
-    rounds = range(1, run.rounds + 1)
+    root = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
     names = {"score": run.metric.name, "second": SECOND}
-    return {key: [by_round.get(r, {}).get(name) for r in rounds] for key, name in names.items()}
+    return {
+        key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})
+        for key, name in names.items()
+    }
 
 
 def thresholds(run: RunRecord) -> dict[str, Any] | None:
@@ -220,60 +222,47 @@ def thresholds(run: RunRecord) -> dict[str, Any] | None:
 
 def cost(run: RunRecord) -> dict[str, Any]:
     """Seconds of all rounds, trainings of clients (also for personal steps), bytes of a model."""
-    seconds = {line["round"]: line["seconds"] for line in run.lines}
     steps, members = run.summary["personal"], run.summary["clusters"]
     own = sum(step["trainings"] * len(members[leaf]) for leaf, step in steps.items())
-    return {
-        "seconds": sum(seconds.values()),
-        "trainings": sum(len(line["heard"]) for line in run.lines) + own,
-        "bytes": run.model_bytes,
-    }
+    trainings = sum(len(line["heard"]) for line in run.lines) + own
+    return {"seconds": run.seconds, "trainings": trainings, "bytes": run.model_bytes}
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
     """The clients' judgements of each split on trial, and the last line of one that is open.
 
-    ``began`` is the round of the split. ``sure``: whether the gain is significant.
+    ``sure``: whether the gain is significant.
     """
     judged = []
     for line, began in run.judgements:
         names = {run.metric.name, *run.summary["metrics"], *line["metrics"]}
         chances = only(line["figures"], [f"{name}_chance" for name in names]).values()
-        judged.append(
-            {
-                "cluster": line["cluster"],
-                "round": line["round"],
-                "outcome": line["decision"],
-                "standing": TRIAL_STATUS[line["decision"]],
-                "reason": line["reason"],
-                "figures": line["figures"],
-                "began": began,
-                "sure": min(chances, default=1.0) < LEVEL,
-            }
-        )
+        more = {"outcome": line["decision"], "standing": TRIAL_STATUS[line["decision"]]}
+        more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
+        judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
 
 
-def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[tuple[int, str]]] | None:
+def stays(run: RunRecord) -> list[list[tuple[int, str]]] | None:
     """The clusters of each client in turn, each with the first round; None without moves."""
     if not run.summary["moves"]:
         return None
-    stays: list[list[tuple[int, str]]] = [[] for _ in position]
+    stays: list[list[tuple[int, str]]] = [[] for _ in run.client_names]
     last: dict[str, str] = {}
     for line in run.decided:
         for name in line["members"]:
             if last.get(name) != line["cluster"]:
                 last[name] = line["cluster"]
-                stays[position[name]].append((line["round"], line["cluster"]))
+                stays[run.position[name]].append((line["round"], line["cluster"]))
     return stays
 
 
-def problems(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+def problems(run: RunRecord) -> list[dict[str, Any]]:
     """Replies that were not used or did not come: the rounds of each client and problem."""
     rounds: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line["problems"].items():
-            rounds.setdefault((position[name], problem), []).append(line["round"])
+            rounds.setdefault((run.position[name], problem), []).append(line["round"])
     return [
         {"client": number, "problem": problem, "rounds": when}
         for (number, problem), when in sorted(rounds.items())

@@ -1,7 +1,7 @@
 """Previews of the clients' data, where the run knows them: only in simulation."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from itertools import islice
 from operator import itemgetter
@@ -18,7 +18,7 @@ ROOM = 600_000
 """Bytes for the sample images of a page."""
 
 
-def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
+def client_data(run: RunRecord) -> dict[str, Any] | None:
     """Class names, label counts by client, and sample images for as many as there is room for."""
     clients = run.data["clients"]
     if not clients:
@@ -32,8 +32,8 @@ def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
         "means": {leaf: curves_of(mean) for leaf, mean in curves.items()},
         "matches": label_matches(means) if means else {},
         "classes": run.data["class_names"],
-        "counts": [clients.get(name, {}).get("label_counts") for name in names],
-        "samples": list(map(kept.get, names)),
+        "counts": [clients.get(name, {}).get("label_counts") for name in run.client_names],
+        "samples": list(map(kept.get, run.client_names)),
     }
 
 
