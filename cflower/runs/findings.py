@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from cflower.algorithm.robust_mean import limited
+from cflower.algorithm.tree import Status
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
-from cflower.runs.format import COLUMNS, OWN_FIELDS, UNDONE
+from cflower.runs.format import COLUMNS, OWN_FIELDS
 
 SAME_EXAMPLES = (
     "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
@@ -19,7 +20,7 @@ SAME_EXAMPLES = (
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The splits of a summary that were not taken back."""
-    return [split for split in splits if split["trial"] != UNDONE]
+    return [split for split in splits if split["trial"] != Status.UNDONE]
 
 
 def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:

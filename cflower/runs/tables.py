@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from cflower.algorithm.tree import Status
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.findings import (
@@ -21,13 +22,12 @@ from cflower.runs.findings import (
     ways_of,
     weighted,
 )
-from cflower.runs.format import CONFIRMED, OPEN
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY, FEW = 25, 10
 """Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
-TRIALS = {OPEN: ", still on trial", CONFIRMED: ", confirmed", None: ""}
+TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
     **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
