@@ -310,10 +310,9 @@ class Recorder(Observer):
         for path, model in files.items():
             arrays = {key: np.ascontiguousarray(a) for key, a in self._layout.arrays(model).items()}
             replace_file(path, save(arrays), lasting=False)  # they are in the checkpoint too
-        for path in {
-            path for folder in MODELS for path in self.path.glob(f"{folder}/*")
-        } - files.keys():
-            path.unlink()
+        for path in self.path.glob("*/*.safetensors"):
+            if path.parent.name in MODELS and path not in files:
+                path.unlink()
 
     def _keep_last(self, decision: Decision) -> None:
         """Write the similarity matrix of a large cluster in place of its last one."""

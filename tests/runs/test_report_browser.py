@@ -65,10 +65,11 @@ def test_a_matrix_is_chosen_and_read(visit):
 def test_every_change_is_one_sentence_with_its_figures_folded(visit):
     split, *stayed = visit.texts("#why .change")
     assert split == (
-        "Round 6, cluster 0 into 0.0 (15 clients), 0.1 (15 clients): for reasons of round 6."
+        "Round 6, cluster 0, split: for reasons of round 6. "
+        "Parts: 0.0 (15 clients), 0.1 (15 clients)."
     )
     assert stayed == [
-        f"Cluster 0.{i} (15 clients), round 20, clients content: for reasons of round 20."
+        f"Round 20, cluster 0.{i}, clients content: for reasons of round 20."
         for i in range(2)
     ]
     visit.page.locator("#why summary").first.click()

@@ -108,6 +108,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "commonModel": common_in_words(summary),
         "selection": summary["selection"],
         "fractionTrain": run.settings.get("fraction-train", 1.0),
+        "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
         "adjustedRandIndex": summary["adjusted_rand_index"] if clustered else None,
     }
 
