@@ -69,8 +69,7 @@ def test_every_change_is_one_sentence_with_its_figures_folded(visit):
         "Parts: 0.0 (15 clients), 0.1 (15 clients)."
     )
     assert stayed == [
-        f"Round 20, cluster 0.{i}, clients content: for reasons of round 20."
-        for i in range(2)
+        f"Round 20, cluster 0.{i}, clients content: for reasons of round 20." for i in range(2)
     ]
     visit.page.locator("#why summary").first.click()
     text = visit.text("#why .change")
