@@ -30,23 +30,18 @@ def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
     if name in ("", summary["metric"]["name"]):
         return summary
-    sent = metrics_in(summary)
+    clients = summary["clients"]
+    numbers = {k for one in clients.values() for k in one if isinstance(one[k], int | float)}
+    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
+    sent = sorted(numbers - columns - OWN_FIELDS)
     if name not in sent:
         raise RunFolderError(
             f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
             "these."
         )
-    clients = {client: {**line, "levels": {}} for client, line in summary["clients"].items()}
+    without_levels = {client: {**line, "levels": {}} for client, line in clients.items()}
     metric = Metric.of(name)._asdict()
-    return {**summary, "metric": metric, "clients": clients, "baselines": None}
-
-
-def metrics_in(summary: Mapping[str, Any]) -> list[str]:
-    """The names of the metrics of clients, sorted."""
-    lines = summary["clients"].values()
-    numbers = {key for line in lines for key in line if isinstance(line[key], int | float)}
-    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
-    return sorted(numbers - columns - OWN_FIELDS)
+    return {**summary, "metric": metric, "clients": without_levels, "baselines": None}
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
@@ -84,19 +79,22 @@ def finding(summary: Mapping[str, Any]) -> str:
 3 needed for a split.'
     """
     metric, common, text = metric_of(summary), common_score(summary), headline(summary)
+    measured, planned = baselines_of(summary), summary["baselines"] or {}
     if metric.name in summary["metrics"]:
         own = metric.in_words(summary["metrics"][metric.name])
         text += f" Own model: mean {metric.name} {own}{even(summary)}"
         if common is not None:
+            federated = "measured next" if "federated" in planned else "not measured"
+            if "federated" in measured:
+                federated = metric.in_words(measured["federated"][metric.name])
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
-            text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
+            text += f"; {BASELINES['federated']}: {federated}"
         text += "."
     if central := summary.get("central"):
         values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
         text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
     text = " ".join([text, *remarks(summary)])
-    if summary["adjusted_rand_index"] is not None:
-        index = summary["adjusted_rand_index"]
+    if (index := summary["adjusted_rand_index"]) is not None:
         text += f" Adjusted Rand index against the true groups {index:.3f}."
     return text
 
@@ -108,8 +106,7 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
         sentences.append(SAME_EXAMPLES)
     steps = summary["personal"].values()
     if own := sum(step["clients"] for step in steps):
-        accepted = sum(step["accepted"] for step in steps)
-        leaves = counted(accepted, "cluster")
+        leaves = counted(sum(step["accepted"] for step in steps), "cluster")
         sentences.append(
             f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
             "cluster's moved towards one that they trained by themselves."
@@ -136,14 +133,6 @@ def common_in_words(summary: Mapping[str, Any]) -> str:
     'common model (8 of 30 rounds)'
     """
     return f"common model ({summary['common_rounds']} of {counted(summary['rounds'], 'round')})"
-
-
-def federated_in_words(summary: Mapping[str, Any]) -> str:
-    """The leading metric of conventional FL for all rounds, or why there is none."""
-    metric, measured = metric_of(summary), baselines_of(summary)
-    if "federated" in measured:
-        return metric.in_words(measured["federated"][metric.name])
-    return "measured next" if "federated" in (summary["baselines"] or {}) else "not measured"
 
 
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
