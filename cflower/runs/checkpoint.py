@@ -150,13 +150,11 @@ class Checkpoints:
         self._used.append(pack.used)
         self._digests = pack.digests
         checksums = sorted(self._folder.glob("*.sha256"))
-        for old in checksums[:-KEPT]:
-            old.unlink()
         needed = {path.stem for path in checksums[-KEPT:]}
         needed |= {place.file for used in self._used for place in used.values()}
-        for path in self._folder.glob("*.safetensors"):
-            if path.stem not in needed:
-                path.unlink()
+        arrays = [path for path in self._folder.glob("*.safetensors") if path.stem not in needed]
+        for old in (*checksums[:-KEPT], *arrays):
+            old.unlink()
 
     def newest(self, warn: Callable[[str], None], *, whole_run: bool = False) -> Checkpoint:
         """The newest checkpoint that is not damaged, or a `RunFolderError` if there is none.
@@ -172,7 +170,8 @@ class Checkpoints:
                 if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
                     raise ValueError("wrong checksum")
                 arrays, structure = PackReader(self._folder), structure_of(content)
-                checkpoint = decode(structure["checkpoint"], arrays)
+                checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
+                check(checkpoint)
                 if whole_run:
                     self._read_others(structure["others"])
             except Exception as error:  # a file from outside can be wrong in any way
@@ -197,16 +196,12 @@ class Checkpoints:
 
     def _worth_keeping(self) -> dict[str, Place]:
         """The arrays of the checkpoint before the last in files of which it still needs half."""
-        last = self._used[0]
         needed: Counter[str] = Counter()
-        for place in last.values():
+        for place in self._used[0].values():
             needed[place.file] += place.num_bytes
-        kept = {
-            file
-            for file, size in needed.items()
-            if 2 * size > (self._folder / f"{file}.safetensors").stat().st_size
-        }
-        return {digest: place for digest, place in last.items() if place.file in kept}
+        sizes = {file: (self._folder / f"{file}.safetensors").stat().st_size for file in needed}
+        worth = {file for file in needed if 2 * needed[file] > sizes[file]}
+        return {digest: place for digest, place in self._used[0].items() if place.file in worth}
 
 
 def digest_of(array: NDArray[Any]) -> str:
@@ -226,16 +221,12 @@ def structure_of(content: bytes) -> dict[str, Any]:
     return structure
 
 
-def decode(packed_checkpoint: Any, arrays: PackReader) -> Checkpoint:
-    """The checkpoint in a structure."""
-    checkpoint: Checkpoint = unpacked(packed_checkpoint, arrays)
+def check(checkpoint: Checkpoint) -> None:
+    """Raise a ValueError for a checkpoint without a round or one tree."""
     clusters = checkpoint.state.tree.clusters
-    children = {name: {"children": cluster.children} for name, cluster in clusters.items()}
-    if problem := tree_misfit(children):
-        raise ValueError(problem)
-    if not isinstance(checkpoint.server_round, int):
-        raise ValueError(f"its round is {checkpoint.server_round!r}")
-    return checkpoint
+    problem = tree_misfit({name: {"children": clusters[name].children} for name in clusters})
+    if problem or not isinstance(checkpoint.server_round, int):
+        raise ValueError(problem or f"its round is {checkpoint.server_round!r}")
 
 
 def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
@@ -243,18 +234,17 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return {"array": put(value)}
-    if kind in RECORDS:
-        parts = value
-        if is_dataclass(value):
-            parts = [getattr(value, field.name) for field in fields(value)]
-        return {kind: [packed(part, put) for part in parts]}
     if kind in ENUMS:
         return {kind: str(value)}
     if isinstance(value, Mapping):
         return {"map": {str(key): packed(part, put) for key, part in value.items()}}
-    if isinstance(value, list | tuple):
-        return {"list": [packed(part, put) for part in value]}
-    return value
+    if kind in RECORDS and is_dataclass(value):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        return value
+    return {kind if kind in RECORDS else "list": [packed(part, put) for part in parts]}
 
 
 def unpacked(value: Any, arrays: PackReader) -> Any:
