@@ -51,9 +51,9 @@ def read_json(run: Path, name: str) -> dict[str, Any]:
             "copied whole."
         )
     text = read_text(path)
-    if name == CONFIG:
+    if name == CONFIG:  # a folder of another version may have other fields
         check_format(run.name, parse(text, dict, str(path)))
-    content: dict[str, Any] = parse(text, SCHEMAS.get(name, dict), str(path))
+    content: dict[str, Any] = parse(text, SCHEMAS[name], str(path))
     if name == TREE and (problem := tree_misfit(content["clusters"])):
         raise RunFolderError(f"{path} is damaged: {problem}.")
     return content
@@ -74,9 +74,8 @@ def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
     """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
     if not path.is_file():
         return ()
-    whole = read_text(path).rpartition("\n")[0]
-    lines = enumerate(whole.splitlines(), start=1)
-    return tuple(parse(text, Line, f"Line {number} of {path}") for number, text in lines)
+    lines = read_text(path).rpartition("\n")[0].splitlines()
+    return tuple(parse(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, start=1))
 
 
 def read_text(path: Path) -> str:
