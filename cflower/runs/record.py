@@ -94,10 +94,6 @@ class RunRecord:
                 "such client was in a cluster."
             )
 
-    def _optional(self, name: str, default: dict[str, Any]) -> dict[str, Any]:
-        """A JSON file, or a default until it is written."""
-        return read_json(self.path, name) if (self.path / name).is_file() else default
-
     @property
     def name(self) -> str:
         return self.path.name
@@ -105,13 +101,13 @@ class RunRecord:
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """``summary.json``; `NO_SUMMARY` before the end of the first round."""
-        summary = self._optional(SUMMARY, {**NO_SUMMARY, "run_id": self.name})
+        summary = read_json(self.path, SUMMARY, {**NO_SUMMARY, "run_id": self.name})
         return by_metric(summary, self._metric)
 
     @cached_property
     def clusters(self) -> Mapping[str, Mapping[str, Any]]:
         """The clusters of ``tree.json``, in natural order."""
-        clusters = self._optional(TREE, {"clusters": {}})["clusters"]
+        clusters = read_json(self.path, TREE, {"clusters": {}})["clusters"]
         return only(clusters, in_order(clusters))
 
     @cached_property
@@ -121,7 +117,7 @@ class RunRecord:
     @cached_property
     def data(self) -> Mapping[str, Any]:
         """``clients.json``: a preview of the clients' data; without clients in most runs."""
-        return self._optional(CLIENTS, {"class_names": [], "clients": {}})
+        return read_json(self.path, CLIENTS, {"class_names": [], "clients": {}})
 
     @cached_property
     def data_spec(self) -> DataSpec:
@@ -164,9 +160,9 @@ class RunRecord:
 
     @cached_property
     def tree(self) -> ParameterTree:
-        """The parameter tree with all models, as clients receive them, and edges.
+        """The tree of the newest checkpoint, with all models as clients receive them, and edges.
 
-        It is that of the newest checkpoint; none before it is taken if that one is damaged.
+        No earlier checkpoint is taken if that one is damaged.
         """
         tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
         length, clusters = self.projection.num_compared, tree.clusters.values()
@@ -208,8 +204,7 @@ class RunRecord:
 
     def personal_step(self, leaf: str) -> Mapping[str, Any]:
         """The personal step of a leaf in the summary; empty without one."""
-        step: Mapping[str, Any] = self.summary["personal"].get(leaf, {})
-        return step
+        return dict(self.summary["personal"].get(leaf, {}))
 
     @property
     def criterion(self) -> dict[str, Any]:
@@ -292,11 +287,12 @@ class RunRecord:
     @cached_property
     def scores_by_round(self) -> NDArray[np.floating]:
         """The leading metric in each round, shape (clients, rounds); NaN without a reply."""
-        scores = {client: np.full(self.rounds, np.nan) for client in self.client_names}
+        scores = np.full((len(self.client_names), self.rounds), np.nan)
         for line in self.lines:
             for client, metrics in line["clients"].items():
-                scores[client][line["round"] - 1] = metrics.get(self.metric.name, np.nan)
-        return np.array(list(scores.values())).reshape(len(scores), self.rounds)
+                value = metrics.get(self.metric.name, np.nan)
+                scores[self.position[client], line["round"] - 1] = value
+        return scores
 
     @cached_property
     def leaves(self) -> list[str]:

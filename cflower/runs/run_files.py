@@ -42,9 +42,11 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     )
 
 
-def read_json(run: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run, or a `RunFolderError` if it is missing or damaged."""
+def read_json(run: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON file of a run, or a `RunFolderError` if it is damaged, or missing without default."""
     path = run / name
+    if not path.is_file() and default is not None:
+        return default
     if not path.is_file():
         raise RunFolderError(
             f"The run {run.name} has no {name}: it has not come so far, or its folder was not "

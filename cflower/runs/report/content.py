@@ -4,8 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from cflower.algorithm.tree import ROOT
@@ -170,16 +168,12 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
     """The parameter tree."""
-    return [
-        {
-            "name": name,
-            "members": list(only(run.position, cluster["members"]).values()),
-            "children": cluster["children"],
-            "born": run.born(name),
-            "split": cluster["split_round"],
-        }
-        for name, cluster in run.clusters.items()
-    ]
+    shown = []
+    for name, cluster in run.clusters.items():
+        members = list(only(run.position, cluster["members"]).values())
+        entry = {"name": name, "members": members, "children": cluster["children"]}
+        shown.append(entry | {"born": run.born(name), "split": cluster["split_round"]})
+    return shown
 
 
 def lines(run: RunRecord) -> dict[str, Any]:
@@ -260,20 +254,17 @@ def stays(run: RunRecord) -> list[list[tuple[int, str]]] | None:
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:
     """Replies that were not used or did not come: the rounds of each client and problem."""
-    rounds: dict[tuple[int, str], list[int]] = {}
+    found: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line["problems"].items():
-            rounds.setdefault((run.position[name], problem), []).append(line["round"])
-    return [
-        {"client": number, "problem": problem, "rounds": when}
-        for (number, problem), when in sorted(rounds.items())
-    ]
+            found.setdefault((run.position[name], problem), []).append(line["round"])
+    return [{"client": i, "problem": text, "rounds": found[i, text]} for i, text in sorted(found)]
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
     """For each client, the number of rounds with its reply and of those as a member."""
-    replied = Counter(chain.from_iterable(map(itemgetter("heard"), run.verdicts)))
-    member = Counter(chain.from_iterable(map(itemgetter("members"), run.verdicts)))
+    replied = Counter(name for line in run.verdicts for name in line["heard"])
+    member = Counter(name for line in run.verdicts for name in line["members"])
     return [(replied[name], member[name]) for name in run.client_names]
 
 

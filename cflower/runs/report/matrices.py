@@ -20,8 +20,7 @@ def matrices(run: RunRecord) -> list[dict[str, Any]]:
         recorded = list(filter(run.has_matrix, lines))
         splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
         shown += splits or recorded[-1:]
-    shown.sort(key=itemgetter("round"))
-    return [matrix_entry(run, line) for line in shown]
+    return [matrix_entry(run, line) for line in sorted(shown, key=itemgetter("round"))]
 
 
 def matrix_entry(run: RunRecord, line: Line) -> dict[str, Any]:
