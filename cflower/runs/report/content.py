@@ -104,6 +104,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
         "commonModel": common_in_words(summary),
+        "commonRounds": summary["common_rounds"],
         "selection": summary["selection"],
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
