@@ -172,16 +172,16 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[st
     """The model that serves a client: its kind, cluster, the share of its own, and its file."""
     result, tree = report.clients[client], report.state.tree
     step = report.state.personal.get(result.cluster)
-    served: dict[str, Any] = {"cluster": result.cluster, "share": 0.0, "start": None, "file": None}
-    if step and own_file and result.personal:
-        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
-        return {"model": "personal", **served, **own}
-    if report.selection == "ensemble" and result.ensemble:
-        return {"model": "ensemble", **served}
     best = result.best_cluster if report.selection == "best" else None
     cluster = tree.clusters[best or result.cluster]
-    kind, file = "leaf" if cluster.is_leaf else "above", file_of(cluster)
-    return {"model": kind, **served, "cluster": cluster.name, "file": file}
+    kind = "leaf" if cluster.is_leaf else "above"
+    served = {"model": kind, "cluster": cluster.name, "share": 0.0, "start": None}
+    if step and own_file and result.personal:
+        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
+        return {**served, "model": "personal", "cluster": result.cluster, **own}
+    if report.selection == "ensemble" and result.ensemble:
+        return {**served, "model": "ensemble", "file": None}
+    return {**served, "file": file_of(cluster)}
 
 
 def file_of(cluster: Cluster) -> str:

@@ -169,11 +169,10 @@ class Checkpoints:
                 content = path.read_bytes()
                 if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
                     raise ValueError("wrong checksum")
-                arrays, structure = PackReader(self._folder), structure_of(content)
-                checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
-                check(checkpoint)
+                arrays = PackReader(self._folder)
+                checkpoint, others = read_checkpoint(content, arrays)
                 if whole_run:
-                    self._read_others(structure["others"])
+                    self._read_others(others)
             except Exception as error:  # a file from outside can be wrong in any way
                 problem = first_line(error)
                 warn(f"The checkpoint {path} cannot be read: {problem}.")
@@ -211,22 +210,19 @@ def digest_of(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def structure_of(content: bytes) -> dict[str, Any]:
-    """The structure in the bytes of a file."""
+def read_checkpoint(content: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint in the bytes of a file, and the other files that it refers to."""
     length = int.from_bytes(content[:8], "little")  # of a safetensors file's header, in JSON
     header = json.loads(content[8 : 8 + length])
-    structure: dict[str, Any] = json.loads(header["__metadata__"]["structure"])
+    structure = json.loads(header["__metadata__"]["structure"])
     if structure["format"] != FORMAT:
         raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
-    return structure
-
-
-def check(checkpoint: Checkpoint) -> None:
-    """Raise a ValueError for a checkpoint without a round or one tree."""
+    checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
     clusters = checkpoint.state.tree.clusters
     problem = tree_misfit({name: {"children": clusters[name].children} for name in clusters})
     if problem or not isinstance(checkpoint.server_round, int):
         raise ValueError(problem or f"its round is {checkpoint.server_round!r}")
+    return checkpoint, structure["others"]
 
 
 def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
