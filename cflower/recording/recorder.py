@@ -323,7 +323,6 @@ class Recorder(Observer):
         self._matrices[decision.cluster] = path
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
-        """Write `summary` and ``summary.json``."""
         tree, failures, clients = report.state.tree, report.failures, self._clients
         self.summary = {
             "run_id": self.path.name,

@@ -119,11 +119,8 @@ def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
     """The `fairness` of one way to serve the clients; empty without its figures."""
     if "worst_tenth" not in line:
         return ""
-    worst, spread = (
-        metric.in_words(line["worst_tenth"]),
-        difference_in_words(line["spread"], metric),
-    )
-    return f"worst tenth {worst}, spread {spread}"
+    spread = difference_in_words(line["spread"], metric)
+    return f"worst tenth {metric.in_words(line['worst_tenth'])}, spread {spread}"
 
 
 def difference_in_words(value: float, metric: Metric, sign: str = "", unit: str = " points") -> str:
@@ -133,16 +130,16 @@ def difference_in_words(value: float, metric: Metric, sign: str = "", unit: str 
 
 def baseline_line(report: FinalReport, metric: Metric) -> dict[str, Any]:
     """A baseline in ``summary.json``."""
-    clients = {name: result.leaf for name, result in report.clients.items()}
+    own = {name: result.leaf for name, result in report.clients.items()}
     rounds = range(1, report.num_rounds + 1)
     return {
-        **fairness(clients.values(), metric),
+        **fairness(own.values(), metric),
         metric.name: report.metrics.get(f"leaf_{metric.name}"),
         "rounds": report.num_rounds,
         "by_round": [report.by_round.get(r, {}).get(metric.name) for r in rounds],
         "clients": {
             name: one.scalars[metric.name]
-            for name, one in clients.items()
+            for name, one in own.items()
             if metric.name in one.scalars
         },
     }

@@ -4,7 +4,6 @@ import json
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -120,8 +119,10 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
         show = show or partial(spread, show=metric.in_words)
         cells = [show([one[key] for one in several]) for several in measures]
         if key == "mean":
-            stars = ("*" if mean == best else "" for mean in means)
-            cells = list(map(add, cells, stars))
+            cells = [
+                f"{text}*" if mean == best else text
+                for text, mean in zip(cells, means, strict=True)
+            ]
         if set(cells) != {"-"}:
             table.add_row(heading, *map(Text, cells))
     return table
@@ -181,6 +182,5 @@ def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
 
 
 def pair_lines(runs: Mapping[str, RunRecord], data_keys: Collection[str] = ()) -> list[str]:
-    """One line for each of `pairs`."""
     compared = pairs(runs, data_keys).items()
     return [f"{first} against {second}: {pair.sentence}" for (first, second), pair in compared]

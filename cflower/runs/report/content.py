@@ -168,7 +168,6 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
-    """The parameter tree."""
     shown = []
     for name, cluster in run.clusters.items():
         members = list(only(run.position, cluster["members"]).values())
