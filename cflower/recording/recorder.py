@@ -180,7 +180,8 @@ class Recorder(Observer):
                 self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
                 if 0 < len(decision.clients) < MANY:
-                    self._unwritten[similarity_name(decision)] = similarity_file(decision)
+                    name, content = similarity_file(decision)
+                    self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
                 write = append_lines if name == ROUNDS else replace_file
                 write(self.path / name, content)
@@ -316,8 +317,9 @@ class Recorder(Observer):
 
     def _keep_last(self, decision: Decision) -> None:
         """Write the similarity matrix of a large cluster in place of its last one."""
-        path = self.path / similarity_name(decision)
-        replace_file(path, similarity_file(decision), lasting=False)
+        name, content = similarity_file(decision)
+        path = self.path / name
+        replace_file(path, content, lasting=False)
         if before := self._matrices.get(decision.cluster):
             before.unlink(missing_ok=True)
         self._matrices[decision.cluster] = path
@@ -361,12 +363,9 @@ def json_line(content: Any, indent: int | None = None) -> bytes:
     return (json.dumps(content, indent=indent) + "\n").encode()
 
 
-def similarity_name(decision: Decision) -> str:
-    return f"similarity/{decision.server_round}-{decision.cluster}.npz"
-
-
-def similarity_file(decision: Decision) -> bytes:
+def similarity_file(decision: Decision) -> tuple[str, bytes]:
+    """The name and the content of the file with a decision's similarity matrix."""
     content, clients = BytesIO(), np.array(decision.clients)
     assert decision.similarity is not None
     np.savez(content, similarity=decision.similarity.astype(np.float32), clients=clients)
-    return content.getvalue()
+    return f"similarity/{decision.server_round}-{decision.cluster}.npz", content.getvalue()
