@@ -116,7 +116,7 @@ def test_everything_follows_a_picked_cluster(visit):
     assert "cluster=0.0" in visit.page.url
     assert visit.page.locator("#client-table tbody tr").count() == 15
     assert visit.text("#shown-clients") == "15 of 30 clients of cluster 0.0"
-    assert visit.text("#why .chosen[open] summary").startswith("Cluster 0.0 (15 clients)")
+    assert visit.text("#why .chosen[open] summary").startswith("Round 20, cluster 0.0, ")
     assert visit.page.locator("#tree .band[aria-pressed=true]").count() == 1
     assert visit.texts("#data .card h3 button") == [f"client-{i}" for i in range(12)]
     visit.page.keyboard.press("Enter")  # the band still has the focus, and lets go
