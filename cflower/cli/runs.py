@@ -2,7 +2,7 @@
 
 import json
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,16 +68,24 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
+    columns = {key: [text_of(row, key) for row in rows] for key in rows[0]}
+    shown = {key: texts for key, texts in columns.items() if set(texts) != {"-"}}
     table = Table(box=SIMPLE_HEAD, padding=0)
-    shown = [key for key in rows[0] if key in ("run", "state") or any(row[key] for row in rows)]
     for key in shown:
         table.add_column(key, justify="left" if key in LEFT else "right")
-    for row in rows:
-        mean = Metric(str(row["metric"])).in_words(row["mean"])
-        cells = row | {"mean": mean, "tags": ", ".join(row["tags"] or ())}
-        texts = ("-" if cells[key] in (None, "") else str(cells[key]) for key in shown)
+    for texts in zip(*shown.values(), strict=True):
         table.add_row(*map(Text, texts))
     Console(highlight=False).print(table)
+
+
+def text_of(row: Mapping[str, Any], key: str) -> str:
+    """A value of the list; a dash where there is none."""
+    value = row[key]
+    if key == "mean":
+        value = Metric(str(row["metric"])).in_words(value)
+    elif key == "tags":
+        value = ", ".join(value or ())
+    return "-" if value in (None, "") else str(value)
 
 
 def row_of(folder: Path) -> dict[str, Any]:

@@ -12,18 +12,19 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from cflower.algorithm.placement import Placement, descend
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Vector
 from cflower.data.columns import Roles
 from cflower.data.own_data import OwnData, load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
-from cflower.errors import ConfigError, DataError
+from cflower.errors import ConfigError, DataError, RunFolderError
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
+from cflower.runs.findings import lasting
 from cflower.runs.record import RunRecord
 from cflower.seeding import torch_seed
 
@@ -136,7 +137,7 @@ def assign(
             f"any other): got {'neither' if app is None else 'both'}."
         )
     saved = SavedRun(path, seed_file, own_code)
-    saved.check_assignable()
+    check_assignable(saved)
     progress("Reading the data")
     examples = newcomers_data(saved, data, saved.own.part(DataSettings).roles)
     progress("Reading the run")
@@ -149,12 +150,41 @@ def assign(
     return Assignment(levels, len(examples.train), len(examples.report), saved.metric, step)
 
 
+def check_assignable(run: RunRecord) -> None:
+    """Refuse a run without groups to choose from: not finished, or without a split."""
+    if not run.finished:
+        text = (
+            f"is not finished (round {run.summary['rounds']}): its clusters may still split, so "
+            "let it finish, or resume it if it was interrupted."
+        )
+    elif run.settings["method"] == "isolated":
+        text = (
+            "trained every client alone (method = 'isolated'): it has no groups to assign a "
+            "newcomer to."
+        )
+    elif lasting(run.summary["splits"]):
+        return
+    else:
+        text = (
+            "was never split: all its clients share the model of cluster 0, which is a newcomer's "
+            "too."
+        )
+        step = run.personal_step(ROOT)
+        if step.get("accepted"):
+            text += (
+                " Its clients moved it towards models of their own: with n training examples "
+                f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
+                f"{step['length']} rounds from the {step['start']} model serves a newcomer."
+            )
+    raise RunFolderError(f"The run {run.name} {text}")
+
+
 def assign_with_app(
     path: Path, app: ClientApp | str, node_config: Mapping[str, Any], progress: Progress
 ) -> Assignment:
     """Algorithm 4 through another app's ClientApp; see `assign`."""
     run = RunRecord(path)
-    run.check_assignable()
+    check_assignable(run)
     client_app = load_client_app(app) if isinstance(app, str) else app
     client = LocalClient(run, client_app, node_config)
     progress("Training")

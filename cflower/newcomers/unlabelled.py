@@ -23,7 +23,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.selection import mean_entropy
 from cflower.learning.training import predict
-from cflower.newcomers.assign import Progress, newcomers_data, newcomers_update
+from cflower.newcomers.assign import Progress, check_assignable, newcomers_data, newcomers_update
 from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.ordering import in_order
@@ -98,7 +98,7 @@ def assign_unlabelled(
     """
     path = Path(run).expanduser()
     saved = SavedRun(path, seed_file, own_code)
-    saved.check_assignable()
+    check_assignable(saved)
     roles = saved.own.part(DataSettings).roles
     if roles.tokens:
         raise ConfigError(

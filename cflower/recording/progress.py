@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from logging import INFO
+from statistics import fmean
 from typing import cast
 
 from flwr.supercore import log
@@ -30,7 +31,7 @@ class RoundProgress(Observer):
 
     def __init__(self, print_line: Say, console: Console | None = None) -> None:
         self._print = print_line
-        self._seconds: list[float] = []
+        self._durations: list[float] = []
         self._outcomes: dict[str, Outcome] = {}
         self._bar: Progress | None = None
         self._console = console if console is not None and console.is_terminal else None
@@ -53,12 +54,10 @@ class RoundProgress(Observer):
         if self._bar is not None:
             self._bar.update(self._task, total=total, completed=now, description=state)
             return
-        self._seconds.append(report.seconds)
-        left = sum(self._seconds) / len(self._seconds) * (total - now)
-        time = f"{report.seconds:.1f} s"
-        if left >= 1:
-            time += f", about {left:.0f} s left"
-        self._print(f"Round {now}/{total}: {state}, {time}")
+        self._durations.append(report.seconds)
+        left = fmean(self._durations) * (total - now)
+        more = f", about {left:.0f} s left" if left >= 1 else ""
+        self._print(f"Round {now}/{total}: {state}, {report.seconds:.1f} s{more}")
 
     def on_end(self, report: FinalReport | None) -> None:
         if self._bar is not None:

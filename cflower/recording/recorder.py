@@ -33,15 +33,23 @@ from cflower.recording.serialization import (
     tree_lines,
     why_not_split,
 )
-from cflower.recording.writing import append_lines, locked
-from cflower.runs.atomic import replace_file
 from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_lines, finding
-from cflower.runs.format import CHECKPOINTS, CONFIG, NO_SUMMARY, ROUNDS, SUMMARY, TREE
+from cflower.runs.format import (
+    CHECKPOINTS,
+    CLIENTS,
+    CONFIG,
+    EXAMPLES,
+    NO_SUMMARY,
+    ROUNDS,
+    SUMMARY,
+    TREE,
+)
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
+from cflower.runs.writing import append_lines, locked, replace_file
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
@@ -126,8 +134,7 @@ class Recorder(Observer):
         self._labels = {"app": app or app_name(), "name": name, "tags": list(tags)}
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
-        self.say = say or print_to_log
-        self.problem = ""
+        self.say, self.problem = say or print_to_log, ""
         self._lock: IO[bytes] | None = None
         self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
@@ -139,22 +146,23 @@ class Recorder(Observer):
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
-        self._metric, self._seed = run.metric, run.settings["seed"]
-        self._layout = run.layout
+        self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
         folder = self.path / CHECKPOINTS
         self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
-        record = self._labels | start_record(run, self.config)
+        record, checkpoint = self._labels | start_record(run, self.config), None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = locked(self.path)
-            checkpoint = self._resumed(record) if self._resumes else None
+            if self._resumes:
+                checkpoint = self._resumed(record)
             if checkpoint is None:
                 self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
             self._write_facts(run.facts)
-        except (OSError, RunFolderError) as error:
+        except RunFolderError:
             self._unlock()
-            if isinstance(error, RunFolderError):
-                raise
+            raise
+        except OSError as error:
+            self._unlock()
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
@@ -171,7 +179,8 @@ class Recorder(Observer):
                 self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
                 if 0 < len(decision.clients) < MANY:
-                    self._unwritten[similarity_name(decision)] = similarity_file(decision)
+                    name, content = similarity_file(decision)
+                    self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
                 write = append_lines if name == ROUNDS else replace_file
                 write(self.path / name, content)
@@ -254,7 +263,9 @@ class Recorder(Observer):
             self.say("The run was interrupted before its first checkpoint: it starts anew.")
             path.unlink(missing_ok=True)
             return None
-        checkpoint = self._checkpoints.newest(self._pass_over, whole_run=True)
+        checkpoint = self._checkpoints.newest(
+            lambda damaged: self.say(f"{damaged} Using the one before it."), whole_run=True
+        )
         last, planned = checkpoint.server_round, record["num_rounds"]
         if 0 < planned < last:
             raise RunFolderError(
@@ -266,14 +277,12 @@ class Recorder(Observer):
         self.say(f"Going on after round {last}.")
         # Later lines are of rounds that are trained again.
         if path.is_file():
-            self._write(ROUNDS, path.read_bytes()[: self._checkpoints.refer_to(ROUNDS, b"")])
+            whole = path.read_bytes()[: self._checkpoints.refer_to(ROUNDS, b"")]
+            replace_file(path, whole)
         self._write_json(TREE, tree_lines(checkpoint.state))
         for line in read_lines(path):
             self._note(line)
         return checkpoint
-
-    def _pass_over(self, damaged: str) -> None:
-        self.say(f"{damaged} Using the one before it.")
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
@@ -288,34 +297,33 @@ class Recorder(Observer):
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write_json("examples.json", DataSpec.of(described[0])._asdict())
+            self._write_json(EXAMPLES, DataSpec.of(described[0])._asdict())
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = next(iter(facts.values())).get("class-names", [])
             content = {"class_names": list(classes), "clients": clients}
-            self._write("clients.json", json.dumps(content).encode())
+            replace_file(self.path / CLIENTS, json.dumps(content).encode())
 
     def _write_models(self, state: CFLState) -> None:
         """Write every model to its file, and remove those of an earlier end of the run."""
-        files = model_files(state)
-        for file, model in files.items():
+        files = {self.path / file: model for file, model in model_files(state).items()}
+        for path, model in files.items():
             arrays = {key: np.ascontiguousarray(a) for key, a in self._layout.arrays(model).items()}
-            self._write(file, save(arrays), lasting=False)  # they are in the checkpoint too
+            replace_file(path, save(arrays), lasting=False)  # they are in the checkpoint too
         for path in self.path.glob("*/*.safetensors"):
-            name = f"{path.parent.name}/{path.name}"
-            if path.parent.name in MODELS and name not in files:
+            if path.parent.name in MODELS and path not in files:
                 path.unlink()
 
     def _keep_last(self, decision: Decision) -> None:
         """Write the similarity matrix of a large cluster in place of its last one."""
-        path = self.path / similarity_name(decision)
-        replace_file(path, similarity_file(decision), lasting=False)
+        name, content = similarity_file(decision)
+        path = self.path / name
+        replace_file(path, content, lasting=False)
         if before := self._matrices.get(decision.cluster):
             before.unlink(missing_ok=True)
         self._matrices[decision.cluster] = path
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
-        """Write `summary` and ``summary.json``."""
         tree, failures, clients = report.state.tree, report.failures, self._clients
         self.summary = {
             "run_id": self.path.name,
@@ -346,25 +354,17 @@ class Recorder(Observer):
     def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> bytes:
         """Write a value and return the bytes."""
         written = json_line(content, indent)
-        self._write(name, written)
+        replace_file(self.path / name, written)
         return written
-
-    def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        replace_file(self.path / name, content, lasting=lasting)
 
 
 def json_line(content: Any, indent: int | None = None) -> bytes:
     return (json.dumps(content, indent=indent) + "\n").encode()
 
 
-def similarity_name(decision: Decision) -> str:
-    """The file of a decision's similarity matrix."""
-    return f"similarity/{decision.server_round}-{decision.cluster}.npz"
-
-
-def similarity_file(decision: Decision) -> bytes:
-    """The content of this file."""
+def similarity_file(decision: Decision) -> tuple[str, bytes]:
+    """The name and the content of the file with a decision's similarity matrix."""
     content, clients = BytesIO(), np.array(decision.clients)
     assert decision.similarity is not None
     np.savez(content, similarity=decision.similarity.astype(np.float32), clients=clients)
-    return content.getvalue()
+    return f"similarity/{decision.server_round}-{decision.cluster}.npz", content.getvalue()

@@ -47,28 +47,23 @@ def app_name() -> str:
 
 def start_record(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``config.json``, without the names of the run and its app."""
+    installed = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):  # another framework's app needs no PyTorch
+            installed[name] = version(name)
     record = {
         "format": FORMAT,
         "config": config,
         "settings": dict(run.settings),
         "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
         "num_rounds": run.num_rounds,
-        "versions": versions(),
+        "versions": installed,
         "seed": run.settings["seed"],
     }
     commitments = {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}
     if commitments:
         record["permutation"] = min(commitments)
     return record
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the installed ones of `PACKAGES`."""
-    installed = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):  # another framework's app needs no PyTorch
-            installed[name] = version(name)
-    return installed
 
 
 def check_same_run(

@@ -1,7 +1,7 @@
 """The content of a run folder as plain values: a round's lines, a split, the tree, a client."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
@@ -42,14 +42,13 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     members = report.trained.clusters[cluster].members
     own = () if decision.outcome in TRIAL_STATUS else members
     general = report.general.get(cluster, {})
-    replied = [c for c in members if report.trained_on.get(c) == cluster or c in general]
     moves = [move for move in report.state.moves if move.server_round == report.server_round]
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     return {
         "round": report.server_round,
         "cluster": cluster,
         "members": list(members),
-        "heard": replied,
+        "heard": [c for c in members if report.trained_on.get(c) == cluster or c in general],
         "mean_norm": decision.mean_norm,
         "max_norm": decision.max_norm,
         "alpha_cross": decision.alpha_cross,
@@ -78,14 +77,6 @@ def why_not_split(tree: ParameterTree, root: Mapping[str, Any]) -> str | None:
     return f"No split: {root['reason']}. {ADVICE.get(root['decision'], '')}".rstrip()
 
 
-def round_measures(report: RoundReport) -> dict[str, float]:
-    """The numbers that one round adds to ``rounds.jsonl``, for a tracker."""
-    measures: dict[str, float] = {}
-    for decision in report.decisions:
-        measures |= measures_in(round_line(report, decision))
-    return measures
-
-
 def measures_in(line: Mapping[str, Any]) -> Figures:
     """The numbers of one line of ``rounds.jsonl``, each under its path in the line.
 
@@ -95,7 +86,7 @@ def measures_in(line: Mapping[str, Any]) -> Figures:
     """
     name = line["cluster"]
     groups = {name: only(line, FIGURES), f"{name}/figures": line["figures"]}
-    groups[f"{name}/metrics"], groups["central"] = line["metrics"], line.get("central", {})
+    groups |= {f"{name}/metrics": line["metrics"], "central": line.get("central", {})}
     groups |= {f"clients/{client}": metrics for client, metrics in line["clients"].items()}
     return {
         f"{group}/{key}": float(value)
@@ -135,7 +126,6 @@ def tree_lines(state: CFLState) -> dict[str, Any]:
 
 
 def cluster_line(cluster: Cluster) -> dict[str, Any]:
-    """A cluster's entry in ``tree.json``."""
     return {
         "members": list(cluster.members),
         "children": list(cluster.children),
@@ -150,7 +140,6 @@ def cluster_line(cluster: Cluster) -> dict[str, Any]:
 
 
 def proposal_line(proposal: Proposal) -> dict[str, Any]:
-    """The entry of ``tree.json`` for a split that is or was on trial."""
     return {
         "began": proposal.began,
         "until": proposal.due,
@@ -167,8 +156,7 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
         line: dict[str, Any] = numbers(result.served(report.selection))
         for column, measured in result.columns.items():
             figures = numbers(measured) if measured else {}
-            for key in dict.fromkeys([metric, *numbers(result.leaf)]):
-                line[f"{column}_{key}"] = figures.get(key)
+            line |= {f"{column}_{k}": figures.get(k) for k in (metric, *numbers(result.leaf))}
         lines[name] = line | {
             "num_examples": result.num_examples,
             "held_out": result.leaf.num_examples,
@@ -184,18 +172,21 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[st
     """The model that serves a client: its kind, cluster, the share of its own, and its file."""
     result, tree = report.clients[client], report.state.tree
     step = report.state.personal.get(result.cluster)
-    served: dict[str, Any] = {"cluster": result.cluster, "share": 0.0, "start": None, "file": None}
-    if step and own_file and result.personal:
-        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
-        return {"model": "personal", **served, **own}
-    if report.selection == "ensemble" and result.ensemble:
-        return {"model": "ensemble", **served}
     best = result.best_cluster if report.selection == "best" else None
     cluster = tree.clusters[best or result.cluster]
-    folder = "models" if cluster.general is None else "general"
     kind = "leaf" if cluster.is_leaf else "above"
-    file = f"{folder}/{cluster.name}.safetensors"
-    return {"model": kind, **served, "cluster": cluster.name, "file": file}
+    served = {"model": kind, "cluster": cluster.name, "share": 0.0, "start": None}
+    if step and own_file and result.personal:
+        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
+        return {**served, "model": "personal", "cluster": result.cluster, **own}
+    if report.selection == "ensemble" and result.ensemble:
+        return {**served, "model": "ensemble", "file": None}
+    return {**served, "file": file_of(cluster)}
+
+
+def file_of(cluster: Cluster) -> str:
+    """The file of the model that a cluster has at the end of a run."""
+    return f"{'models' if cluster.general is None else 'general'}/{cluster.name}.safetensors"
 
 
 def model_files(state: CFLState) -> dict[str, Weights]:
@@ -204,8 +195,7 @@ def model_files(state: CFLState) -> dict[str, Weights]:
     files = {file: own[client] for client, file in personal_files(state).items()}
     for name, cluster in state.tree.clusters.items():
         files[f"models/{name}.safetensors"] = cluster.model
-        if cluster.general is not None:
-            files[f"general/{name}.safetensors"] = cluster.general
+        files[file_of(cluster)] = cluster.general or cluster.model
     return files
 
 
@@ -229,21 +219,6 @@ def personal_line(step: Personal) -> dict[str, Any]:
     }
 
 
-def fairness_of(report: FinalReport) -> dict[str, dict[str, float]]:
-    """The `fairness` of the models that serve the clients, their leaves' and the common one."""
-    served, clients, metric = report.served.values(), report.clients.values(), report.metric
-    ways: dict[str, Iterable[ClientMetrics]] = {
-        "own": served,
-        "leaf": [client.leaf for client in clients],
-        "fl": [client.federated for client in clients],
-    }
-    values = {
-        way: [m.scalars[metric.name] for m in measured if metric.name in m.scalars]
-        for way, measured in ways.items()
-    }
-    return {way: fairness(found, metric) for way, found in values.items() if found}
-
-
 def final_result(report: FinalReport) -> dict[str, Any]:
     """The fields of the summary that come with the final evaluation, without the clients'.
 
@@ -253,12 +228,19 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     facts = {name: result.facts for name, result in report.clients.items()}
     groups = {name: known["group"] for name, known in facts.items() if "group" in known}
     most = 2 * len(groups) > len(facts)
+    clients = report.clients.values()
+    ways = {
+        "own": report.served.values(),
+        "leaf": [client.leaf for client in clients],
+        "fl": [client.federated for client in clients],
+    }
+    even = {way: fairness(measured, report.metric) for way, measured in ways.items()}
     return {
         "finished": True,
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
-        "fairness": fairness_of(report),
+        "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,

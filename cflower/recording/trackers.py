@@ -6,13 +6,15 @@ its mean accuracy ``0.1/metrics/accuracy``, a client's ``clients/partition-3/acc
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflower.errors import ConfigError
-from cflower.recording.serialization import Figures, round_measures
+from cflower.recording.serialization import Figures, measures_in, round_line
 from cflower.settings import check_choice
 from cflower.strategy.observers import Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -28,14 +30,12 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         self._writer = Writer(str(run / "tensorboard"))
+        self.close = self._writer.close
 
     def log(self, figures: Figures, server_round: int) -> None:
         for name, value in figures.items():
             self._writer.add_scalar(name, value, server_round)
         self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class WeightsAndBiases:
@@ -44,36 +44,28 @@ class WeightsAndBiases:
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         import wandb
 
-        settings = wandb.Settings(
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            project=os.environ.get("WANDB_PROJECT", "cflower"),
-            silent=True,
-            console="off",
-        )
+        mode = os.environ.get("WANDB_MODE", "offline")
+        project = os.environ.get("WANDB_PROJECT", "cflower")
+        settings = wandb.Settings(mode=mode, project=project, silent=True, console="off")
         self._run = wandb.init(name=run.name, dir=str(run), config=dict(config), settings=settings)
+        self.close = self._run.finish
 
     def log(self, figures: Figures, server_round: int) -> None:
         self._run.log({**figures, "round": server_round}, step=server_round)
 
-    def close(self) -> None:
-        self._run.finish()
-
 
 class MLflow:
     """A run of the experiment "cflower" in ``<run>/mlflow.db`` or ``MLFLOW_TRACKING_URI``."""
-
-    BATCH = 1000  # most metrics that MLflow takes at once
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
 
         database = f"sqlite:///{run / 'mlflow.db'}"
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", database))
-        if existing := self._client.get_experiment_by_name("cflower"):
-            experiment = existing.experiment_id
-        else:
-            experiment = self._client.create_experiment("cflower")
-        self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
+        existing = self._client.get_experiment_by_name("cflower")
+        number = existing.experiment_id if existing else self._client.create_experiment("cflower")
+        self._id = self._client.create_run(number, run_name=run.name).info.run_id
+        self.close = partial(self._client.set_terminated, self._id)
         for key, value in config.items():
             self._client.log_param(self._id, key, value)
 
@@ -85,11 +77,8 @@ class MLflow:
             Metric(re.sub(r"[^\w\-. :/]", "_", name), value, 0, server_round)
             for name, value in figures.items()
         ]
-        for start in range(0, len(metrics), self.BATCH):
-            self._client.log_batch(self._id, metrics[start : start + self.BATCH])
-
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
+        for start in range(0, len(metrics), 1000):  # most that MLflow takes at once
+            self._client.log_batch(self._id, metrics[start : start + 1000])
 
 
 Backend = TensorBoard | WeightsAndBiases | MLflow
@@ -128,7 +117,8 @@ class Tracker(Observer):
 
     def on_round(self, report: RoundReport) -> None:
         if self._backend is not None:
-            self._backend.log(round_measures(report), report.server_round)
+            lines = (measures_in(round_line(report, one)) for one in report.decisions)
+            self._backend.log(dict(ChainMap(*lines)), report.server_round)
 
     def on_end(self, report: FinalReport | None) -> None:
         if self._backend is not None:

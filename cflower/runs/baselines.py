@@ -5,7 +5,7 @@ from statistics import mean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.paired_comparison import Comparison, Measure, PairedTest, paired
-from cflower.messages.metrics import Metric
+from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.strategy.reports import FinalReport
 
 Baseline = Literal["federated", "isolated"]
@@ -68,15 +68,15 @@ class Paired(NamedTuple):
         >>> print(against({"clients": clients}, other, Metric("loss", False)).figures)
         0.5 against 0.25; clients: 0 better, 9 worse; +0.25 (95% interval +0.25 to +0.25)
         """
-        factor, unit, digits = (100, " points", ".1f") if self.metric.share else (1, "", ".3g")
-        difference, *interval = (
-            f"{factor * value:+{digits}}" for value in (self.difference, *(self.interval or ()))
-        )
-        chance = f"95% interval {' to '.join(interval)}" if interval else "too few examples to test"
+        difference = difference_in_words(self.difference, self.metric, "+")
+        chance = "too few examples to test"
+        if self.interval:
+            ends = [difference_in_words(end, self.metric, "+", "") for end in self.interval]
+            chance = f"95% interval {' to '.join(ends)}"
+        own, common = map(self.metric.in_words, (self.test.own, self.test.common))
         return (
-            f"{self.metric.in_words(self.test.own)} against "
-            f"{self.metric.in_words(self.test.common)}; clients: {self.test.better} better, "
-            f"{self.test.worse} worse; {difference}{unit} ({chance})"
+            f"{own} against {common}; clients: {self.test.better} better, "
+            f"{self.test.worse} worse; {difference} ({chance})"
         )
 
     @property
@@ -100,41 +100,46 @@ def against(
     return Paired(metric, test) if test else None
 
 
-def fairness(values: Iterable[float], metric: Metric) -> dict[str, float]:
+def fairness(measured: Iterable[ClientMetrics], metric: Metric) -> dict[str, float]:
     """How evenly clients are served: the mean of the worst tenth of them, and the spread.
 
     Every client counts once. At least one client is the worst tenth; the spread is the standard
-    deviation between clients (as Li et al., arXiv 1905.10497).
+    deviation between clients (as Li et al., arXiv 1905.10497). Empty if no client has the metric.
 
-    >>> fairness([0.9, 0.5, 0.7], Metric())
+    >>> fairness([ClientMetrics({"accuracy": a}, 9) for a in (0.9, 0.5, 0.7)], Metric())
     {'worst_tenth': 0.5, 'spread': 0.16329931618554522}
     """
-    worst_first = sorted(values, reverse=not metric.higher_is_better)
-    worst = worst_first[: max(1, round(len(worst_first) / 10))]
-    return {"worst_tenth": mean(worst), "spread": pstdev(worst_first)}
+    values = [one.scalars[metric.name] for one in measured if metric.name in one.scalars]
+    values.sort(reverse=not metric.higher_is_better)
+    worst = values[: max(1, round(len(values) / 10))]
+    return {"worst_tenth": mean(worst), "spread": pstdev(values)} if values else {}
 
 
 def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
-    """The `fairness` of one way to serve the clients; empty in runs of earlier versions."""
+    """The `fairness` of one way to serve the clients; empty without its figures."""
     if "worst_tenth" not in line:
         return ""
-    factor, unit, digits = (100, " points", ".1f") if metric.share else (1, "", ".3g")
-    worst = metric.in_words(line["worst_tenth"])
-    return f"worst tenth {worst}, spread {factor * line['spread']:{digits}}{unit}"
+    spread = difference_in_words(line["spread"], metric)
+    return f"worst tenth {metric.in_words(line['worst_tenth'])}, spread {spread}"
+
+
+def difference_in_words(value: float, metric: Metric, sign: str = "", unit: str = " points") -> str:
+    """A difference of two values of a metric; in points if these are shares."""
+    return f"{100 * value:{sign}.1f}{unit}" if metric.share else f"{value:{sign}.3g}"
 
 
 def baseline_line(report: FinalReport, metric: Metric) -> dict[str, Any]:
     """A baseline in ``summary.json``."""
+    own = {name: result.leaf for name, result in report.clients.items()}
     rounds = range(1, report.num_rounds + 1)
-    clients = {
-        name: result.leaf.scalars[metric.name]
-        for name, result in report.clients.items()
-        if metric.name in result.leaf.scalars
-    }
     return {
-        **(fairness(clients.values(), metric) if clients else {}),
+        **fairness(own.values(), metric),
         metric.name: report.metrics.get(f"leaf_{metric.name}"),
         "rounds": report.num_rounds,
         "by_round": [report.by_round.get(r, {}).get(metric.name) for r in rounds],
-        "clients": clients,
+        "clients": {
+            name: one.scalars[metric.name]
+            for name, one in own.items()
+            if metric.name in one.scalars
+        },
     }

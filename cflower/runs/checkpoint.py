@@ -150,13 +150,11 @@ class Checkpoints:
         self._used.append(pack.used)
         self._digests = pack.digests
         checksums = sorted(self._folder.glob("*.sha256"))
-        for old in checksums[:-KEPT]:
-            old.unlink()
         needed = {path.stem for path in checksums[-KEPT:]}
         needed |= {place.file for used in self._used for place in used.values()}
-        for path in self._folder.glob("*.safetensors"):
-            if path.stem not in needed:
-                path.unlink()
+        arrays = [path for path in self._folder.glob("*.safetensors") if path.stem not in needed]
+        for old in (*checksums[:-KEPT], *arrays):
+            old.unlink()
 
     def newest(self, warn: Callable[[str], None], *, whole_run: bool = False) -> Checkpoint:
         """The newest checkpoint that is not damaged, or a `RunFolderError` if there is none.
@@ -171,10 +169,10 @@ class Checkpoints:
                 content = path.read_bytes()
                 if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
                     raise ValueError("wrong checksum")
-                arrays, structure = PackReader(self._folder), structure_of(content)
-                checkpoint = decode(structure["checkpoint"], arrays)
+                arrays = PackReader(self._folder)
+                checkpoint, others = read_checkpoint(content, arrays)
                 if whole_run:
-                    self._read_others(structure["others"])
+                    self._read_others(others)
             except Exception as error:  # a file from outside can be wrong in any way
                 problem = first_line(error)
                 warn(f"The checkpoint {path} cannot be read: {problem}.")
@@ -197,16 +195,12 @@ class Checkpoints:
 
     def _worth_keeping(self) -> dict[str, Place]:
         """The arrays of the checkpoint before the last in files of which it still needs half."""
-        last = self._used[0]
         needed: Counter[str] = Counter()
-        for place in last.values():
+        for place in self._used[0].values():
             needed[place.file] += place.num_bytes
-        kept = {
-            file
-            for file, size in needed.items()
-            if 2 * size > (self._folder / f"{file}.safetensors").stat().st_size
-        }
-        return {digest: place for digest, place in last.items() if place.file in kept}
+        sizes = {file: (self._folder / f"{file}.safetensors").stat().st_size for file in needed}
+        worth = {file for file in needed if 2 * needed[file] > sizes[file]}
+        return {digest: place for digest, place in self._used[0].items() if place.file in worth}
 
 
 def digest_of(array: NDArray[Any]) -> str:
@@ -216,26 +210,19 @@ def digest_of(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def structure_of(content: bytes) -> dict[str, Any]:
-    """The structure in the bytes of a file."""
+def read_checkpoint(content: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint in the bytes of a file, and the other files that it refers to."""
     length = int.from_bytes(content[:8], "little")  # of a safetensors file's header, in JSON
     header = json.loads(content[8 : 8 + length])
-    structure: dict[str, Any] = json.loads(header["__metadata__"]["structure"])
+    structure = json.loads(header["__metadata__"]["structure"])
     if structure["format"] != FORMAT:
         raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
-    return structure
-
-
-def decode(packed_checkpoint: Any, arrays: PackReader) -> Checkpoint:
-    """The checkpoint in a structure."""
-    checkpoint: Checkpoint = unpacked(packed_checkpoint, arrays)
+    checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
     clusters = checkpoint.state.tree.clusters
-    children = {name: {"children": cluster.children} for name, cluster in clusters.items()}
-    if problem := tree_misfit(children):
-        raise ValueError(problem)
-    if not isinstance(checkpoint.server_round, int):
-        raise ValueError(f"its round is {checkpoint.server_round!r}")
-    return checkpoint
+    problem = tree_misfit({name: {"children": clusters[name].children} for name in clusters})
+    if problem or not isinstance(checkpoint.server_round, int):
+        raise ValueError(problem or f"its round is {checkpoint.server_round!r}")
+    return checkpoint, structure["others"]
 
 
 def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
@@ -243,18 +230,17 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return {"array": put(value)}
-    if kind in RECORDS:
-        parts = value
-        if is_dataclass(value):
-            parts = [getattr(value, field.name) for field in fields(value)]
-        return {kind: [packed(part, put) for part in parts]}
     if kind in ENUMS:
         return {kind: str(value)}
     if isinstance(value, Mapping):
         return {"map": {str(key): packed(part, put) for key, part in value.items()}}
-    if isinstance(value, list | tuple):
-        return {"list": [packed(part, put) for part in value]}
-    return value
+    if kind in RECORDS and is_dataclass(value):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        return value
+    return {kind if kind in RECORDS else "list": [packed(part, put) for part in parts]}
 
 
 def unpacked(value: Any, arrays: PackReader) -> Any:

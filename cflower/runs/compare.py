@@ -19,21 +19,11 @@ from cflower.runs.record import RunRecord
 
 LONGEST = 60
 """Characters of a name made of keys; for longer ones the ids of the runs are taken."""
-HEADINGS: dict[str, str] = {
-    "run": "run",
-    "finished": "finished",
-    "rounds": "rounds",
-    "clients": "clients",
-    "clusters": "clusters",
-    "mean": "mean of the clients",
-    "std": "± std of the clients",
-    "worst": "worst client",
-    "common_model": "common model at the end",
-    **{str(key): words for key, words in BASELINES.items()},
-    "adjusted_rand_index": "adjusted Rand index",
-    "seconds": "seconds in rounds",
-}
-"""The rows of the table by the measure, see `measures_of`."""
+
+
+def mean_of(values: Sequence[float | None]) -> float:
+    """The mean of one measure over several runs; NaN if one has no value."""
+    return float(np.mean(np.array(values, float)))
 
 
 def spread(values: Sequence[float | None], show: Callable[[float], str]) -> str:
@@ -44,21 +34,44 @@ def spread(values: Sequence[float | None], show: Callable[[float], str]) -> str:
     return f"{show(mean)} ± {show(deviation)}" if deviation > 1e-9 else show(mean)
 
 
-def mean_of(values: Sequence[float | None]) -> float:
-    """The mean of one measure over several runs; NaN if one has no value."""
-    return float(np.mean(np.array(values, float)))
-
-
-FORMATS: dict[str, Callable[[Sequence[Any]], str]] = {
-    "run": ", ".join,
-    "finished": lambda values: "yes" if all(values) else "not finished",
-    "rounds": partial(spread, show="{:g}".format),
-    "clients": partial(spread, show="{:g}".format),
-    "clusters": partial(spread, show="{:.3g}".format),
-    "adjusted_rand_index": partial(spread, show="{:.3f}".format),
-    "seconds": partial(spread, show="{:.0f}".format),
+Show = Callable[[Sequence[Any]], str]
+ROWS: dict[str, tuple[str, Show | None]] = {
+    "run": ("run", ", ".join),
+    "finished": ("finished", lambda values: "yes" if all(values) else "not finished"),
+    "rounds": ("rounds", partial(spread, show="{:g}".format)),
+    "clients": ("clients", partial(spread, show="{:g}".format)),
+    "clusters": ("clusters", partial(spread, show="{:.3g}".format)),
+    "mean": ("mean of the clients", None),
+    "std": ("± std of the clients", None),
+    "worst": ("worst client", None),
+    "common_model": ("common model at the end", None),
+    **{str(key): (words, None) for key, words in BASELINES.items()},
+    "adjusted_rand_index": ("adjusted Rand index", partial(spread, show="{:.3f}".format)),
+    "seconds": ("seconds in rounds", partial(spread, show="{:.0f}".format)),
 }
-"""How to show a measure of several runs that is not a value of the leading metric."""
+"""The rows of the table by their measure in `measures_of`: the heading, and how to show the values
+of several runs; None for values of the leading metric."""
+
+
+def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
+    """The config keys in which the runs differ, each with its value in every run."""
+    configs = [{"method": run.settings["method"], **run.config} for run in runs]
+    values = {key: [config.get(key) for config in configs] for key in ChainMap(*configs)}
+    return {key: every for key, every in values.items() if every.count(every[0]) < len(every)}
+
+
+def differences(runs: Sequence[RunRecord]) -> str:
+    """The config keys in which the runs differ, as text."""
+    lines = [f"\n  {key}: {', '.join(map(repr, v))}" for key, v in differing(runs).items()]
+    return "".join(["The runs differ in:", *lines]) if lines else "The runs have one config."
+
+
+def labels(runs: Sequence[RunRecord], ignored: Collection[str] = ()) -> list[str]:
+    """The keys in which runs differ with their values, as a name for each run."""
+    names = [""] * len(runs)
+    for key, values in without(differing(runs), ignored).items():
+        names = [f"{name}, {key}={value}" for name, value in zip(names, values, strict=True)]
+    return [name.removeprefix(", ").removeprefix("method=") for name in names]
 
 
 def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
@@ -78,22 +91,12 @@ def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
     return dict(zip(names, runs, strict=True))
 
 
-def labels(runs: Sequence[RunRecord], ignored: Collection[str] = ()) -> list[str]:
-    """The keys in which runs differ with their values, as a name for each run."""
-    names = [""] * len(runs)
-    for key, values in without(differing(runs), ignored).items():
-        names = [f"{name}, {key}={value}" for name, value in zip(names, values, strict=True)]
-    return [name.removeprefix(", ").removeprefix("method=") for name in names]
-
-
 def by_seeds(runs: Mapping[str, RunRecord]) -> dict[str, list[RunRecord]]:
     """Runs that differ in nothing but the seed together; each by its own name if there are none."""
-    records = list(runs.values())
-    seeds = differing(records).get("seed", [])
-    groups: dict[str, list[RunRecord]] = {}
+    records, groups = list(runs.values()), dict[str, list[RunRecord]]()
     for label, run in zip(labels(records, ignored=["seed"]), records, strict=True):
         groups.setdefault(label, []).append(run)
-    if not seeds or len(groups) == len(runs):
+    if "seed" not in differing(records) or len(groups) == len(runs):
         return {name: [run] for name, run in runs.items()}
     return {
         f"{label}, {counted(len(alike), 'seed')}".removeprefix(", "): alike
@@ -103,8 +106,7 @@ def by_seeds(runs: Mapping[str, RunRecord]) -> dict[str, list[RunRecord]]:
 
 def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     """One column for each run, or for several that differ in the seed: mean ± their deviation."""
-    groups = by_seeds(runs)
-    metric = next(iter(runs.values())).metric
+    groups, metric = by_seeds(runs), next(iter(runs.values())).metric
     title = f"{metric.name} of the runs side by side (on held-out examples, * = best)"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
@@ -113,12 +115,14 @@ def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
     measures = [list(map(measures_of, alike)) for alike in groups.values()]
     means = [mean_of([one["mean"] for one in several]) for several in measures]
     best = metric.best(filter(np.isfinite, means))
-    for key, heading in HEADINGS.items():
-        show = FORMATS.get(key, partial(spread, show=metric.in_words))
+    for key, (heading, show) in ROWS.items():
+        show = show or partial(spread, show=metric.in_words)
         cells = [show([one[key] for one in several]) for several in measures]
         if key == "mean":
-            marks = {best: "*"}
-            cells = [text + marks.get(mean, "") for text, mean in zip(cells, means, strict=True)]
+            cells = [
+                f"{text}*" if mean == best else text
+                for text, mean in zip(cells, means, strict=True)
+            ]
         if set(cells) != {"-"}:
             table.add_row(heading, *map(Text, cells))
     return table
@@ -128,7 +132,6 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
     summary, metric = run.summary, run.metric
     scores, measured = list(run.scores.values()), baselines_of(summary)
-    seconds = {line["round"]: line["seconds"] for line in run.lines}
     return {
         "run": run.name,
         "finished": run.finished,
@@ -142,7 +145,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "common_model": common_score(summary),
         **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
-        "seconds": sum(seconds.values()),
+        "seconds": run.seconds,
     }
 
 
@@ -156,8 +159,9 @@ def pairs(
     """
     compared: dict[tuple[str, str], Paired] = {}
     first: dict[str, str] = {}
-    finished = {name: run for name, run in runs.items() if run.finished}
-    for name, run in finished.items():
+    for name, run in runs.items():
+        if not run.finished:
+            continue
         other = first.setdefault(examples_of(run, data_keys), name)
         pair = against(runs[other].summary, run.scores, run.metric)
         if pair and other != name:
@@ -178,26 +182,5 @@ def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
 
 
 def pair_lines(runs: Mapping[str, RunRecord], data_keys: Collection[str] = ()) -> list[str]:
-    """One line for each of `pairs`."""
     compared = pairs(runs, data_keys).items()
     return [f"{first} against {second}: {pair.sentence}" for (first, second), pair in compared]
-
-
-def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """The config keys in which the runs differ, each with its value in every run."""
-    configs = [{"method": run.settings["method"], **run.config} for run in runs]
-    differ = {}
-    for key in ChainMap(*configs):
-        values = [config.get(key) for config in configs]
-        if values.count(values[0]) < len(values):
-            differ[key] = values
-    return differ
-
-
-def differences(runs: Sequence[RunRecord]) -> str:
-    """The config keys in which the runs differ, as text."""
-    differ = differing(runs)
-    if not differ:
-        return "The runs have one config."
-    lines = [f"\n  {key}: {', '.join(map(repr, values))}" for key, values in differ.items()]
-    return "The runs differ in:" + "".join(lines)

@@ -6,17 +6,16 @@ verdict that differs from the recorded run is certain: from there on it would go
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from cflower.algorithm.bipartition import bipartition, largest_safe_gamma
+from cflower.algorithm.bipartition import Bipartition, bipartition, largest_safe_gamma
 from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
 from cflower.runs.findings import finding
-from cflower.runs.record import Line, RecordedMatrix, RunRecord
+from cflower.runs.record import Line, RunRecord
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
@@ -30,8 +29,7 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
-        stories = map(partial(story, run), run.by_cluster)
-        return "\n\n".join([finding(run.summary), *stories])
+        return "\n\n".join([finding(run.summary), *(story(run, name) for name in run.by_cluster)])
     if unknown := sorted(asked.keys() - ASKED):
         raise ConfigError(
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
@@ -43,7 +41,7 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
         [
             finding(run.summary),
             f"Asked: what if {values}?",
-            *map(partial(what_if, run, given=given), run.by_cluster),
+            *(what_if(run, name, given) for name in run.by_cluster),
             "Each answer takes the recorded run up to that round: from a split that came earlier, "
             "later or not at all, a new run would go another way.",
         ]
@@ -53,28 +51,20 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
 def story(run: RunRecord, cluster: str) -> str:
     """The paragraph of one cluster: its decisions, and its margins to another one."""
     lines = run.by_cluster[cluster]
-    size = counted(len(lines[-1]["members"]), "client")
-    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate(run, cluster)}."]
-    for decision, group in groupby(lines, key=itemgetter("decision")):
-        stretch = list(group)
-        sentences.append(f"{span(stretch)}, {decision}: {reason_of(stretch)}")
-    for line, _ in run.judgements:
-        if line["cluster"] == cluster:
-            sentences.append(f"{span([line])}, {line['decision']}: {line['reason']}")
+    last, fate = lines[-1], "was not split"
+    if cluster not in run.clusters:
+        fate = "was joined with its sibling clusters again"
+    elif last["decision"] == Outcome.SPLIT:
+        fate = f"split in round {last['round']} into {' and '.join(last['children'])}"
+    size = counted(len(last["members"]), "client")
+    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
+    judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]
+    for alike in [list(group) for _, group in groupby(lines, itemgetter("decision"))] + judged:
+        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {reason_of(alike)}")
     # Other criteria have no thresholds, or thresholds that change from round to round.
     if run.criterion["name"] == "norms":
         sentences += threshold_sentences(run, cluster)
     return "\n  ".join(sentences)
-
-
-def fate(run: RunRecord, cluster: str) -> str:
-    """The end of a cluster, in words."""
-    last = run.by_cluster[cluster][-1]
-    if cluster not in run.clusters:
-        return "was joined with its sibling clusters again"
-    if last["decision"] == Outcome.SPLIT:
-        return f"split in round {last['round']} into {' and '.join(last['children'])}"
-    return "was not split"
 
 
 def reason_of(lines: list[Line]) -> str:
@@ -88,24 +78,6 @@ def reason_of(lines: list[Line]) -> str:
     )
 
 
-def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
-    """One sentence: when these thresholds would have split a cluster, and when it did."""
-    last = run.by_cluster[cluster][-1]
-    was, unknown = "in the run: not split", ""
-    if last["decision"] == Outcome.SPLIT:
-        was = f"in the run: round {last['round']}"
-        unknown = f"; later rounds than {last['round']} are not known"
-    splits = first_splits(run, cluster, given)
-    if not splits:
-        reason = rejudged(last, given, matrix_for(run, last)).reason
-        return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
-    answers = [
-        f"{'would' if verdict.outcome else 'might'} have split in round {number}: {verdict.reason}."
-        for number, verdict in splits
-    ]
-    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
-
-
 def span(lines: list[Line]) -> str:
     """The rounds of some lines in words.
 
@@ -116,30 +88,22 @@ def span(lines: list[Line]) -> str:
     return f"rounds {first} to {last}" if last > first else f"round {last}"
 
 
-def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
-    """The criterion with these settings; `NormCriterion`'s defaults for those that are missing."""
-    names = {field.name.replace("_", "-"): field.name for field in fields(NormCriterion)}
-    return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
-
-
-def rejudged(line: Line, rule: NormCriterion, matrix: RecordedMatrix | None) -> NormVerdict:
-    """The verdict of eqs. 32, 33 and 39 on a recorded round, by this rule.
-
-    The matrix was recorded only where the norms of the run allowed a split.
-    """
-    if line["decision"] == Outcome.TOO_FEW_HEARD:
-        return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
-    return rule.judge(
-        line["mean_norm"],
-        line["max_norm"],
-        len(line["members"]),
-        lambda: bipartition(matrix.values, rule.linkage) if matrix else None,
-    )
-
-
-def matrix_for(run: RunRecord, line: Line) -> RecordedMatrix | None:
-    """The matrix for eq. 39; other criteria record similarities of another kind."""
-    return run.matrix(line) if run.criterion["name"] == "norms" else None
+def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
+    """One sentence: when these thresholds would have split a cluster, and when it did."""
+    last = run.by_cluster[cluster][-1]
+    was, unknown = "in the run: not split", ""
+    if last["decision"] == Outcome.SPLIT:
+        was = f"in the run: round {last['round']}"
+        unknown = f"; later rounds than {last['round']} are not known"
+    splits = first_splits(run, cluster, given)
+    if not splits:
+        reason = rejudged(last, given, run).reason
+        return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
+    answers = [
+        f"{'would' if verdict.outcome else 'might'} have split in round {number}: {verdict.reason}."
+        for number, verdict in splits
+    ]
+    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
 
 
 def first_splits(
@@ -148,12 +112,34 @@ def first_splits(
     """The first round with a certain split, after the first one with a possible split, if any."""
     possible: list[tuple[int, NormVerdict]] = []
     for line in run.by_cluster[cluster]:
-        verdict = rejudged(line, rule, matrix_for(run, line))
+        verdict = rejudged(line, rule, run)
         if verdict.outcome is Outcome.SPLIT:
             return [*possible[:1], (line["round"], verdict)]
         if verdict.outcome is None:
             possible.append((line["round"], verdict))
     return possible[:1]
+
+
+def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
+    """The criterion with these settings; `NormCriterion`'s defaults for those that are missing."""
+    names = {field.name.replace("_", "-"): field.name for field in fields(NormCriterion)}
+    return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
+
+
+def rejudged(line: Line, rule: NormCriterion, run: RunRecord | None = None) -> NormVerdict:
+    """The verdict of eqs. 32, 33 and 39 on a recorded round, by this rule.
+
+    Without the run, only the norms are judged. Its matrix was recorded only where they allowed a
+    split; other criteria record similarities of another kind.
+    """
+
+    def sides() -> Bipartition | None:
+        matrix = run.matrix(line) if run and run.criterion["name"] == "norms" else None
+        return bipartition(matrix.values, rule.linkage) if matrix else None
+
+    if line["decision"] == Outcome.TOO_FEW_HEARD:
+        return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
+    return rule.judge(line["mean_norm"], line["max_norm"], len(line["members"]), sides)
 
 
 def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
@@ -177,16 +163,13 @@ def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
 def margins(run: RunRecord, cluster: str, rule: NormCriterion) -> dict[str, Line]:
     """The round in which the smallest change of ε1, or of ε2, alone passes the norms."""
     relaxations = (
-        ("eps1", "mean_norm", min, replace(rule, eps1=float("inf")), Outcome.MOVING),
-        ("eps2", "max_norm", max, replace(rule, eps2=-1.0), Outcome.CONTENT),
+        ("eps1", "mean_norm", min, replace(rule, eps1=float("inf"))),
+        ("eps2", "max_norm", max, replace(rule, eps2=-1.0)),
     )
     smallest = {}
-    for key, norm, nearest, relaxed, refusal in relaxations:
-        refused = []
-        for line in run.by_cluster[cluster]:
-            outcomes = rejudged(line, rule, None).outcome, rejudged(line, relaxed, None).outcome
-            if outcomes == (refusal, None):
-                refused.append(line)
-        if refused:
-            smallest[key] = nearest(refused, key=itemgetter(norm))
+    for key, norm, nearest, relaxed in relaxations:
+        refused = [line for line in run.by_cluster[cluster] if rejudged(line, rule).outcome]
+        allowed = [line for line in refused if rejudged(line, relaxed).outcome is None]
+        if allowed:
+            smallest[key] = nearest(allowed, key=itemgetter(norm))
     return smallest

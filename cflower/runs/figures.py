@@ -39,22 +39,16 @@ def write_figures(report: Path, folder: Path) -> list[Path]:
             png.write_bytes(b64decode(picture["png"].partition(",")[2]))
             paper = Path(place) / "paper.html"
             paper.write_text(PAPER.format(**picture) + picture["svg"], encoding="utf-8")
-            browse(
-                ["--no-pdf-header-footer", f"--print-to-pdf={pdf.absolute()}"],
-                paper.as_uri(),
-                place,
-            )
+            options = ["--no-pdf-header-footer", f"--print-to-pdf={pdf.absolute()}"]
+            browse(options, paper.as_uri(), place)
             written += [svg, png, pdf]
     return written
 
 
 def pictures_of(report: Path, place: Path) -> dict[str, dict[str, Any]]:
     """Each picture by its name: ``svg``, ``png`` as a data URL, ``width`` and ``height``."""
-    page = browse(
-        ["--virtual-time-budget=60000", "--dump-dom"],
-        f"{report.absolute().as_uri()}#figures",
-        place,
-    )
+    address = f"{report.absolute().as_uri()}#figures"
+    page = browse(["--virtual-time-budget=60000", "--dump-dom"], address, place)
     _, opened, rest = page.partition('<pre id="figures">')
     if not opened:
         raise ConfigError(f"The browser drew no pictures of {report}: open it and save them there.")

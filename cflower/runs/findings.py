@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from cflower.algorithm.robust_mean import limited
+from cflower.algorithm.tree import Status
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
-from cflower.runs.format import COLUMNS, OWN_FIELDS, UNDONE
+from cflower.runs.format import COLUMNS, OWN_FIELDS
 
 SAME_EXAMPLES = (
     "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
@@ -19,7 +20,7 @@ SAME_EXAMPLES = (
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The splits of a summary that were not taken back."""
-    return [split for split in splits if split["trial"] != UNDONE]
+    return [split for split in splits if split["trial"] != Status.UNDONE]
 
 
 def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -29,23 +30,18 @@ def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
     if name in ("", summary["metric"]["name"]):
         return summary
-    sent = metrics_in(summary)
+    clients = summary["clients"]
+    numbers = {k for one in clients.values() for k in one if isinstance(one[k], int | float)}
+    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
+    sent = sorted(numbers - columns - OWN_FIELDS)
     if name not in sent:
         raise RunFolderError(
             f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
             "these."
         )
-    clients = {client: {**line, "levels": {}} for client, line in summary["clients"].items()}
+    without_levels = {client: {**line, "levels": {}} for client, line in clients.items()}
     metric = Metric.of(name)._asdict()
-    return {**summary, "metric": metric, "clients": clients, "baselines": None}
-
-
-def metrics_in(summary: Mapping[str, Any]) -> list[str]:
-    """The names of the metrics of clients, sorted."""
-    lines = summary["clients"].values()
-    numbers = {key for line in lines for key in line if isinstance(line[key], int | float)}
-    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
-    return sorted(numbers - columns - OWN_FIELDS)
+    return {**summary, "metric": metric, "clients": without_levels, "baselines": None}
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
@@ -83,19 +79,22 @@ def finding(summary: Mapping[str, Any]) -> str:
 3 needed for a split.'
     """
     metric, common, text = metric_of(summary), common_score(summary), headline(summary)
+    measured, planned = baselines_of(summary), summary["baselines"] or {}
     if metric.name in summary["metrics"]:
         own = metric.in_words(summary["metrics"][metric.name])
         text += f" Own model: mean {metric.name} {own}{even(summary)}"
         if common is not None:
+            federated = "measured next" if "federated" in planned else "not measured"
+            if "federated" in measured:
+                federated = metric.in_words(measured["federated"][metric.name])
             text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
-            text += f"; {BASELINES['federated']}: {federated_in_words(summary)}"
+            text += f"; {BASELINES['federated']}: {federated}"
         text += "."
     if central := summary.get("central"):
         values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
         text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
     text = " ".join([text, *remarks(summary)])
-    if summary["adjusted_rand_index"] is not None:
-        index = summary["adjusted_rand_index"]
+    if (index := summary["adjusted_rand_index"]) is not None:
         text += f" Adjusted Rand index against the true groups {index:.3f}."
     return text
 
@@ -107,8 +106,7 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
         sentences.append(SAME_EXAMPLES)
     steps = summary["personal"].values()
     if own := sum(step["clients"] for step in steps):
-        accepted = sum(step["accepted"] for step in steps)
-        leaves = counted(accepted, "cluster")
+        leaves = counted(sum(step["accepted"] for step in steps), "cluster")
         sentences.append(
             f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
             "cluster's moved towards one that they trained by themselves."
@@ -137,14 +135,6 @@ def common_in_words(summary: Mapping[str, Any]) -> str:
     return f"common model ({summary['common_rounds']} of {counted(summary['rounds'], 'round')})"
 
 
-def federated_in_words(summary: Mapping[str, Any]) -> str:
-    """The leading metric of conventional FL for all rounds, or why there is none."""
-    metric, measured = metric_of(summary), baselines_of(summary)
-    if "federated" in measured:
-        return metric.in_words(measured["federated"][metric.name])
-    return "measured next" if "federated" in (summary["baselines"] or {}) else "not measured"
-
-
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
     """A line for the own models, and one for each baseline; none without baselines."""
     metric, lines = metric_of(summary), []
@@ -160,23 +150,34 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The clients in natural order, with their groups and values under each baseline.
+    """The clients in natural order, with their groups and their metric in each of `ways_of`.
 
     As far as the run has come: ``held_out`` and the values under other models may be None.
     """
-    metric, groups = summary["metric"]["name"], summary["groups"] or {}
-    clients = {}
+    metric, groups, clients = summary["metric"]["name"], summary["groups"] or {}, {}
     for name in in_order(summary["clients"]):
         client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
         client.setdefault(f"leaf_{metric}", client.get(metric))
-        client[f"own_{metric}"] = client[f"leaf_{metric}"]
-        if summary["selection"] == "leaf":
-            client[f"own_{metric}"] = client.get(metric)
+        of_leaf = summary["selection"] == "leaf"
+        client[f"own_{metric}"] = client.get(metric if of_leaf else f"leaf_{metric}")
         client["share"] = client.get("served_by", {}).get("share") or None
         for key, baseline in baselines_of(summary).items():
             client[f"{key}_{metric}"] = baseline["clients"].get(name)
         clients[name] = client
     return clients
+
+
+def ways_of(summary: Mapping[str, Any]) -> list[str]:
+    """The models that were evaluated; with ``_<metric>`` these are fields of `all_clients`.
+
+    ``fl``, the common model, is left out where it is the own one, and ``leaf`` likewise;
+    ``best`` and ``ensemble`` are there only if the run's ``selection`` asked for them.
+    """
+    moved = any(step["accepted"] for step in summary["personal"].values())
+    ways = ["fl"] if lasting(summary["splits"]) else []
+    ways += ["leaf", "own"] if moved else ["own"]
+    ways += [] if summary["selection"] == "leaf" else [summary["selection"]]
+    return [*ways, *baselines_of(summary)]
 
 
 def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.tree import ROOT
+from cflower.algorithm.tree import ROOT, Status
 
 CONFIG, SUMMARY, ROUNDS = "config.json", "summary.json", "rounds.jsonl"
 TREE, EXAMPLES, CLIENTS = "tree.json", "examples.json", "clients.json"
@@ -16,8 +16,11 @@ CHECKPOINTS = "checkpoints"
 FORMAT = 2
 """The version of the format; a folder of another one is refused."""
 
-OPEN, CONFIRMED, UNDONE = "open", "confirmed", "undone"
-TRIAL_STATUS = {Outcome.ON_TRIAL: OPEN, Outcome.CONFIRMED: CONFIRMED, Outcome.UNDONE: UNDONE}
+TRIAL_STATUS = {
+    Outcome.ON_TRIAL: Status.OPEN.value,
+    Outcome.CONFIRMED: Status.CONFIRMED.value,
+    Outcome.UNDONE: Status.UNDONE.value,
+}
 """Status of a split on trial, by the decision about it."""
 
 OWN_FIELDS = frozenset(

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.errors import ConfigError
-from cflower.messages.metrics import Metric
 from cflower.runs.compare import by_seeds
 from cflower.runs.record import RunRecord
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.floating]
@@ -61,8 +59,9 @@ def write_comparison(runs: Mapping[str, RunRecord], path: Path) -> list[Path]:
             right.scatter(i + spread, final, s=9, color=color, alpha=0.6)
             if final:
                 right.hlines(np.mean(final), i - 0.35, i + 0.35, color=color, lw=2.5)
-        in_percent(left, metric)
-        in_percent(right, metric)
+        for axes in (left, right):
+            if metric.share:
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         left.set(xlabel="round", ylabel=f"mean {metric.name} of the clients")
         left.legend(loc="best")
         right.set(ylabel=f"{metric.name} of each client at the end", xticks=range(len(groups)))
@@ -74,21 +73,11 @@ def write_comparison(runs: Mapping[str, RunRecord], path: Path) -> list[Path]:
 def mean_over_runs(runs: Sequence[RunRecord]) -> tuple[Floats, Floats, Floats]:
     """The rounds in which all runs have scores; mean and standard deviation over the runs."""
     length = min(run.rounds for run in runs)
-    means = np.ma.stack([scores_of(run).mean(axis=0)[:length] for run in runs])
+    scores = [np.ma.masked_invalid(run.scores_by_round[:, :length]) for run in runs]
+    means = np.ma.stack([one.mean(axis=0) for one in scores])
     known = np.flatnonzero(means.count(axis=0) == len(runs))
     means = means[:, known]
     return known + 1.0, means.mean(axis=0), means.std(axis=0)
-
-
-def scores_of(run: RunRecord) -> Any:
-    """`RunRecord.scores_by_round`, masked where a client has none."""
-    return np.ma.masked_invalid(run.scores_by_round)
-
-
-def in_percent(axes: "Axes", metric: Metric) -> None:
-    """Shares as percentages, as everywhere else."""
-    if metric.share:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A run folder read back: the one reader, also of a run that is still going on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -27,7 +28,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import by_metric, lasting, metric_of
+from cflower.runs.findings import by_metric, metric_of
 from cflower.runs.format import (
     CHECKPOINTS,
     CLIENTS,
@@ -43,14 +44,6 @@ from cflower.runs.run_files import printable, read_json, read_lines
 
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
-
-
-class Judgement(NamedTuple):
-    """A line about a split on trial."""
-
-    line: Line
-    began: int
-    """The round of the split."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -100,10 +93,6 @@ class RunRecord:
                 "such client was in a cluster."
             )
 
-    def _optional(self, name: str, default: dict[str, Any]) -> dict[str, Any]:
-        """A JSON file, or a default until it is written."""
-        return read_json(self.path, name) if (self.path / name).is_file() else default
-
     @property
     def name(self) -> str:
         return self.path.name
@@ -111,13 +100,13 @@ class RunRecord:
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """``summary.json``; `NO_SUMMARY` before the end of the first round."""
-        summary = self._optional(SUMMARY, {**NO_SUMMARY, "run_id": self.name})
+        summary = read_json(self.path, SUMMARY, {**NO_SUMMARY, "run_id": self.name})
         return by_metric(summary, self._metric)
 
     @cached_property
     def clusters(self) -> Mapping[str, Mapping[str, Any]]:
         """The clusters of ``tree.json``, in natural order."""
-        clusters = self._optional(TREE, {"clusters": {}})["clusters"]
+        clusters = read_json(self.path, TREE, {"clusters": {}})["clusters"]
         return only(clusters, in_order(clusters))
 
     @cached_property
@@ -127,7 +116,7 @@ class RunRecord:
     @cached_property
     def data(self) -> Mapping[str, Any]:
         """``clients.json``: a preview of the clients' data; without clients in most runs."""
-        return self._optional(CLIENTS, {"class_names": [], "clients": {}})
+        return read_json(self.path, CLIENTS, {"class_names": [], "clients": {}})
 
     @cached_property
     def data_spec(self) -> DataSpec:
@@ -143,20 +132,24 @@ class RunRecord:
     @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
-        try:
+        with self._reading(CONFIG):
             # Zeros take no memory until they are written to.
             arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self._arrays}
             return Layout.of(record_of(arrays), self.settings["untrained"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
 
     @property
     def model_bytes(self) -> int:
         """The size of the arrays of one model."""
-        try:
+        with self._reading(CONFIG):
             return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
-        except (TypeError, ValueError) as error:
-            raise RunFolderError(f"{self.path / CONFIG} is damaged: {error!r}.") from None
+
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[None]:
+        """Turn an error in the content of a file into a `RunFolderError`."""
+        try:
+            yield
+        except (BadZipFile, KeyError, OSError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path / file} is damaged: {error!r}.") from None
 
     @cached_property
     def projection(self) -> Projection:
@@ -166,9 +159,9 @@ class RunRecord:
 
     @cached_property
     def tree(self) -> ParameterTree:
-        """The parameter tree with all models, as clients receive them, and edges.
+        """The tree of the newest checkpoint, with all models as clients receive them, and edges.
 
-        It is that of the newest checkpoint; none before it is taken if that one is damaged.
+        No earlier checkpoint is taken if that one is damaged.
         """
         tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
         length, clusters = self.projection.num_compared, tree.clusters.values()
@@ -204,41 +197,13 @@ class RunRecord:
             problem = f"{error}: it is damaged, or {CONFIG} is that of another run"
         raise RunFolderError(f"{path} {problem}. Copy the whole run folder again.")
 
-    def check_assignable(self) -> None:
-        """Refuse a run without groups to choose from: not finished, or without a split."""
-        summary = self.summary
-        if not summary["finished"]:
-            raise RunFolderError(
-                f"The run {self.name} is not finished (round {summary['rounds']}): its clusters "
-                "may still split, so let it finish, or resume it if it was interrupted."
-            )
-        if self.settings["method"] == "isolated":
-            raise RunFolderError(
-                f"The run {self.name} trained every client alone (method = 'isolated'): it has no "
-                "groups to assign a newcomer to."
-            )
-        if not lasting(summary["splits"]):
-            text = (
-                f"The run {self.name} was never split: all its clients share the model of cluster "
-                "0, which is a newcomer's too."
-            )
-            step = self.personal_step(ROOT)
-            if step.get("accepted"):
-                text += (
-                    " Its clients moved it towards models of their own: with n training examples "
-                    f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
-                    f"{step['length']} rounds from the {step['start']} model serves a newcomer."
-                )
-            raise RunFolderError(text)
-
     @cached_property
     def metric(self) -> Metric:
         return metric_of(self.summary)
 
     def personal_step(self, leaf: str) -> Mapping[str, Any]:
         """The personal step of a leaf in the summary; empty without one."""
-        step: Mapping[str, Any] = self.summary["personal"].get(leaf, {})
-        return step
+        return dict(self.summary["personal"].get(leaf, {}))
 
     @property
     def criterion(self) -> dict[str, Any]:
@@ -273,19 +238,21 @@ class RunRecord:
         return [line for line in self.verdicts if line["cluster"] in self.clusters]
 
     @cached_property
-    def judgements(self) -> list[Judgement]:
-        """The judgements of each split on trial, and the last line of one that is open."""
-        began, judged, last = dict[str, int](), list[Judgement](), dict[str, Judgement]()
+    def judgements(self) -> list[tuple[Line, int]]:
+        """The lines about splits on trial with the round of the split, by round.
+
+        They are the judgements, and the last line of a trial that is open.
+        """
+        began, judged, last = dict[str, int](), list[tuple[Line, int]](), {}
         for line in self.lines:
             cluster, outcome = line["cluster"], line["decision"]
             if outcome == Outcome.SPLIT:
                 began[cluster] = line["round"]
-            if outcome not in TRIAL_STATUS:
-                continue
-            last[cluster] = Judgement(line, began[cluster])
-            if line["figures"] or outcome != Outcome.ON_TRIAL:
-                judged.append(last.pop(cluster))
-        return sorted([*judged, *last.values()], key=lambda judgement: int(judgement.line["round"]))
+            elif outcome in TRIAL_STATUS:
+                last[cluster] = line, began[cluster]
+                if line["figures"] or outcome != Outcome.ON_TRIAL:
+                    judged.append(last.pop(cluster))
+        return sorted([*judged, *last.values()], key=lambda judgement: judgement[0]["round"])
 
     def born(self, cluster: str) -> int:
         """The round after which it began; a split that was taken back does not count."""
@@ -307,13 +274,24 @@ class RunRecord:
         return in_order(names.union(*members))
 
     @cached_property
+    def position(self) -> dict[str, int]:
+        """The number of each client in `client_names`."""
+        return {name: i for i, name in enumerate(self.client_names)}
+
+    @property
+    def seconds(self) -> float:
+        """The duration of all rounds."""
+        return float(sum({line["round"]: line["seconds"] for line in self.lines}.values()))
+
+    @cached_property
     def scores_by_round(self) -> NDArray[np.floating]:
         """The leading metric in each round, shape (clients, rounds); NaN without a reply."""
-        scores = {client: np.full(self.rounds, np.nan) for client in self.client_names}
+        scores = np.full((len(self.client_names), self.rounds), np.nan)
         for line in self.lines:
             for client, metrics in line["clients"].items():
-                scores[client][line["round"] - 1] = metrics.get(self.metric.name, np.nan)
-        return np.array(list(scores.values())).reshape(len(scores), self.rounds)
+                value = metrics.get(self.metric.name, np.nan)
+                scores[self.position[client], line["round"] - 1] = value
+        return scores
 
     @cached_property
     def leaves(self) -> list[str]:
@@ -329,12 +307,10 @@ class RunRecord:
         path = self._matrix_path(line)
         if not path.is_file():
             return None
-        try:
-            with np.load(path, allow_pickle=False) as content:
-                clients, values = printable(content["clients"].tolist()), content["similarity"]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise RunFolderError(f"{path} is damaged: {error}.") from None
-        self._check_names(str(path.relative_to(self.path)), clients)
+        file = str(path.relative_to(self.path))
+        with self._reading(file), np.load(path, allow_pickle=False) as content:
+            clients, values = printable(content["clients"].tolist()), content["similarity"]
+        self._check_names(file, clients)
         return RecordedMatrix(tuple(clients), values)
 
     def _matrix_path(self, line: Line) -> Path:

@@ -42,18 +42,20 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     )
 
 
-def read_json(run: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run, or a `RunFolderError` if it is missing or damaged."""
+def read_json(run: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON file of a run, or a `RunFolderError` if it is damaged, or missing without default."""
     path = run / name
+    if not path.is_file() and default is not None:
+        return default
     if not path.is_file():
         raise RunFolderError(
             f"The run {run.name} has no {name}: it has not come so far, or its folder was not "
             "copied whole."
         )
     text = read_text(path)
-    if name == CONFIG:
+    if name == CONFIG:  # a folder of another version may have other fields
         check_format(run.name, parse(text, dict, str(path)))
-    content: dict[str, Any] = parse(text, SCHEMAS.get(name, dict), str(path))
+    content: dict[str, Any] = parse(text, SCHEMAS[name], str(path))
     if name == TREE and (problem := tree_misfit(content["clusters"])):
         raise RunFolderError(f"{path} is damaged: {problem}.")
     return content
@@ -74,9 +76,8 @@ def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
     """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
     if not path.is_file():
         return ()
-    whole = read_text(path).rpartition("\n")[0]
-    lines = enumerate(whole.splitlines(), start=1)
-    return tuple(parse(text, Line, f"Line {number} of {path}") for number, text in lines)
+    lines = read_text(path).rpartition("\n")[0].splitlines()
+    return tuple(parse(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, start=1))
 
 
 def read_text(path: Path) -> str:

@@ -10,24 +10,28 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from cflower.algorithm.tree import Status
 from cflower.messages.metrics import Metric
-from cflower.ordering import counted, in_order, only
+from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.findings import (
     all_clients,
     baseline_lines,
-    baselines_of,
     finding,
     lasting,
     metric_of,
+    ways_of,
     weighted,
 )
-from cflower.runs.format import CONFIRMED, OPEN
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY, FEW = 25, 10
 """Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
-TRIALS = {OPEN: ", still on trial", CONFIRMED: ", confirmed", None: ""}
+TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
+HEADINGS = {
+    **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
+    **{"federated": "FL, all\nrounds", "isolated": "alone"},
+}
 Entries = Mapping[str, Mapping[str, Any]]
 """Clients of a run by name, with the fields of `all_clients`, or clusters."""
 
@@ -44,14 +48,9 @@ def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = Fal
 
     With ``every``, all clients are shown, however many.
     """
-    text = "\n".join([finding(summary), "", *baseline_lines(summary)])
-    return Group(
-        Text(text.rstrip()),
-        Text(),
-        cluster_tree(summary, clusters),
-        Text(),
-        model_tables(summary, every=every),
-    )
+    text = "\n".join([finding(summary), "", *baseline_lines(summary)]).rstrip()
+    tables = model_tables(summary, every=every)
+    return Group(Text(text), Text(), cluster_tree(summary, clusters), Text(), tables)
 
 
 def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
@@ -61,8 +60,7 @@ def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
     for name in in_order(clusters):
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
-        if name in splits:
-            split = splits[name]
+        if split := splits.get(name):
             text += f", split in round {split['round']}{TRIALS[split['trial']]}"
             text += f" (alpha_cross {shown(split['alpha_cross'], '.2f')})"
         elif not cluster["children"]:
@@ -77,10 +75,7 @@ def members_in_words(summary: Mapping[str, Any], members: Sequence[str]) -> str:
         return ", closed because its last client moved away"
     metric = metric_of(summary)
     mean = weighted(metric.name, only(summary["clients"], members).values())
-    text = f", mean {metric.name} {metric.in_words(mean)}: {', '.join(members[:MOST_NAMES])}"
-    if len(members) > MOST_NAMES:
-        text += f" and {len(members) - MOST_NAMES} more"
-    return text
+    return f", mean {metric.name} {metric.in_words(mean)}: {listed(members, MOST_NAMES)}"
 
 
 def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
@@ -101,24 +96,13 @@ def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
 
 
 def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The headings of the models that were evaluated, by their fields in `all_clients`.
-
-    ``best`` and ``ensemble`` only where the run's ``selection`` asked for them.
-    """
-    selection = summary["selection"]
-    moved = any(step["accepted"] for step in summary["personal"].values())
-    headings = {"fl": "common"} | ({"leaf": "cluster's"} if moved else {}) | {"own": "own"}
-    headings |= {} if selection == "leaf" else {selection: selection}
-    names = {"federated": "FL, all\nrounds", "isolated": "alone"}
-    headings |= only(names, baselines_of(summary))
-    if not lasting(summary["splits"]):
-        del headings["fl"]  # the same model as the own one
-    return {f"{key}_{summary['metric']['name']}": text for key, text in headings.items()}
+    """The headings of the models that were evaluated, by their fields in `all_clients`."""
+    return {f"{way}_{summary['metric']['name']}": HEADINGS[way] for way in ways_of(summary)}
 
 
 def client_table(title: str, clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each client; * marks the best of its models."""
-    metric, columns, extra = metric_of(summary), columns_of(summary), {}
+    columns, extra = columns_of(summary), {}
     if summary["selection"] == "best":
         extra["best_cluster"] = "best is"
     if any(client["share"] for client in clients.values()):
@@ -128,7 +112,7 @@ def client_table(title: str, clients: Entries, summary: Mapping[str, Any]) -> Ta
     table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra.values()])
     for name, client in clients.items():
         cells = [name, shown(client["held_out"], "g"), client["cluster"]]
-        cells += starred(map(client.get, columns), metric)
+        cells += starred(map(client.get, columns), metric_of(summary))
         cells += [shown(client.get(key), ".0%" if key == "share" else "") for key in extra]
         table.add_row(*map(Text, cells))
     return table

@@ -66,18 +66,15 @@ class ReportHandler(BaseHTTPRequestHandler):
         state = self.server.state()
         if self.path != "/" and self.headers.get("If-None-Match") == state:
             self.send_response(304)
-            self.end_headers()
-            return
+            return self.end_headers()
         try:
             body = make(RunRecord.read(self.server.run_folder)).encode()
         except CFlowerError as error:
-            self.send_error(500, explain=str(error))
-            return
+            return self.send_error(500, explain=str(error))
+        headers = {"Content-Type": kind, "Content-Length": str(len(body)), "ETag": state}
         self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("ETag", state)
+        for name, value in {**headers, "Cache-Control": "no-store"}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 

@@ -13,13 +13,12 @@ from cflower import ClusteredFL, Recorder
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.recording import recorder as recorder_module
-from cflower.recording import writing
-from cflower.recording.writing import append_lines, locked
-from cflower.runs.atomic import replace_file
+from cflower.runs import writing
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import read_json
+from cflower.runs.writing import append_lines, locked, replace_file
 from cflower.strategy.observers import RunStart
 from tests.run_content import content_of
 from tests.runs.folders import LAYOUT, made_up_run

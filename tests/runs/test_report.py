@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from cflower import Recorder
 from cflower.runs.record import RecordedMatrix, RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.report.build import sources
@@ -16,6 +17,7 @@ from cflower.runs.report.matrices import proposed_sides
 from cflower.runs.report.page import page, parts
 from cflower.runs.report.samples import label_matches
 from tests.runs.folders import edited, made_up_run, with_means
+from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
 
 HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
 
@@ -156,3 +158,16 @@ def test_a_large_run_stays_below_3_megabytes(tmp_path, clients, rounds):
 
 def test_the_joined_page_is_fresh():
     assert parts() == sources(), "run `make page`"
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_another_apps_page_has_its_own_config_and_when_it_measured(tmp_path, share):
+    recorder = Recorder(tmp_path, {"local-epochs": 5, "optimizer.name": "adam"})
+    strategy = strategy_of(observers=[recorder], personal=False, fraction_evaluate=share)
+    strategy.start(Quadratics((0, 0, 1, 1)).grid(), initial_arrays(), 2)
+    content = page_content(RunRecord.read(recorder.path))
+    assert [tuple(entry.values()) for entry in content["config"]] == [
+        ("local-epochs", 5),
+        ("optimizer.name", "adam"),
+    ]
+    assert content["run"]["evaluated"] == (share > 0)

@@ -65,11 +65,11 @@ def test_a_matrix_is_chosen_and_read(visit):
 def test_every_change_is_one_sentence_with_its_figures_folded(visit):
     split, *stayed = visit.texts("#why .change")
     assert split == (
-        "Round 6, cluster 0 into 0.0 (15 clients), 0.1 (15 clients): for reasons of round 6."
+        "Round 6, cluster 0, split: for reasons of round 6. "
+        "Parts: 0.0 (15 clients), 0.1 (15 clients)."
     )
     assert stayed == [
-        f"Cluster 0.{i} (15 clients), round 20, clients content: for reasons of round 20."
-        for i in range(2)
+        f"Round 20, cluster 0.{i}, clients content: for reasons of round 20." for i in range(2)
     ]
     visit.page.locator("#why summary").first.click()
     text = visit.text("#why .change")
@@ -116,7 +116,7 @@ def test_everything_follows_a_picked_cluster(visit):
     assert "cluster=0.0" in visit.page.url
     assert visit.page.locator("#client-table tbody tr").count() == 15
     assert visit.text("#shown-clients") == "15 of 30 clients of cluster 0.0"
-    assert visit.text("#why .chosen[open] summary").startswith("Cluster 0.0 (15 clients)")
+    assert visit.text("#why .chosen[open] summary").startswith("Round 20, cluster 0.0, ")
     assert visit.page.locator("#tree .band[aria-pressed=true]").count() == 1
     assert visit.texts("#data .card h3 button") == [f"client-{i}" for i in range(12)]
     visit.page.keyboard.press("Enter")  # the band still has the focus, and lets go

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cflower.runs.atomic import replace_file
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import page
+from cflower.runs.writing import replace_file
 
 REPORT = "report.html"
 

@@ -4,8 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from cflower.algorithm.tree import ROOT
@@ -21,6 +19,7 @@ from cflower.runs.findings import (
     headline,
     lasting,
     remarks,
+    ways_of,
 )
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.record import RunRecord
@@ -29,11 +28,11 @@ from cflower.runs.report.samples import client_data
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
-COLUMNS = (
-    *("round", "cluster", "outcome", "reason", "figures"),
-    *("mean", "max", "alpha", "score", "second", "members"),
-)
-"""The columns of `lines`."""
+COLUMNS = {
+    **{"round": "round", "cluster": "cluster", "outcome": "decision", "figures": "figures"},
+    **{"mean": "mean_norm", "max": "max_norm", "alpha": "alpha_cross"},
+}
+"""The columns of `lines` that are fields of a line."""
 SECOND = "loss"
 """The metric of the second picture."""
 
@@ -44,29 +43,29 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     Clients and sentences are named once, then by number; ``clients`` and ``clusters`` are in
     natural order.
     """
-    names = run.client_names
-    position = {name: i for i, name in enumerate(names)}
-    settings = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
     computed = {
         "run": about(run),
         "versions": run.versions,
         "clients": clients(run),
-        "clusters": clusters(run, position),
+        "clusters": clusters(run),
         "lines": lines(run),
         "trials": trials(run),
-        "moves": [{**move, "client": position[move["client"]]} for move in run.summary["moves"]],
+        "moves": [
+            {**move, "client": run.position[move["client"]]} for move in run.summary["moves"]
+        ],
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "second": second(run),
         "common": common_curves(run),
         "thresholds": thresholds(run),
         "cost": cost(run),
-        "matrices": matrices(run, position),
-        "problems": problems(run, position),
+        "matrices": matrices(run),
+        "problems": problems(run),
         "heard": heard(run),
-        "stays": stays(run, position),
-        "data": client_data(run, names),
+        "stays": stays(run),
+        "data": client_data(run),
     }
-    return {**settings, **rounded(computed)}
+    given = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
+    return {**given, **rounded(computed)}
 
 
 def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
@@ -105,8 +104,10 @@ def about(run: RunRecord) -> dict[str, Any]:
         "baselines": baselines(run),
         "firstSplit": min(splits, default=None),
         "commonModel": common_in_words(summary),
+        "commonRounds": summary["common_rounds"],
         "selection": summary["selection"],
         "fractionTrain": run.settings.get("fraction-train", 1.0),
+        "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
         "adjustedRandIndex": summary["adjusted_rand_index"] if clustered else None,
     }
 
@@ -116,12 +117,10 @@ def baselines(run: RunRecord) -> list[dict[str, Any]]:
 
     The last one is the central evaluation, if there is one.
     """
-    measured, planned = baselines_of(run.summary), run.summary["baselines"] or {}
-    shown = []
+    measured, planned, shown = baselines_of(run.summary), run.summary["baselines"] or {}, []
     for key, words in BASELINES.items():
         entry: dict[str, Any] = {"key": key, "words": words, "toCome": key in planned}
-        if key in measured:
-            line = measured[key]
+        if line := measured.get(key):
             entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
             entry["fairness"] = fairness_in_words(line, run.metric)
             if compared := against(run.summary, line["clients"], run.metric):
@@ -137,76 +136,59 @@ def central(run: RunRecord) -> list[dict[str, Any]]:
         name = accuracy_among(sent) if accuracy_among([name]) else ""
     if name not in sent:
         return []
-    curve: list[float | None] = [None] * run.rounds
-    for line in run.lines:
-        curve[line["round"] - 1] = line.get("central", {}).get(name)
+    values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
     words = f"central evaluation (evaluate_fn), mean {name} over the clusters"
-    return [
-        {"key": "central", "words": words, "toCome": False, "value": sent[name], "curve": curve}
-    ]
+    entry = {"key": "central", "words": words, "toCome": False, "value": sent[name]}
+    return [entry | {"curve": by_round(run, values)}]
+
+
+def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
+    """The values of all rounds so far; None where there is none."""
+    return [values.get(number) for number in range(1, run.rounds + 1)]
 
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
-    """The rows of the table of clients."""
-    summary, columns = (
-        run.summary,
-        {"own": "own", "federated": "federated", "isolated": "isolated"},
-    )
-    if lasting(summary["splits"]):
-        columns["common"] = "fl"  # without a split, that model is the own one
-    if any(step["accepted"] for step in summary["personal"].values()):
-        columns["leaf"] = "leaf"
-    if summary["selection"] == "ensemble":
-        columns["ensemble"] = "ensemble"
-    known, rows = all_clients(summary), []
+    """The rows of the table of clients; ``level`` is the model that the client chose."""
+    summary, known, rows = run.summary, all_clients(run.summary), []
     for name in run.client_names:
         client = known.get(name, {})
-        row = {key: client.get(f"{way}_{run.metric.name}") for key, way in columns.items()}
-        row["share"] = client.get("share")
-        row |= {"name": name, "cluster": client.get("cluster"), "group": client.get("group")}
-        row |= {"examples": client.get("held_out"), "level": None, "levelScore": None}
-        if summary["selection"] == "best" and client.get("best_cluster"):
-            row["level"] = client["best_cluster"]
-            row["levelScore"] = client["levels"].get(row["level"])
-        rows.append(row)
+        level = client.get("best_cluster") if summary["selection"] == "best" else None
+        ways = {way: client.get(f"{way}_{run.metric.name}") for way in ways_of(summary)}
+        rows.append(
+            {
+                **{"common" if way == "fl" else way: value for way, value in ways.items()},
+                **{key: client.get(key) for key in ("share", "cluster", "group")},
+                "name": name,
+                "examples": client.get("held_out"),
+                "level": level,
+                "levelScore": client.get("levels", {}).get(level),
+            }
+        )
     return rows
 
 
-def clusters(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The parameter tree."""
-    return [
-        {
-            "name": name,
-            "members": list(only(position, cluster["members"]).values()),
-            "children": cluster["children"],
-            "born": run.born(name),
-            "split": cluster["split_round"],
-        }
-        for name, cluster in run.clusters.items()
-    ]
+def clusters(run: RunRecord) -> list[dict[str, Any]]:
+    shown = []
+    for name, cluster in run.clusters.items():
+        members = list(only(run.position, cluster["members"]).values())
+        entry = {"name": name, "members": members, "children": cluster["children"]}
+        shown.append(entry | {"born": run.born(name), "split": cluster["split_round"]})
+    return shown
 
 
 def lines(run: RunRecord) -> dict[str, Any]:
     """The decisions as columns; each sentence is stored once and referred to by number."""
-    columns: dict[str, list[Any]] = {key: [] for key in COLUMNS}
-    sentences: dict[str, int] = {}
-    for line in run.decided:
-        row = (
-            line["round"],
-            line["cluster"],
-            line["decision"],
-            sentences.setdefault(line["reason"], len(sentences)),
-            line["figures"],
-            line["mean_norm"],
-            line["max_norm"],
-            line["alpha_cross"],
-            line["metrics"].get(run.metric.name),
-            line["metrics"].get(SECOND),
-            len(line["members"]),
-        )
-        for column, value in zip(columns.values(), row, strict=True):
-            column.append(value)
-    return columns | {"sentences": list(sentences)}
+    decided, name = run.decided, run.metric.name
+    sentences = list(dict.fromkeys(line["reason"] for line in decided))
+    number = {sentence: i for i, sentence in enumerate(sentences)}
+    return {
+        **{column: [line[field] for line in decided] for column, field in COLUMNS.items()},
+        "reason": [number[line["reason"]] for line in decided],
+        "score": [line["metrics"].get(name) for line in decided],
+        "second": [line["metrics"].get(SECOND) for line in decided],
+        "members": [len(line["members"]) for line in decided],
+        "sentences": sentences,
+    }
 
 
 def second(run: RunRecord) -> dict[str, Any] | None:
@@ -217,10 +199,12 @@ def second(run: RunRecord) -> dict[str, Any] | None:
 
 def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
     """Both metrics of the root's model by round; None in rounds in which it did not learn."""
-    by_round = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
-    rounds = range(1, run.rounds + 1)
+    root = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
     names = {"score": run.metric.name, "second": SECOND}
-    return {key: [by_round.get(r, {}).get(name) for r in rounds] for key, name in names.items()}
+    return {
+        key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})
+        for key, name in names.items()
+    }
 
 
 def thresholds(run: RunRecord) -> dict[str, Any] | None:
@@ -233,70 +217,54 @@ def thresholds(run: RunRecord) -> dict[str, Any] | None:
 
 def cost(run: RunRecord) -> dict[str, Any]:
     """Seconds of all rounds, trainings of clients (also for personal steps), bytes of a model."""
-    seconds = {line["round"]: line["seconds"] for line in run.lines}
     steps, members = run.summary["personal"], run.summary["clusters"]
     own = sum(step["trainings"] * len(members[leaf]) for leaf, step in steps.items())
-    return {
-        "seconds": sum(seconds.values()),
-        "trainings": sum(len(line["heard"]) for line in run.lines) + own,
-        "bytes": run.model_bytes,
-    }
+    trainings = sum(len(line["heard"]) for line in run.lines) + own
+    return {"seconds": run.seconds, "trainings": trainings, "bytes": run.model_bytes}
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
     """The clients' judgements of each split on trial, and the last line of one that is open.
 
-    ``began`` is the round of the split. ``sure``: whether the gain is significant.
+    ``sure``: whether the gain is significant.
     """
     judged = []
     for line, began in run.judgements:
         names = {run.metric.name, *run.summary["metrics"], *line["metrics"]}
         chances = only(line["figures"], [f"{name}_chance" for name in names]).values()
-        judged.append(
-            {
-                "cluster": line["cluster"],
-                "round": line["round"],
-                "outcome": line["decision"],
-                "standing": TRIAL_STATUS[line["decision"]],
-                "reason": line["reason"],
-                "figures": line["figures"],
-                "began": began,
-                "sure": min(chances, default=1.0) < LEVEL,
-            }
-        )
+        more = {"outcome": line["decision"], "standing": TRIAL_STATUS[line["decision"]]}
+        more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
+        judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
 
 
-def stays(run: RunRecord, position: Mapping[str, int]) -> list[list[tuple[int, str]]] | None:
+def stays(run: RunRecord) -> list[list[tuple[int, str]]] | None:
     """The clusters of each client in turn, each with the first round; None without moves."""
     if not run.summary["moves"]:
         return None
-    stays: list[list[tuple[int, str]]] = [[] for _ in position]
+    stays: list[list[tuple[int, str]]] = [[] for _ in run.client_names]
     last: dict[str, str] = {}
     for line in run.decided:
         for name in line["members"]:
             if last.get(name) != line["cluster"]:
                 last[name] = line["cluster"]
-                stays[position[name]].append((line["round"], line["cluster"]))
+                stays[run.position[name]].append((line["round"], line["cluster"]))
     return stays
 
 
-def problems(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+def problems(run: RunRecord) -> list[dict[str, Any]]:
     """Replies that were not used or did not come: the rounds of each client and problem."""
-    rounds: dict[tuple[int, str], list[int]] = {}
+    found: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line["problems"].items():
-            rounds.setdefault((position[name], problem), []).append(line["round"])
-    return [
-        {"client": number, "problem": problem, "rounds": when}
-        for (number, problem), when in sorted(rounds.items())
-    ]
+            found.setdefault((run.position[name], problem), []).append(line["round"])
+    return [{"client": i, "problem": text, "rounds": found[i, text]} for i, text in sorted(found)]
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
     """For each client, the number of rounds with its reply and of those as a member."""
-    replied = Counter(chain.from_iterable(map(itemgetter("heard"), run.verdicts)))
-    member = Counter(chain.from_iterable(map(itemgetter("members"), run.verdicts)))
+    replied = Counter(name for line in run.verdicts for name in line["heard"])
+    member = Counter(name for line in run.verdicts for name in line["members"])
     return [(replied[name], member[name]) for name in run.client_names]
 
 

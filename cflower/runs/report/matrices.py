@@ -1,7 +1,6 @@
 """The similarity matrices for the page: in the order of their split, one byte an entry."""
 
 from base64 import b64encode
-from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -14,18 +13,17 @@ from cflower.ordering import natural_order, only
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 
 
-def matrices(run: RunRecord, position: Mapping[str, int]) -> list[dict[str, Any]]:
+def matrices(run: RunRecord) -> list[dict[str, Any]]:
     """The matrix of every split, and the last one of each cluster that was not split, by round."""
     shown = []
     for lines in only(run.by_cluster, run.clusters).values():
         recorded = list(filter(run.has_matrix, lines))
         splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
         shown += splits or recorded[-1:]
-    shown.sort(key=itemgetter("round"))
-    return [matrix_entry(run, line, position) for line in shown]
+    return [matrix_entry(run, line) for line in sorted(shown, key=itemgetter("round"))]
 
 
-def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dict[str, Any]:
+def matrix_entry(run: RunRecord, line: Line) -> dict[str, Any]:
     """One matrix, with its sides one after the other."""
     matrix = run.matrix(line)
     assert matrix is not None  # of a recorded line
@@ -37,7 +35,7 @@ def matrix_entry(run: RunRecord, line: Line, position: Mapping[str, int]) -> dic
         "round": line["round"],
         "cluster": line["cluster"],
         "outcome": line["decision"],
-        "clients": [position[matrix.clients[i]] for i in order],
+        "clients": [run.position[matrix.clients[i]] for i in order],
         "sides": [len(side) for side in sides],
         "values": b64encode(coded).decode(),
     }
@@ -50,14 +48,10 @@ def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[in
     sides = [list(only(place, child["edge_clients"]).values()) for child in children]
     left_out = sorted(set(place.values()).difference(*sides))
     sides = [*sides, left_out] if sides and left_out else sides or proposed_sides(run, matrix)
-    clients = run.summary["clients"]
-
-    def rank(i: int) -> tuple[Any, ...]:
-        name = matrix.clients[i]
-        home = clients[name]["cluster"] if name in clients else ""
-        return natural_order(home), natural_order(name)
-
-    return [sorted(side, key=rank) for side in sides]
+    home = {name: client["cluster"] for name, client in run.summary["clients"].items()}
+    names = matrix.clients
+    ranks = [(natural_order(home.get(name, "")), natural_order(name)) for name in names]
+    return [sorted(side, key=ranks.__getitem__) for side in sides]
 
 
 def proposed_sides(run: RunRecord, matrix: RecordedMatrix) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Previews of the clients' data, where the run knows them: only in simulation."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from itertools import islice
 from operator import itemgetter
@@ -18,7 +18,7 @@ ROOM = 600_000
 """Bytes for the sample images of a page."""
 
 
-def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
+def client_data(run: RunRecord) -> dict[str, Any] | None:
     """Class names, label counts by client, and sample images for as many as there is room for."""
     clients = run.data["clients"]
     if not clients:
@@ -29,11 +29,14 @@ def client_data(run: RunRecord, names: Sequence[str]) -> dict[str, Any] | None:
     means = mean_examples(run)
     curves = means if any("mean_examples" in one for one in clients.values()) else {}
     return {
-        "means": {leaf: curves_of(mean) for leaf, mean in curves.items()},
+        "means": {
+            leaf: [None if np.isnan(one).any() else one.round(3).tolist() for one in mean]
+            for leaf, mean in curves.items()
+        },
         "matches": label_matches(means) if means else {},
         "classes": run.data["class_names"],
-        "counts": [clients.get(name, {}).get("label_counts") for name in names],
-        "samples": list(map(kept.get, names)),
+        "counts": [clients.get(name, {}).get("label_counts") for name in run.client_names],
+        "samples": list(map(kept.get, run.client_names)),
     }
 
 
@@ -98,22 +101,15 @@ def label_matches(means: Mapping[str, NDArray[np.floating]]) -> dict[str, list[t
     return {leaf: pairs for leaf, pairs in matches.items() if pairs}
 
 
-def curves_of(mean: NDArray[np.floating]) -> list[Any]:
-    """The mean examples of a leaf as JSON; None for a class without examples."""
-    return [None if np.isnan(one).any() else one.round(3).tolist() for one in mean]
-
-
 def samples_of(preview: Mapping[str, Any]) -> dict[str, Any]:
     """A client's sample images below each other as a PNG in a data URL, and their labels.
 
     In ``clients.json``, ``sample_images`` is base64 of bytes in the order n, height, width,
     channels.
     """
-    height, width, channels = preview["sample_shape"]
-    pixels = b64decode(preview["sample_images"])
-    count = len(pixels) // (height * width * channels)
-    mode = "RGB" if channels == 3 else "L"
-    buffer = BytesIO()
-    Image.frombytes(mode, (width, height * count), pixels).save(buffer, "PNG")
+    _, width, channels = preview["sample_shape"]
+    pixels, buffer = b64decode(preview["sample_images"]), BytesIO()
+    size = width, len(pixels) // (width * channels)
+    Image.frombytes("RGB" if channels == 3 else "L", size, pixels).save(buffer, "PNG")
     sheet = "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
     return {"sheet": sheet, "labels": preview["sample_labels"], "shape": preview["sample_shape"]}

@@ -17,7 +17,7 @@ function drawFacts() {
     fairness ? html('dd', { class: 'even' }, capital(fairness)) : null,
     against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
   const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
-  byId('compared-hint').textContent = known(about.common) && !measured
+  byId('compared-hint').textContent = known(about.common) && !measured && about.commonRounds < about.rounds
     ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, which trains in every round.`
     : rows.length ? `Mean ${name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);

@@ -26,7 +26,8 @@ function drawScores() {
     : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of their cluster; bold lines are means of clusters.' : 'Thin lines are clients.';
   const grey = known(run.run.firstSplit) ? ' Grey: the common model in the rounds in which it learned.' : '';
   const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]} in a run of its own`)))}.` : '';
-  byId('scores-hint').textContent = `On held-out examples, of the model that the client received in that round. ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
+  byId('scores-hint').textContent = `${run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics that only replies to training contain are as the app measured them.'
+    : 'From the replies to training. cflower’s own app measures on held-out examples, before it trains the model that it received.'} ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
   const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);

@@ -8,12 +8,15 @@ function drawTree() {
   return fill('tree', picture('tree', treePicture, { class: 'chart' }));
 }
 
+// A decision in the words of the terminal's log; a split also names its parts.
+const decisionText = ({ round, cluster, outcome, reason }) => `Round ${round}, cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
+
 function splitText(cluster) {
   const i = look.lines.get(cluster.name)?.find((line) => run.lines.round[line] === cluster.split);
   const parts = childrenOf(cluster).map((child) => `${child} (${counted(sizesOf(child)[0][1], 'client')})`);
-  return `Round ${cluster.split}, cluster ${cluster.name} into ${listed(parts)}${i === undefined ? '' : `: ${run.lines.sentences[run.lines.reason[i]]}`}.`;
+  const reason = i === undefined ? '' : run.lines.sentences[run.lines.reason[i]];
+  return `${decisionText({ round: cluster.split, cluster: cluster.name, outcome: 'split', reason })} Parts: ${listed(parts)}.`;
 }
-const trialText = ({ round, cluster, outcome, reason }) => `Round ${round}, cluster ${cluster}, ${outcome}${reason ? `: ${reason}` : ''}.`;
 
 // The children of its split; later ones are of clients that moved and resemble no other cluster.
 const childrenOf = ({ split, children }) => children.filter((name) => look.clusters.get(name)?.born === split);
@@ -141,7 +144,7 @@ function treePicture(width) {
     labels.push(withTip(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
       svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
       svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, standingOf(trial)[0])),
-    trialText(trial)));
+    decisionText(trial)));
   }
   labels.push(...moveArrows(place, x, end));
   drawing.append(...labels);

@@ -29,13 +29,13 @@ function splitPanel(cluster) {
   return panel(cluster.name, splitText(cluster), i === undefined ? null : [figuresOf(run.lines.figures[i], i), ...pastOf(cluster.name, lines)]);
 }
 
-const trialPanel = (trial) => panel(trial.cluster, trialText(trial), figuresOf(trial.figures));
+const trialPanel = (trial) => panel(trial.cluster, decisionText(trial), figuresOf(trial.figures));
 
 function stayedPanel(name) {
   const lines = look.lines.get(name);
   const i = lines.find((line) => run.lines.round[line] === state.round) ?? lines[lines.length - 1];
-  const { round, outcome, reason, sentences, members } = run.lines;
-  return panel(name, `Cluster ${name} (${counted(members[lines[lines.length - 1]], 'client')}), round ${round[i]}, ${outcome[i]}: ${sentences[reason[i]]}.`,
+  const { round, outcome, reason, sentences } = run.lines;
+  return panel(name, decisionText({ round: round[i], cluster: name, outcome: outcome[i], reason: sentences[reason[i]] }),
     figuresOf(run.lines.figures[i], i), ...pastOf(name, lines));
 }
 

@@ -1,0 +1,85 @@
+"""Writing into a run folder: all or nothing, never through a link, under a lock."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from cflower.errors import RunFolderError
+
+LOCK = ".lock"
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link of its name (Windows has no such flag)."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Replace a file as a whole; with ``lasting``, it survives a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if lasting:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, on systems that can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def append_lines(path: Path, lines: bytes) -> None:
+    """Add whole lines to a file, all of them or none."""
+    # Unbuffered: what is left in a buffer would be written as soon as there is room.
+    with open(path, "ab", buffering=0, opener=no_link) as file:
+        before = file.tell()
+        try:
+            while lines:
+                lines = lines[file.write(lines) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
+
+
+def locked(run: Path) -> IO[bytes] | None:
+    """Lock a run folder for this process until the returned file is closed.
+
+    Returns None where the system has no such locks (Windows), and raises `RunFolderError` if
+    another process has the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    file = os.fdopen(no_link(str(run / LOCK), os.O_RDWR | os.O_CREAT), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RunFolderError(
+            f"The run {run.name} is being written by another process: let that one end, or end it, "
+            "before you resume the run."
+        ) from None
+    except OSError:  # a file system without locks
+        file.close()
+        return None
+    return file
