@@ -9,6 +9,7 @@ split, and leaves only if its update of one of them no longer resembles its own 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cflower.algorithm.constants import FEW, LONG
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory, updated
 from cflower.algorithm.placement import Branches, Placement
@@ -16,12 +17,6 @@ from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import ROOT, Cluster, is_below
 from cflower.algorithm.weights import Vector
 from cflower.ordering import in_order, only, without
-
-LONG = 2.0
-"""Smallest ratio of a member's update norm to its usual one before it may leave an unsplit root,
-where no sibling model can confirm the change."""
-SURE = 3
-"""Consecutive rounds for which such a member must have been suspected."""
 
 
 def watched(state: CFLState, server_round: int) -> CFLState:
@@ -52,7 +47,7 @@ def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Deci
         The criterion's, which is no split.
     """
     histories = {client: state.norms.get(client, NormHistory(ROOT)) for client in clients}
-    changed = [c for c, h in histories.items() if h.suspected >= SURE and h.factor >= LONG]
+    changed = [c for c, h in histories.items() if h.suspected >= FEW and h.factor >= LONG]
     stay = [client for client, history in histories.items() if not history.suspected]
     if not changed or not stay:
         return decision

@@ -10,15 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FALSE_ALARM = 0.01
-"""Probability that chance alone makes any member of a leaf an outlier in all rounds so far."""
+from cflower.algorithm.constants import ERROR, FEW, LONG
+
 NOTHING = -1e300
 """Logarithm of a norm of zero, in a form that JSON can hold."""
-PATIENCE = 8
-"""Rounds after which longer updates count as usual for a member, if it has not moved by then."""
-LEAST = 3
-"""Rounds after which a history is long enough; twice as many in an unsplit root, where no sibling
-model can confirm a suspicion."""
 
 
 class NormHistory(NamedTuple):
@@ -86,11 +81,11 @@ def updated(
     rounds, longest, counts, factors = np.array(
         [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
     ).T
-    longer = (rounds >= (2 * LEAST if unsplit else LEAST)) & (lengths > longest)
+    longer = (rounds >= (2 * FEW if unsplit else FEW)) & (lengths > longest)
     most = 2 * longer.sum() > len(clients)
-    twice = (lengths > longest + np.log(2)) & (not unsplit)
+    twice = (lengths > longest + np.log(LONG)) & (not unsplit)
     outliers = are_outliers(before, relative, unsplit=unsplit)
-    still = longer & (counts > 0) & (counts < PATIENCE)
+    still = longer & (counts > 0) & (counts < 2 * FEW)
     new = longer & (counts == 0) & (outliers | twice | most)
     if not np.any(still | new):
         values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
@@ -119,4 +114,4 @@ def are_outliers(
         scatter = np.maximum(scatter, np.sqrt(squares / np.maximum(rounds - 1, 1)))
     width = scatter * np.sqrt(1 + 1 / np.maximum(rounds, 1))
     errors = np.divide(relative - means, width, out=np.zeros(len(width)), where=width > 0)
-    return np.asarray(stdtr(freedom, -errors) < FALSE_ALARM / (len(rounds) * np.maximum(rounds, 1)))
+    return np.asarray(stdtr(freedom, -errors) < ERROR / (len(rounds) * np.maximum(rounds, 1)))

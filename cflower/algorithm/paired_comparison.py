@@ -9,17 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.constants import ADVERSARIES, LIKELY, SIGNIFICANT
 from cflower.algorithm.robust_mean import limited
-
-SIGNIFICANT = 0.025
-"""One-sided p-value of a gain, or a loss, that counts as significant."""
-LIKELY = 0.25
-"""One-sided p-value of a gain that is enough where the criterion was sure of the groups."""
-ENOUGH_EXAMPLES = 30
-"""Held-out examples of all clients together that a test needs."""
-ADVERSARIES = 1 / 3
-"""Largest share of clients, in children that the split serves worse, that are left out as possible
-adversaries."""
 
 
 class Measure(NamedTuple):
@@ -64,7 +55,7 @@ class PairedTest(NamedTuple):
     error: float
     """Standard error of the gain."""
     chance: float | None
-    """One-sided p-value of the gain; None if there are too few examples or clients."""
+    """One-sided p-value of the gain; None if no child has two clients."""
     better: int
     """Number of clients with a gain."""
     worse: int
@@ -128,14 +119,13 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
         residuals[here] -= np.average(gains[here], weights=sizes[here])
     freedom = len(known) - len(set(children))
     error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
-    enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
     return PairedTest(
         measure,
         float(own),
         float(common),
         gain,
         error,
-        p_value(gain, error, freedom) if enough else None,
+        p_value(gain, error, freedom) if freedom else None,
         int((gains > 0).sum()),
         int((gains < 0).sum()),
         len(known),
@@ -161,9 +151,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
 
     They do if the gain by one of the metrics is significant and the loss by none of them is; they
     also do if a gain by one is likely and a loss by none, because the criterion found the groups
-    before and a few clients may need longer than the trial to learn. With too few examples, or no
-    child with two clients that replied, the better mean of the first metric decides. Without any
-    evaluation they stand.
+    before and a few clients may need longer than the trial to learn. Where no child has two clients
+    that replied, the better mean of the first metric decides. Without any evaluation they stand.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -175,8 +164,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
         return Verdict(True, f"no client evaluated both models by {names}, so the split stands")
     chances = [test.chance for test in tests if test.chance is not None]
     if not chances:
-        number = f"{tests[0].num_examples:.0f} held-out examples are too few for a test"
-        return Verdict(tests[0].gain > 0, f"{number}, so the mean decides: {tests[0]}", tests)
+        few = "too few clients replied for a test, so the mean decides"
+        return Verdict(tests[0].gain > 0, f"{few}: {tests[0]}", tests)
     if max(chances) > 1 - SIGNIFICANT:
         return Verdict(False, f"the clients are served worse: {tests[0]}", tests)
     if min(chances) < SIGNIFICANT:

@@ -17,14 +17,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.paired_comparison import (
-    LIKELY,
-    SIGNIFICANT,
-    Comparison,
-    Measure,
-    Verdict,
-    judge,
-)
+from cflower.algorithm.constants import FEW, LIKELY, OUTLIER, SIGNIFICANT
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
@@ -44,10 +38,6 @@ from cflower.ordering import counted, only
 
 MOST_TRAININGS = 10
 """Trainings of a member from each start."""
-OUTLIER = 20.0
-"""Distance of a gain from the median one, in the median distance, beyond which it is invented."""
-FEW = 3
-"""So many members rarely reach significance: a likely gain of theirs is enough, as in a trial."""
 PATIENCE = 2
 """Models in a row without a further gain, after which a start is given up."""
 LEAST_TRAININGS = 2 * PATIENCE

@@ -13,18 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.constants import ERROR, RESEMBLES
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Vector
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
-LONGER = 0.01
-"""Probability that chance alone makes an update longer than all those of a branch at rest."""
-SIXTY_DEGREES = 0.5
-"""Cosine from which an update resembles a branch that has no others to compare with."""
-ALIKE = 0.9
-"""Cosine of 26 degrees: closer updates are always similar, even where all of them are closer."""
 MOST_COMPARED = 200
 """Clients of a branch that show what is usual there; more change a median by little."""
 
@@ -89,7 +84,7 @@ class Branches:
         edges = {child.name: list(child.edge.values()) for child in children if child.edge}
         resting = resting_branch(edges)
         bar = usual_similarity({child: edges[child] for child in edges if child != resting})
-        return cls(name, edges, bar or SIXTY_DEGREES if resting else bar, resting)
+        return cls(name, edges, bar or RESEMBLES if resting else bar, resting)
 
     def place(self, update: Vector) -> Placement:
         """Algorithm 4, lines 6 to 12.
@@ -166,8 +161,7 @@ def usual_similarity(edges: Edges) -> float:
     """The cosine above which a client resembles a branch rather than none.
 
     Halfway between the medians, over the clients, of the largest cosine to another client of the
-    same branch and to one of another branch, where the latter counts as at least 0; never more than
-    `ALIKE`.
+    same branch and to one of another branch, where the latter counts as at least 0.
 
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     >>> usual_similarity({"0.0": [up, up], "0.1": [right]})
@@ -179,7 +173,7 @@ def usual_similarity(edges: Edges) -> float:
     same = branch[:, None] == branch
     across = max(0.0, median_of_finite(np.where(same, -np.inf, cosines).max(axis=1), 0.0))
     within = median_of_finite(np.where(same, cosines, -np.inf).max(axis=1), across)
-    return min(ALIKE, (within + across) / 2)
+    return (within + across) / 2
 
 
 def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
@@ -205,7 +199,7 @@ def resting_branch(edges: Edges) -> str:
         others = [update for other in edges if other != child for update in edges[other]]
         if others and all(is_longer(update, edge) for update in others):
             cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
-            if cosines[np.triu_indices(len(cosines), 1)].mean() < SIXTY_DEGREES:
+            if cosines[np.triu_indices(len(cosines), 1)].mean() < RESEMBLES:
                 return child
     return ""
 
@@ -226,7 +220,7 @@ def is_longer(update: Vector, edge: list[Vector]) -> bool:
         return False
     scatter = usual.std(ddof=1) * np.sqrt(1 + 1 / len(usual))
     errors = (length - usual.mean()) / max(scatter, np.finfo(float).tiny)
-    return bool(stdtr(len(usual) - 1, -errors) < LONGER)
+    return bool(stdtr(len(usual) - 1, -errors) < ERROR)
 
 
 def log_norms(updates: list[Vector]) -> Vector:

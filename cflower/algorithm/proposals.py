@@ -14,6 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
+from cflower.algorithm.constants import FEW, RESEMBLES
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.similarity import cosine_similarity
@@ -22,12 +23,6 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order, only, without
 
-ALIKE = 0.5
-"""Ratio of the mean cosine between two leaves to that within them, above which they may be one."""
-LOOKS = 3
-"""Number of times that the clients judge a split at most, as long as the result is open."""
-WAIT = 4
-"""A cluster waits so many times as long as the trial took after its split was undone."""
 MOST_COMPARED = 50
 """Members of a leaf whose updates show whether it still differs from another."""
 
@@ -39,20 +34,16 @@ def postponed(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decisio
     """The decision to split, or its postponement.
 
     A leaf waits while the split that made it is on trial. After a split was undone the cluster
-    waits `WAIT` times as long as the trial took, so that failing trials take a fifth of the rounds
-    at most; the same parts wait until the number of rounds has doubled. A join does not make it
-    wait.
+    waits until the number of rounds has doubled, so that trials that fail take ever fewer rounds. A
+    join does not make it wait.
     """
     if leaf.parent and tree.clusters[leaf.parent].on_trial:
         reason = f"would split, but the split of {leaf.parent} is still on trial"
         return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
     for trial in leaf.undone:
-        same = set(map(frozenset, trial.parts)) == set(map(frozenset, decision.sides))
-        again = trial.due + WAIT * (trial.due - trial.began)
-        again = max(again, 2 * trial.due) if same else again
         waits = not trial.leaves and trial.status is Status.UNDONE
-        if waits and decision.server_round < again:
-            reason = f"would split, but waits until round {again}: its last split was undone"
+        if waits and decision.server_round < 2 * trial.due:
+            reason = f"would split, but waits until round {2 * trial.due}: its split was undone"
             return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
     return decision
 
@@ -89,7 +80,7 @@ def similar_leaves(
                 known[child.name] = there
         ratios = {(a, b): between_to_within(known[a], known[b]) for a, b in combinations(known, 2)}
         pair = max(ratios, key=ratios.__getitem__, default=None)
-        if pair and ratios[pair] > ALIKE:
+        if pair and ratios[pair] > RESEMBLES:
             first, second = (tree.clusters[leaf] for leaf in pair)
             yield (first, second) if len(first.members) >= len(second.members) else (second, first)
 
@@ -208,7 +199,7 @@ def settled_split(
         outcome = Outcome.CONFIRMED
         trial = trial._replace(status=Status.CONFIRMED, reason=reason)
         tree = state.tree.update(replace(cluster, trial=trial, memory={}))
-    elif verdict.better is None and now < later <= trial.began + LOOKS * trial_rounds:
+    elif verdict.better is None and now < later <= trial.began + FEW * trial_rounds:
         outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
         tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
     else:

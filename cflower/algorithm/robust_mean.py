@@ -200,7 +200,7 @@ class RobustMean:
         most = np.where(total > 0, np.minimum(most, part), most)
         value = members.trained[client] * np.array([0.0, 1.0, factor])
         return float(
-            np.divide(most, value, out=np.ones(3), where=(0 < most) & (most < value)).min()
+            np.divide(most, value, out=np.ones(3), where=(most > 0) & (most < value)).min()
         )
 
     def _shortened(

@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.algorithm.robust_mean import MOST, limited
+from cflower.algorithm.constants import MOST
+from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.state import Ask
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import line, listed

@@ -10,11 +10,8 @@ FedDAG compares clients class by class (ICLR 2026), and FedClust by the output l
 
 import numpy as np
 
+from cflower.algorithm.constants import LEAST_SHARE
 from cflower.algorithm.similarity import Matrix
-
-LEAST_SHARE = 0.03
-"""A client has a class if this share of its bias updates is the class's: less is noise. From
-0.01 to 0.05 true groups are split in the same rounds."""
 
 
 def class_matched(updates: Matrix) -> Matrix:

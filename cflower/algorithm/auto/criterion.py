@@ -25,6 +25,14 @@ from cflower.algorithm.auto.clustering import (
     with_nearest,
 )
 from cflower.algorithm.auto.null_distribution import centred, separation_test
+from cflower.algorithm.constants import (
+    ERROR,
+    ETA,
+    FEW,
+    HEARD_SHARE,
+    MIN_NORM_RATIO,
+    SUFFICIENT,
+)
 from cflower.algorithm.criteria import (
     Decision,
     Evidence,
@@ -37,9 +45,6 @@ from cflower.algorithm.criteria import (
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
-
-ENOUGH = 50
-"""Members with two updates that suffice for a decision on any cluster."""
 
 
 class View(NamedTuple):
@@ -124,18 +129,20 @@ class AutoCriterion:
     inner_interval: ClassVar[int] = 10
     personal: ClassVar[bool] = True
 
-    min_norm_ratio: float = 0.3
-    confidence_level: float = 0.99
-    min_stable_rounds: int = 3
-    heard_share: float = 0.8
+    min_norm_ratio: float = MIN_NORM_RATIO
+    confidence_level: float = 1 - ERROR
+    min_stable_rounds: int = FEW
+    heard_share: float = HEARD_SHARE
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages.of(memory).only(evidence.members).updated(evidence)
         ready = int((known.counts >= 2).sum())
         # Members that never trained do not count.
-        share = min(self.heard_share * len(known.clients), ENOUGH) / max(1, evidence.num_members)
-        if early := early_verdict(evidence, share, 3, ready, "two or more updates"):
+        share = min(self.heard_share * len(known.clients), SUFFICIENT) / max(
+            1, evidence.num_members
+        )
+        if early := early_verdict(evidence, share, FEW, ready, "two or more updates"):
             return early, known.as_memory()
         known = replace(known, peak=max(known.peak, known.length))
         if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
@@ -144,8 +151,8 @@ class AutoCriterion:
             return verdict(evidence, Outcome.CONTENT, reason, figures=figures), known.as_memory()
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
-        if len(distinct) < 3:
-            reason = f"{counted(len(distinct), 'member')} with different updates, 3 needed"
+        if len(distinct) < FEW:
+            reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
             return verdict(evidence, Outcome.TOO_SMALL, reason), known.as_memory()
         findings = []
         for view in views(known, distinct):
@@ -187,8 +194,8 @@ class AutoCriterion:
         position in the view, and ``rounds`` those of the member with most updates.
         """
         labels, similarity = cut.labels[copy_of], view.similarity[np.ix_(copy_of, copy_of)]
-        stable = max(self.min_stable_rounds, rounds / 4)
-        enough = max(3, ceil(self.heard_share * len(labels) - 1e-9))
+        stable = max(self.min_stable_rounds, rounds / (ETA + 1))
+        enough = max(FEW, ceil(self.heard_share * len(labels) - 1e-9))
         figures = {
             "margin_errors": reached_by(cut.errors[copy_of], enough),
             "margin_errors_needed": cut.errors_needed,

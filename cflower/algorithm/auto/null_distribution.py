@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from cflower.algorithm.auto.clustering import Labels, Parts, best_parts, margin_errors
+from cflower.algorithm.constants import ERROR, SIGNIFICANT
 from cflower.algorithm.similarity import ROUNDING, Matrix, cosine_similarity
 
-NOISE_LEVEL = 0.0027
-"""Two parts have a distance only if noise alone makes a longer one with less than this
-probability: that of three standard deviations."""
-TAIL = 0.025
-"""Share of the null samples that may be more separated if the groups exceed all others in both
-measures. A share of 0.05 still refused all 319 runs without groups, but 0.01 refused true halves
-(docs/evidence/families.md)."""
 LARGEST_SAMPLE = 200
 """Most points of a null sample: clustering it takes the square of their number."""
 MOST_SAMPLES = 200
@@ -77,9 +71,9 @@ def critical_separations(
 ) -> NDArray[np.float64]:
     """The separations that ``observed`` must exceed in one of both measures, shape (2,).
 
-    The maxima of the null distribution; or its upper `TAIL` quantiles if ``observed`` exceeds both
-    of these. Stops drawing as soon as ``observed`` can no longer be significant. From every null
-    sample as many points are left out as from the data, the least sure ones.
+    The maxima of the null distribution; or its upper `SIGNIFICANT` quantiles if ``observed``
+    exceeds both of these. Stops drawing as soon as ``observed`` can no longer be significant. From
+    every null sample as many points are left out as from the data, the least sure ones.
     """
     size = min(len(gram), LARGEST_SAMPLE)
     left_out = left_out * size // len(gram)
@@ -89,7 +83,7 @@ def critical_separations(
         gram = gram[np.ix_(chosen, chosen)]
     eigenvalues = np.linalg.eigvalsh(gram)[1:] / (size - 1)
     deviations = np.sqrt(np.maximum(eigenvalues, 0.0))
-    highest = np.zeros((1 + int(TAIL * samples), 2))  # of each measure, ascending
+    highest = np.zeros((1 + int(SIGNIFICANT * samples), 2))  # of each measure, ascending
     for _ in range(samples):
         points = rng.normal(size=(size + left_out, size - 1)) * deviations
         highest = np.sort([*highest, null_separations(points, left_out)], axis=0)[1:]
@@ -142,7 +136,7 @@ def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     np.fill_diagonal(squares, np.inf)
     # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
-    noise_quantile = chdtri(freedom, NOISE_LEVEL) / freedom * (variance[:, None] + variance)
+    noise_quantile = chdtri(freedom, ERROR) / freedom * (variance[:, None] + variance)
     if np.any(squares <= noise_quantile):
         return 0.0
     # Each member's position on the line from every other part to its own, from the mean of the
