@@ -11,7 +11,7 @@ Shares of this form are the posterior mean under a normal prior around w (James 
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,18 +28,18 @@ from cflower.algorithm.state import (
     CFLState,
     Chain,
     Judging,
+    OwnModels,
     Personal,
     Reply,
     Role,
 )
-from cflower.algorithm.tree import Proposal, Status
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import counted, only
 
 MOST_TRAININGS = 10
-"""Trainings of a member from each start."""
+"""Most trainings of a member from each start: a limit of work."""
 PATIENCE = 2
-"""Models in a row without a further gain, after which a start is given up."""
+"""Models in a row without a further gain, after which a start is given up to save work."""
 LEAST_TRAININGS = 2 * PATIENCE
 """Trainings of a member if neither start leads to a gain."""
 
@@ -47,7 +47,7 @@ LEAST_TRAININGS = 2 * PATIENCE
 def proposed(
     state: CFLState, first: Weights, server_round: int
 ) -> tuple[CFLState, tuple[Ask, ...]]:
-    """The state with a proposal for each leaf of two members or more, and the first asks.
+    """The state with a personal step for each leaf of two members or more, and the first asks.
 
     Parameters
     ----------
@@ -58,33 +58,30 @@ def proposed(
     server_round : int
         The last round.
     """
-    due, chains = list[Proposal](), dict[str, Chain]()
+    chains = dict[str, Chain]()
     for leaf in state.tree.leaves:
         members = tuple(c for c in leaf.members if c not in state.tree.unassigned)
         if len(members) > 1:
-            due.append(Proposal(leaf.name, server_round, server_round, (members,)))
-            chains[leaf.name] = Chain(members, (leaf.model, first))
-    state = replace(state, judging=Judging(tuple(due), (), chains) if due else None, personal={})
-    return state, next_asks(state)
+            chains[leaf.name] = Chain(server_round, members, (leaf.model, first))
+    state = replace(state, judging=Judging((), (), chains) if chains else None, personal={})
+    return state, next_asks(chains)
 
 
-def next_asks(state: CFLState) -> tuple[Ask, ...]:
+def next_asks(chains: Mapping[str, Chain]) -> tuple[Ask, ...]:
     """Evaluations of the leaves' models; then a training, until all have; then the candidates."""
-    asks = dict[str, list[Ask]](train=[], evaluate=[])
-    for proposal in state.judging.proposals if state.judging else ():
-        assert state.judging is not None
-        chain, leaf, due = state.judging.chains[proposal.cluster], proposal.cluster, proposal.due
-        candidate = len(chain.measured)
-        if candidate and chain.trains:
-            now = due + chain.trainings + 1
-            clients = chain.here or chain.members
-            asks["train"] += [Ask(c, leaf, Role.PERSONAL, now, "train", DECIDE) for c in clients]
-        elif candidate < len(chain.candidates):
-            asks["evaluate"] += [
-                Ask(client, leaf, Role.PERSONAL, due, "evaluate", DECIDE, candidate)
-                for client in chain.members
-            ]
-    return tuple(asks["train"] or asks["evaluate"])
+    training = {leaf: chain for leaf, chain in chains.items() if chain.measured and chain.trains}
+    if training:
+        return tuple(
+            Ask(c, leaf, Role.PERSONAL, chain.server_round + chain.trainings + 1, "train", DECIDE)
+            for leaf, chain in training.items()
+            for c in chain.here or chain.members
+        )
+    return tuple(
+        Ask(c, leaf, Role.PERSONAL, chain.server_round, "evaluate", DECIDE, len(chain.measured))
+        for leaf, chain in chains.items()
+        if len(chain.measured) < len(chain.candidates)
+        for c in chain.members
+    )
 
 
 def heard(
@@ -95,22 +92,19 @@ def heard(
 ) -> tuple[CFLState, tuple[Ask, ...]]:
     """The state after the replies to `next_asks`, and the next asks; none once it is settled."""
     assert state.judging is not None
-    asked = {ask.cluster: ask.task for ask in next_asks(state)}
-    answers: dict[str, dict[str, Reply]] = {leaf: {} for leaf in asked}
+    chains = dict(state.judging.chains)
+    tasks = {ask.cluster: ask.task for ask in next_asks(chains)}
+    answers: dict[str, dict[str, Reply]] = {leaf: {} for leaf in tasks}
     for reply in replies:
         answers[reply.ask.cluster][reply.client] = reply
-    chains = dict(state.judging.chains)
     for leaf, by_client in answers.items():
-        if asked[leaf] == "train":
+        if tasks[leaf] == "train":
             chains[leaf] = after_training(chains[leaf], by_client, metric, as_sent)
         else:
             chains[leaf] = after_evaluation(chains[leaf], by_client)
-    state = replace(state, judging=state.judging._replace(chains=chains))
-    asks = next_asks(state)
-    if asks:
-        return state, asks
-    assert state.judging is not None
-    results = {p.cluster: settled(chains[p.cluster], p, metric) for p in state.judging.proposals}
+    if asks := next_asks(chains):
+        return replace(state, judging=state.judging._replace(chains=chains)), asks
+    results = {leaf: settled(chain, metric) for leaf, chain in chains.items()}
     return replace(state, judging=None, personal=results), ()
 
 
@@ -128,74 +122,69 @@ def after_training(
     A reply also measures the model that the member received. Where it does not, as in apps that
     measure nothing in training, the members train for as long as they may.
     """
-    trainings, trained = chain.trainings + 1, {}
+    trainings, trained, best = chain.trainings + 1, {}, chain.best
     for client, reply in replies.items():
         assert reply.update is not None
         before = chain.received(client)
         after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
         trained[client] = as_sent(after)
+    if not any(measure_of(chain, metric).name in reply.metrics for reply in replies.values()):
+        best = OwnModels(trained, trainings) if trained else best
+    elif chain.here and (gain := float(gains_of(chain, replies, metric).sum())) > best.gain:
+        best = OwnModels(only(chain.here, replies), chain.trainings, gain)
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
-    best, gain, best_at = chain.best, chain.gain, chain.best_at
-    gains = gains_of(chain, replies, metric)
-    if gains is None and trained:
-        best, best_at = trained, trainings
-    elif gains is not None and chain.here and (now := float(np.sum(gains))) > gain:
-        best, gain, best_at = only(chain.here, replies), now, chain.trainings
     over = trainings == MOST_TRAININGS or not trained
-    chain = replace(chain, sizes=sizes, total=chain.total + 1)
-    if over or chain.trainings - best_at >= PATIENCE:
-        kept, kept_at = (*chain.kept, best), (*chain.kept_at, best_at)
-        chain = replace(chain, kept=kept, kept_at=kept_at)
-        return replace(chain, trainings=0, here={}, best={}, gain=0.0, best_at=0)
-    return replace(chain, trainings=trainings, here=trained, best=best, gain=gain, best_at=best_at)
+    if over or chain.trainings - best.trainings >= PATIENCE:
+        own, best, trained, trainings = (*chain.own, best), OwnModels(), {}, 0
+        chain = replace(chain, own=own)
+    total = chain.total + 1
+    return replace(chain, sizes=sizes, total=total, best=best, here=trained, trainings=trainings)
 
 
-def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Vector | None:
-    """What the members gain over the leaf's model, by their loss if they measure one, shape (m,).
+def measure_of(chain: Chain, metric: Measure) -> Measure:
+    """The measure of a gain: the members' loss if they measure one."""
+    return measures_in(chain.measured[0].values(), metric)[-1]
+
+
+def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Vector:
+    """The members' gains over the leaf's model, shape (m,).
 
     A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
     member's examples, `limited` to a few usual claims: no member decides for the others, whatever
-    it reports. One that reports nothing counts as one that loses all. None if nobody reports the
-    measure.
+    it reports. One that reports nothing counts as one that loses all.
     """
-    first = chain.measured[0]
-    measure = measures_in(first.values(), metric)[-1]
-    name, sign = measure.name, 1 if measure.higher_is_better else -1
-    if not any(name in reply.metrics for reply in replies.values()):
-        return None
+    first, measure = chain.measured[0], measure_of(chain, metric)
+    sign = 1 if measure.higher_is_better else -1
     gains = np.full(len(chain.members), -1.0)
     for place, client in enumerate(chain.members):
-        before = first[client].metrics.get(name)
-        now = replies[client].metrics.get(name) if client in replies else None
+        before = first[client].metrics.get(measure.name)
+        now = replies[client].metrics.get(measure.name) if client in replies else None
         if before is not None and now is not None:
             gains[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
     sizes = limited(first[client].num_examples for client in chain.members)
     return np.asarray(sizes * gains)
 
 
-def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
+def settled(chain: Chain, metric: Measure) -> Personal:
     """The leaf's choice, accepted if the test finds that the others' choices serve better.
 
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
     """
-    gains = np.zeros((len(chain.candidates), len(chain.members)))
-    for number, replies in enumerate(chain.measured[1:], start=1):
-        found = gains_of(chain, dict(replies), metric)
-        gains[number] = 0 if found is None else found
+    found = [gains_of(chain, replies, metric) for replies in chain.measured[1:]]
+    gains = np.stack([np.zeros(len(chain.members)), *found])
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
-    enough = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
-    likely = chosen > 0 and verdict.better is True and min(chances, default=1.0) < enough
-    accepted = likely and verdict.tests[0].gain >= 0
-    status = Status.CONFIRMED if accepted else Status.UNDONE
+    level = LIKELY if len(chain.members) <= FEW else SIGNIFICANT
+    likely = verdict.better is True and min(chances, default=1.0) < level
+    accepted = chosen > 0 and likely and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
-    clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()
+    clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(
-        proposal._replace(status=status, reason=verdict.reason),
+        verdict.reason,
         chain.kappa(kappa),
         start,
-        chain.kept_at[start] if accepted else 0,
+        chain.own[start].trainings if accepted else 0,
         chain.total,
         len(chain.measured),
         {client: chain.candidate(client, chosen) for client in clients},
@@ -238,7 +227,9 @@ def without_outliers(compared: Sequence[Comparison], measure: Measure) -> list[C
     A loss has no bound, so a single one could outweigh those of all honest members.
     """
     known = [c for c in compared if measure.name in c.own and measure.name in c.common]
+    if not known:
+        return known
     gains = np.array([c.own[measure.name] - c.common[measure.name] for c in known])
-    away = np.abs(gains - np.median(gains)) if len(gains) else gains
-    limit = OUTLIER * float(np.median(away)) if len(gains) else 0.0
-    return [c for c, far in zip(known, away, strict=True) if far <= limit or not limit]
+    away = np.abs(gains - np.median(gains))
+    limit = OUTLIER * np.median(away) or np.inf
+    return [c for c, far in zip(known, away, strict=True) if far <= limit]

@@ -114,11 +114,11 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def step_in_words(step: Personal) -> str:
     """The result of a personal step in one sentence."""
     if not step.accepted:
-        return f"refused: {step.proposal.reason}"
+        return f"refused: {step.reason}"
     start = "the run's first model" if step.start else "the leaf's model"
     least, most = (f"{pick(step.shares.values()):.0%}" for pick in (min, max))
     return (
-        f"accepted: {step.proposal.reason}; {counted(len(step.models), 'client')} get "
+        f"accepted: {step.reason}; {counted(len(step.models), 'client')} get "
         f"{least if least == most else f'{least} to {most}'} of a model of their own, trained "
         f"from {start} (kappa = {step.kappa:.3g})"
     )
