@@ -38,13 +38,9 @@ def watched(state: CFLState, server_round: int) -> CFLState:
 def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Decision:
     """The decision on an unsplit root: a split into members that changed and the others, if any.
 
-    Parameters
-    ----------
-    state : CFLState
-    clients : sequence of str
-        The members with a fresh update.
-    decision : Decision
-        The criterion's, which is no split.
+    ``clients`` are the members with a fresh update, and ``decision`` is the criterion's, no split.
+    A member changed if it has been suspected for `FEW` rounds, and its first suspicious update was
+    `LONG` times as long as usual: no sibling model can confirm the change.
     """
     histories = {client: state.norms.get(client, NormHistory(ROOT)) for client in clients}
     changed = [c for c, h in histories.items() if h.suspected >= FEW and h.factor >= LONG]
@@ -68,12 +64,7 @@ def place_at(state: CFLState, client: str) -> str:
 def checked(state: CFLState, updates: Mapping[str, Vector], server_round: int) -> CFLState:
     """The state after suspected members have shown their place, with new suspects marked.
 
-    Parameters
-    ----------
-    state : CFLState
-    updates : mapping of str to ndarray, shape (k,)
-        Updates of the models that these members owed.
-    server_round : int
+    ``updates`` are those of the models that these members owed, shape (k,).
     """
     for client, update in updates.items():
         if place_at(state, client):

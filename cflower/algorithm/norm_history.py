@@ -59,17 +59,13 @@ def updated(
 
     A member is suspected if its update is longer than all before in this leaf and, in addition, an
     outlier (Student's t), or twice as long below a split, or if most members' updates are longer
-    than ever. It stays suspected as long as its updates are longer than those before. A round with
-    a suspected member is not added to any history.
+    than ever. It stays suspected as long as its updates are longer than those before, for 2 `FEW`
+    rounds: by then they are usual. A round with a suspected member is not added to any history. A
+    history needs `FEW` rounds, and twice as many in an unsplit root, where no sibling model can
+    confirm a suspicion.
 
-    Parameters
-    ----------
-    histories : mapping of str to NormHistory
-    leaf : str
-    norms : mapping of str to float
-        ‖Δ_i‖ of the members that replied in this round.
-    unsplit : bool
-        Whether the leaf is the root.
+    ``norms`` are ‖Δ_i‖ of the members that replied in this round; ``unsplit``: the leaf is the
+    root.
     """
     clients = [client for client, norm in norms.items() if 0 < norm < np.inf]
     if not clients:

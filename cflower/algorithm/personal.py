@@ -49,14 +49,7 @@ def proposed(
 ) -> tuple[CFLState, tuple[Ask, ...]]:
     """The state with a personal step for each leaf of two members or more, and the first asks.
 
-    Parameters
-    ----------
-    state : CFLState
-        After the last round.
-    first : Weights
-        The run's first model.
-    server_round : int
-        The last round.
+    ``state`` is that after the last round, ``first`` the run's first model.
     """
     chains = dict[str, Chain]()
     for leaf in state.tree.leaves:
@@ -195,12 +188,8 @@ def settled(chain: Chain, metric: Measure) -> Personal:
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:
     """For each member the candidate that the others gain most by, shape (m,).
 
-    Parameters
-    ----------
-    gains : ndarray, shape (candidates, m)
+    ``gains`` has shape (candidates, m).
 
-    Examples
-    --------
     >>> choices_of_others(np.array([[0, 0, 0], [1, 1, -9]]))
     array([0, 0, 1])
     """

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from cflower.algorithm.constants import ERROR, RESEMBLES
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.algorithm.weights import Vector
+from cflower.algorithm.weights import Vector, norm
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
 MOST_COMPARED = 200
-"""Clients of a branch that show what is usual there; more change a median by little."""
+"""Clients of a branch that show what is usual there, a limit of work: more change a median by
+little."""
 
 
 class Placement(NamedTuple):
@@ -89,13 +90,10 @@ class Branches:
     def place(self, update: Vector) -> Placement:
         """Algorithm 4, lines 6 to 12.
 
-        A branch that had converged before the split has tiny updates of random direction: a client
-        that resembles no other branch belongs to it if its update is about as short.
-
-        Parameters
-        ----------
-        update : ndarray, shape (k,)
-            The client's update of the cluster's stationary model, as similarity sees it.
+        ``update`` is the client's update of the cluster's stationary model as similarity sees it,
+        shape (k,). A branch that had converged before the split has tiny updates of random
+        direction: a client that resembles no other branch belongs to it if its update is about as
+        short.
         """
         similarities = {c: float(cosines_to(update, edge).max()) for c, edge in self.edges.items()}
         if self.resting:
@@ -126,17 +124,9 @@ def place(tree: ParameterTree, cluster: str, update: Vector) -> Placement:
 def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Placement, ...]:
     """Algorithm 4: from the root to a leaf, always to the most similar child.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    update_of : callable
-        The client's update of a cluster's stationary model as similarity sees it, shape (k,);
-        called once for every split cluster on the path.
-
-    Returns
-    -------
-    tuple of Placement
-        Empty if the root was never split; else ``child`` of the last one is the leaf.
+    ``update_of`` returns the client's update of a cluster's stationary model as similarity sees it,
+    shape (k,), and is called once for every split cluster on the path. The steps are none if the
+    root was never split; else ``child`` of the last one is the leaf.
     """
     cluster, steps = tree.root, list[Placement]()
     while not cluster.is_leaf:
@@ -192,12 +182,12 @@ def median_of_finite(values: Vector, otherwise: float) -> float:
 def resting_branch(edges: Edges) -> str:
     """The branch at rest when all others left it; empty if there is none.
 
-    Each update of the others is an outlier beyond it, and its own have no common direction: those
-    of two clients may have nearly the same norm by chance.
+    The shortest update of the others is an outlier beyond it, and its own have no common direction:
+    those of two clients may have nearly the same norm by chance.
     """
     for child, edge in edges.items():
         others = [update for other in edges if other != child for update in edges[other]]
-        if others and all(is_longer(update, edge) for update in others):
+        if others and is_longer(min(others, key=norm), edge):
             cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
             if cosines[np.triu_indices(len(cosines), 1)].mean() < RESEMBLES:
                 return child

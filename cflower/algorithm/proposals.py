@@ -24,7 +24,8 @@ from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order, only, without
 
 MOST_COMPARED = 50
-"""Members of a leaf whose updates show whether it still differs from another."""
+"""Members of a leaf with updates that show whether it still differs from another: a limit of
+work."""
 
 
 # ------------------------------------------------------------------------------- a split
@@ -57,18 +58,11 @@ def similar_leaves(
     """The two most similar leaves below each cluster, if their members' updates hardly differ.
 
     The mean cosine between the leaves must be more than half of that within them. That is no test:
-    it saves the clients most of the evaluations, and they judge the others.
+    it saves the clients most of the evaluations, and they judge the others. The larger leaf comes
+    first.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    updates : mapping of str to mapping of str to ndarray, shape (k,)
-        Updates of the split clusters' models in this round, by cluster and client.
-
-    Yields
-    ------
-    tuple of Cluster
-        The larger leaf first.
+    ``updates`` are those of the split clusters' models in this round, by cluster and client, shape
+    (k,).
     """
     for name, by_client in updates.items():
         if tree.awaits_trial(name):
@@ -90,8 +84,6 @@ def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
 
     Two leaves of one member each have nothing within: there it counts as 1.
 
-    Examples
-    --------
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     >>> between_to_within([up, up], [right]), between_to_within([up, up], [up])
     (0.0, 1.0)
@@ -139,15 +131,8 @@ def settled(
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """The state and the round's decisions after the clients have judged its proposals.
 
-    Parameters
-    ----------
-    state : CFLState
-    replies : iterable of Reply
-        Their evaluations; a client that did not evaluate both models does not count.
-    metric : Measure
-        The leading metric.
-    trial_rounds : int
-        Rounds until an open split is judged again; 0: never, so that it is undone.
+    A client that did not evaluate both models does not count. An open split is judged again after
+    ``trial_rounds``; 0: never, so that it is undone.
     """
     assert state.judging is not None
     due, decisions, _ = state.judging

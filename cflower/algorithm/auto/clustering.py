@@ -20,8 +20,8 @@ from cflower.algorithm.similarity import ROUNDING, Matrix
 Labels = NDArray[np.int32]
 
 MAX_REASSIGNMENTS = 20
-"""Most passes of reassignment, and of leaving members out: one or two suffice, but two members
-might swap for ever."""
+"""Most passes of reassignment, and of leaving members out, a limit of work: one or two suffice, but
+two members might swap for ever."""
 
 
 class Clustering(NamedTuple):
@@ -82,19 +82,11 @@ class Parts:
 def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float) -> Clustering:
     """Divide the members with `best_parts`, without those that belong to no part for sure.
 
-    Members that are not sure of their part are left out and the others are divided again, as long
-    as most members are left.
+    Members with a vector of noise alone are left out, and those that are not sure of their part;
+    the others are divided again, as long as most members are left. ``noise`` is the expected
+    contribution of chance to each squared length, which is 1, shape (m,), and ``level`` the
+    probability that chance alone does not make a member sure.
 
-    Parameters
-    ----------
-    similarity : ndarray, shape (m, m), m >= 3
-    noise : ndarray, shape (m,)
-        Expected contribution of chance to each squared length, which is 1.
-    level : float
-        Probability that chance alone does not make a member sure.
-
-    Examples
-    --------
     >>> rows = np.repeat([[1.0, 0.0], [0.0, 1.0]], 3, axis=0) + 0.1 * np.eye(6, 2)
     >>> sure_clustering(rows @ rows.T, np.zeros(6), 0.99).labels
     array([0, 0, 0, 1, 1, 1], dtype=int32)

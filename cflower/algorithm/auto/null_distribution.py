@@ -20,10 +20,11 @@ from cflower.algorithm.constants import ERROR, SIGNIFICANT
 from cflower.algorithm.similarity import ROUNDING, Matrix, cosine_similarity
 
 LARGEST_SAMPLE = 200
-"""Most points of a null sample: clustering it takes the square of their number."""
+"""Most points of a null sample, a limit of work: clustering takes the square of their number."""
 MOST_SAMPLES = 200
+"""Most null samples, a limit of work."""
 POINTS = 10_000
-"""Most points of all null samples together: large samples vary less, so fewer are needed."""
+"""Most points of all null samples together, a limit of work: large samples vary less."""
 
 
 class Centred(NamedTuple):
@@ -112,18 +113,9 @@ def null_separations(points: NDArray[np.float64], left_out: int) -> NDArray[np.f
 def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     """Distance of the two nearest parts, in standard deviations of members along such lines.
 
-    Parameters
-    ----------
-    gram : ndarray, shape (m, m)
-        Inner products of the members.
-    labels : ndarray, shape (m,)
-    noise : ndarray, shape (m,)
-        Expected contribution of chance to each squared length.
-
-    Returns
-    -------
-    float
-        0 with one part, with only parts of one, or if noise may explain a distance.
+    ``gram`` are the members' inner products, shape (m, m), and ``noise`` the expected contribution
+    of chance to each squared length, shape (m,). 0 with one part, with only parts of one, or if
+    noise makes a longer distance with a probability of `ERROR` or more.
     """
     parts = Parts.of(gram, labels)
     sizes, means = parts.sizes, parts.means
