@@ -207,10 +207,7 @@ def settled_split(
 
 
 def settled_join(
-    state: CFLState,
-    decisions: tuple[Decision, ...],
-    proposal: Proposal,
-    verdict: Verdict,
+    state: CFLState, decisions: tuple[Decision, ...], proposal: Proposal, verdict: Verdict
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """Two leaves after their judgement: one leaf, or two as before if separate models gain at all.
 

@@ -255,13 +255,7 @@ class CFL:
             origin = self.projection.project(reply.origin.trained)
             staleness = norm(cluster.model.trained - reply.origin.trained) / (reply.norm or 1.0)
         return KnownUpdate(
-            server_round,
-            reply.kept,
-            reply.norm,
-            reply.num_examples,
-            origin,
-            reply.share,
-            staleness,
+            server_round, reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
         )
 
     def _placed(self, state: CFLState, places: Mapping[str, Vector], server_round: int) -> CFLState:
@@ -333,12 +327,7 @@ class CFL:
         return decision, memory
 
     def _split(
-        self,
-        state: CFLState,
-        leaf: Cluster,
-        decision: Decision,
-        evidence: Evidence,
-        mean: Weights,
+        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
     ) -> tuple[CFLState, Decision]:
         """The leaf as a split cluster with its stationary model θ*, and its children.
 

@@ -25,14 +25,7 @@ from cflower.algorithm.auto.clustering import (
     with_nearest,
 )
 from cflower.algorithm.auto.null_distribution import centred, separation_test
-from cflower.algorithm.constants import (
-    ERROR,
-    ETA,
-    FEW,
-    HEARD_SHARE,
-    MIN_NORM_RATIO,
-    SUFFICIENT,
-)
+from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, MIN_NORM_RATIO, SUFFICIENT
 from cflower.algorithm.criteria import (
     Decision,
     Evidence,
