@@ -55,10 +55,13 @@ def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Deci
 
 def place_at(state: CFLState, client: str) -> str:
     """The split cluster with a model that a suspected member trains next; empty if none."""
+    return state.norms[client].place_at if may_move(state, client) else ""
+
+
+def may_move(state: CFLState, client: str) -> bool:
+    """Whether a member has a history in its leaf, and no split above it is on trial."""
     history, leaf = state.norms.get(client), state.tree.leaf_of(client).name
-    if history is None or history.leaf != leaf or state.tree.awaits_trial(leaf):
-        return ""
-    return history.place_at
+    return history is not None and history.leaf == leaf and not state.tree.awaits_trial(leaf)
 
 
 def checked(state: CFLState, updates: Mapping[str, Vector], server_round: int) -> CFLState:
@@ -71,9 +74,8 @@ def checked(state: CFLState, updates: Mapping[str, Vector], server_round: int) -
             state = confirmed_or_moved(state, client, update, server_round)
     norms = dict(state.norms)
     for client, history in norms.items():
-        leaf = state.tree.leaf_of(client).name
-        waits = leaf == ROOT or history.leaf != leaf or state.tree.awaits_trial(leaf)
-        if history.suspected and not history.place_at and not waits:
+        unasked = history.suspected and not history.place_at and history.leaf != ROOT
+        if unasked and may_move(state, client):
             norms[client] = history._replace(place_at=ROOT)
     return replace(state, norms=norms)
 

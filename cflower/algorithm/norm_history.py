@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ERROR, FEW, LONG
 
+Numbers = NDArray[np.floating]
+
 NOTHING = -1e300
 """Logarithm of a norm of zero, in a form that JSON can hold."""
 
@@ -74,27 +76,35 @@ def updated(
     relative = lengths - np.median(lengths)
     before = [histories.get(client, NormHistory(leaf)) for client in clients]
     before = [history if history.leaf == leaf else NormHistory(leaf) for history in before]
+    suspicions = suspected(before, relative, lengths, unsplit=unsplit)
+    if any(count for count, _ in suspicions):
+        now = zip(clients, before, suspicions, strict=True)
+        return {c: h._replace(suspected=count, factor=factor) for c, h, (count, factor) in now}
+    values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
+    return {client: history.extended(r, length) for client, history, r, length in values}
+
+
+def suspected(
+    before: list[NormHistory], relative: Numbers, lengths: Numbers, *, unsplit: bool
+) -> list[tuple[int, float]]:
+    """The next `NormHistory.suspected` and `NormHistory.factor` of each member."""
     rounds, longest, counts, factors = np.array(
         [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
     ).T
-    longer = (rounds >= (2 * FEW if unsplit else FEW)) & (lengths > longest)
-    most = 2 * longer.sum() > len(clients)
+    longer = (rounds >= FEW * (1 + unsplit)) & (lengths > longest)
+    most = 2 * longer.sum() > len(before)
     twice = (lengths > longest + np.log(LONG)) & (not unsplit)
     outliers = are_outliers(before, relative, unsplit=unsplit)
     still = longer & (counts > 0) & (counts < 2 * FEW)
     new = longer & (counts == 0) & (outliers | twice | most)
-    if not np.any(still | new):
-        values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
-        return {client: history.extended(r, length) for client, history, r, length in values}
     ratios = np.exp(relative - [h.mean for h in before])
     factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0)).tolist()
     counts = np.where(still, counts + 1, new).astype(int).tolist()
-    suspicions = zip(clients, before, counts, factors, strict=True)
-    return {c: h._replace(suspected=count, factor=f) for c, h, count, f in suspicions}
+    return list(zip(counts, factors, strict=True))
 
 
 def are_outliers(
-    histories: list[NormHistory], relative: NDArray[np.floating], *, unsplit: bool
+    histories: list[NormHistory], relative: Numbers, *, unsplit: bool
 ) -> NDArray[np.bool_]:
     """Whether relative log norms are larger than chance makes any member's in so many rounds.
 

@@ -293,7 +293,7 @@ class CFL:
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
-        whole = len(timely) == len(fresh) and bool(np.all(rounds == server_round))
+        whole = bool(np.all(rounds == server_round)) & (len(timely) == len(fresh))
         return Evidence(
             cluster=leaf.name,
             server_round=server_round,
