@@ -178,13 +178,13 @@ def settled_split(
     trial_rounds: int,
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """A split after its judgement: confirmed, undone, or judged again some rounds later."""
-    cluster, now, reason = state.tree.clusters[trial.cluster], trial.due, verdict.reason
-    later = now + trial_rounds
+    cluster, reason = state.tree.clusters[trial.cluster], verdict.reason
+    later = trial.due + trial_rounds
     if verdict.better:
         outcome = Outcome.CONFIRMED
         trial = trial._replace(status=Status.CONFIRMED, reason=reason)
         tree = state.tree.update(replace(cluster, trial=trial, memory={}))
-    elif verdict.better is None and now < later <= trial.began + FEW * trial_rounds:
+    elif verdict.better is None and trial.due < later <= trial.began + FEW * trial_rounds:
         outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
         tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
     else:
@@ -196,14 +196,12 @@ def settled_split(
         status = Status.UNDONE if trial_rounds or verdict.better is False else Status.OPEN
         trial = trial._replace(status=status, reason=reason, parts=parts)
         tree = state.tree.rejoined(cluster.name, undone(cluster, trial))
-    figures = verdict.figures
-    decisions = tuple(
-        replace(decision, outcome=outcome, reason=reason, figures=figures)
-        if decision.cluster == trial.cluster
-        else decision
-        for decision in decisions
+    return replace(state, tree=tree), tuple(
+        replace(d, outcome=outcome, reason=reason, figures=verdict.figures)
+        if d.cluster == trial.cluster
+        else d
+        for d in decisions
     )
-    return replace(state, tree=tree), decisions
 
 
 def settled_join(
@@ -214,7 +212,7 @@ def settled_join(
     If there is no other leaf next to them, the cluster above is a leaf again. Otherwise the members
     of the second move to the first, and the second stays as history, closed for Algorithm 4.
     """
-    tree = state.tree
+    tree, now = state.tree, proposal.due
     first, second = (tree.clusters[name] for name in proposal.leaves)
     parent = tree.clusters[proposal.cluster]
     alike = f"the updates of {first.name} and {second.name} no longer differ"
@@ -222,55 +220,37 @@ def settled_join(
         refused = f"{alike}, but {verdict.reason}"
         return state, with_remark(decisions, dict.fromkeys(proposal.leaves, refused))
     assert proposal.common is not None
-    reason, now = f"{alike}, and {verdict.reason}", proposal.due
-    joined = replace(first, model=proposal.common, memory={})
-    if sum(bool(tree.clusters[child].members) for child in parent.children) > 2:
-        joined = replace(joined, members=in_order((*first.members, *second.members)))
+    reason = f"{alike}, and {verdict.reason}"
+    parts = tuple(tree.clusters[child].members for child in parent.children)
+    if sum(map(bool, parts)) > 2:
+        members = in_order((*first.members, *second.members))
+        joined = replace(first, model=proposal.common, memory={}, members=members)
         closed = replace(second, members=(), edge={}, memory={})
         moves = [Move(now, client, second.name, first.name, reason) for client in second.members]
         tree, known = tree.update(joined, closed), without(state.known, second.members)
         state = replace(state, tree=tree, known=known, moves=(*state.moves, *moves))
         return state, with_remark(decisions, {second.name: f"it is joined to {first.name}"})
-    parts = tuple(tree.clusters[child].members for child in parent.children)
     past = proposal._replace(parts=parts, status=Status.UNDONE, reason=reason, common=None)
-    leaf = replace(
-        undone(parent, past),
-        model=joined.model,
-        optimizer=joined.optimizer,
-        memory={},
-        rounds=joined.rounds,
-    )
-    norms = [d for d in decisions if d.cluster in proposal.leaves]
+    learned = replace(parent, optimizer=first.optimizer, rounds=first.rounds, memory={})
+    leaf = undone(replace(learned, general=proposal.common), past)
+    norms = [(d.mean_norm, d.max_norm) for d in decisions if d.cluster in proposal.leaves]
+    mean_norm, max_norm = map(max, zip((0.0, 0.0), *norms, strict=True))
     decision = Decision(
-        parent.name,
-        now,
-        Outcome.UNDONE,
-        reason,
-        max((d.mean_norm for d in norms), default=0.0),
-        max((d.max_norm for d in norms), default=0.0),
-        figures=verdict.figures,
+        parent.name, now, Outcome.UNDONE, reason, mean_norm, max_norm, figures=verdict.figures
     )
     return replace(state, tree=tree.rejoined(parent.name, leaf)), (*decisions, decision)
 
 
 def undone(cluster: Cluster, proposal: Proposal) -> Cluster:
     """A split cluster as a leaf again, with its common model."""
-    return replace(
-        cluster.grown,
-        born=proposal.due,
-        children=(),
-        split_round=None,
-        general=None,
-        trial=None,
-        undone=(*cluster.undone, proposal),
-    )
+    past = (*cluster.undone, proposal)
+    leaf = replace(cluster.grown, general=None, children=(), split_round=None, trial=None)
+    return replace(leaf, born=proposal.due, undone=past)
 
 
 def with_remark(decisions: Sequence[Decision], remarks: Mapping[str, str]) -> tuple[Decision, ...]:
     """The decisions with a further remark on some clusters."""
     return tuple(
-        replace(decision, reason=f"{decision.reason}; {remarks[decision.cluster]}")
-        if decision.cluster in remarks
-        else decision
-        for decision in decisions
+        replace(d, reason=f"{d.reason}; {remarks[d.cluster]}") if d.cluster in remarks else d
+        for d in decisions
     )
