@@ -94,17 +94,15 @@ def heard(
         if tasks[leaf] == "train":
             chains[leaf] = after_training(chains[leaf], by_client, metric, as_sent)
         else:
-            chains[leaf] = after_evaluation(chains[leaf], by_client)
+            chain = chains[leaf]
+            # A member that did not evaluate the leaf's model is left out.
+            members = chain.members if chain.measured else tuple(only(by_client, chain.members))
+            measured = (*chain.measured, by_client)
+            chains[leaf] = replace(chain, members=members, measured=measured)
     if asks := next_asks(chains):
         return replace(state, judging=state.judging._replace(chains=chains)), asks
     results = {leaf: settled(chain, metric) for leaf, chain in chains.items()}
     return replace(state, judging=None, personal=results), ()
-
-
-def after_evaluation(chain: Chain, replies: dict[str, Reply]) -> Chain:
-    """The chain after one more candidate; who did not evaluate the leaf's model is left out."""
-    members = chain.members if chain.measured else tuple(only(replies, chain.members))
-    return replace(chain, members=members, measured=(*chain.measured, replies))
 
 
 def after_training(

@@ -70,19 +70,13 @@ class Finding(NamedTuple):
 class AutoCriterion:
     """Split when the members' average updates form groups that stay separated over rounds.
 
-    A member's average update since the last split weighs its t-th update by about t³, so it
-    covers about the last quarter of the rounds. The averages are clustered by their cosines, see
-    `sure_clustering`; copies of a member count once. The cluster is split, into all parts at once,
-    if three conditions hold:
+    The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
+    The cluster is split, into all parts at once, if three conditions hold:
 
-    - enough is known of enough members: four fifths of them are nearer to their own part than to
-      the next one by more standard errors than chance makes;
-    - the parts are further apart than the null distribution of data without groups allows, see
-      `separation_test`;
-    - the same parts came out for three rounds, and for a quarter of all rounds.
-
-    A cluster with updates that have shrunk to ``min_norm_ratio`` of the longest is not split any
-    more: its clients are content (eq. 33, as a ratio).
+    - enough is known of enough members, and they are sure of their part;
+    - the parts are further apart than the null distribution of data without groups allows
+      (`separation_test`);
+    - the same parts came out for as many rounds as the averages cover.
 
     Members are compared in two views: by their updates, and by the class-matched updates of the
     output layer if the model has one (`class_matched`). A split that either supports is made.
@@ -92,23 +86,18 @@ class AutoCriterion:
     (`Averages.in_touch`) are placed by Algorithm 4 with their next update; so are all but a random
     2,000 of a larger cluster. Members that never trained do not count.
 
-    None of the figures depends on the scale of the updates, and chance is measured on the updates
-    themselves, so there is nothing to tune for other data.
-
     Parameters
     ----------
     min_norm_ratio : float in [0, 1)
-        Smallest ratio of the members' update norm to the largest of this branch of the tree.
+        A cluster with updates that have shrunk to this ratio of the longest in this branch of the
+        tree is not split: its clients are content (eq. 33, as a ratio).
     confidence_level : float in (0, 1)
         Probability that chance alone does not make a member sure of its part, Student's t.
     min_stable_rounds : int >= 1
-        Rounds for which the parts must have been the same. Two are enough for the right groups,
-        but bring more false proposals.
+        Fewest rounds for which the parts must have been the same.
     heard_share : float in (0, 1]
         Share of the members that need at least two updates, where 50 are always enough, and share
-        of these that must be sure of their part. With half of them, one in four federations with
-        uneven labels and without groups is split before the trial; with more than four fifths,
-        four of 20 clients could prevent a split.
+        of these that must be sure of their part.
 
     Notes
     -----
