@@ -121,9 +121,8 @@ class AutoCriterion:
         known = Averages.of(memory).only(evidence.members).updated(evidence)
         ready = int((known.counts >= 2).sum())
         # Members that never trained do not count.
-        share = min(self.heard_share * len(known.clients), SUFFICIENT) / max(
-            1, evidence.num_members
-        )
+        sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
+        share = sufficient / max(1, evidence.num_members)
         if early := early_verdict(evidence, share, FEW, ready, "two or more updates"):
             return early, known.as_memory()
         known = replace(known, peak=max(known.peak, known.length))
