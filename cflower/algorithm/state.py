@@ -97,18 +97,12 @@ class KnownUpdate(NamedTuple):
         """Whether the update still describes its cluster's model.
 
         It does if it was computed after the cluster was born and the model has since moved by no
-        more than the update's own length: a rule without a unit, so without a setting.
-
-        Parameters
-        ----------
-        born : int
-            The cluster exists since the end of this round.
-        model : ndarray
-            The cluster's model now, as `Projection.keep` keeps it.
+        more than the update's own length: a rule without a unit, so without a setting. ``born`` is
+        the round at the end of which the cluster began, and ``model`` its model now, as
+        `Projection.keep` keeps it.
         """
-        if self.server_round <= born:
-            return False
-        return self.origin is model or norm(model - self.origin) <= self.norm
+        near = self.origin is model or norm(model - self.origin) <= self.norm
+        return near and self.server_round > born
 
 
 class Move(NamedTuple):
