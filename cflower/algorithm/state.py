@@ -101,8 +101,9 @@ class KnownUpdate(NamedTuple):
         the round at the end of which the cluster began, and ``model`` its model now, as
         `Projection.keep` keeps it.
         """
-        near = self.origin is model or norm(model - self.origin) <= self.norm
-        return near and self.server_round > born
+        return self.server_round > born and (
+            self.origin is model or norm(model - self.origin) <= self.norm
+        )
 
 
 class Move(NamedTuple):
