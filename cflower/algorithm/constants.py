@@ -38,11 +38,10 @@ cosine within them."""
 LONG = 2.0
 """Ratio of an update's norm to the usual one, from which it is unusually long."""
 MOST = 3.0
-"""A client counts for at most so many usual ones, and at most for the inverse of it of all others
-together. A fifth of the clients at this limit have three sevenths of the whole, so the others
-outweigh them."""
-ADVERSARIES = 1 / 3
-"""Largest share of clients, in children that the split serves worse, that are left out as possible
-adversaries."""
+"""A client counts for at most so many usual ones, and for at most 1 / `MOST` of all others together.
+A fifth of the clients at this limit have three sevenths of the whole, so the others outweigh them.
+Of the clients that judge a split, at most 1 / `MOST` are left out as possible adversaries."""
+ENOUGH_EXAMPLES = 30
+"""Held-out examples of all clients together that a paired test needs."""
 OUTLIER = 20.0
 """Distance of a gain from the median one, in the median distance, beyond which it is invented."""

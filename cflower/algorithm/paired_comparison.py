@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.constants import ADVERSARIES, LIKELY, SIGNIFICANT
+from cflower.algorithm.constants import ENOUGH_EXAMPLES, LIKELY, MOST, SIGNIFICANT
 from cflower.algorithm.robust_mean import limited
 
 
@@ -55,7 +55,7 @@ class PairedTest(NamedTuple):
     error: float
     """Standard error of the gain."""
     chance: float | None
-    """One-sided p-value of the gain; None if no child has two clients."""
+    """One-sided p-value of the gain; None if there are too few examples or clients."""
     better: int
     """Number of clients with a gain."""
     worse: int
@@ -119,13 +119,14 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
         residuals[here] -= np.average(gains[here], weights=sizes[here])
     freedom = len(known) - len(set(children))
     error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
+    enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
     return PairedTest(
         measure,
         float(own),
         float(common),
         gain,
         error,
-        p_value(gain, error, freedom) if freedom else None,
+        p_value(gain, error, freedom) if enough else None,
         int((gains > 0).sum()),
         int((gains < 0).sum()),
         len(known),
@@ -151,8 +152,9 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
 
     They do if the gain by one of the metrics is significant and the loss by none of them is; they
     also do if a gain by one is likely and a loss by none, because the criterion found the groups
-    before and a few clients may need longer than the trial to learn. Where no child has two clients
-    that replied, the better mean of the first metric decides. Without any evaluation they stand.
+    before and a few clients may need longer than the trial to learn. With too few examples, or no
+    child with two clients that replied, the better mean of the first metric decides. Without any
+    evaluation they stand.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -164,8 +166,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
         return Verdict(True, f"no client evaluated both models by {names}, so the split stands")
     chances = [test.chance for test in tests if test.chance is not None]
     if not chances:
-        few = "too few clients replied for a test, so the mean decides"
-        return Verdict(tests[0].gain > 0, f"{few}: {tests[0]}", tests)
+        number = f"{tests[0].num_examples:.0f} held-out examples are too few for a test"
+        return Verdict(tests[0].gain > 0, f"{number}, so the mean decides: {tests[0]}", tests)
     if max(chances) > 1 - SIGNIFICANT:
         return Verdict(False, f"the clients are served worse: {tests[0]}", tests)
     if min(chances) < SIGNIFICANT:
@@ -182,7 +184,7 @@ def without_adversaries(
 
     A client that spoils a model loses by a model of its own, and could have every split from it
     undone. So children with a mean loss, the worst first, are left out as long as they have at most
-    `ADVERSARIES` of the clients together. The gain of the others must be significant without them.
+    1 / `MOST` of the clients together. The gain of the others must be significant without them.
     """
     left, losses = list(compared), dict[str, float]()
     for child in sorted({one.child for one in compared}):
@@ -191,6 +193,6 @@ def without_adversaries(
         losses[child] = max((-test.gain / (abs(test.common) or 1.0) for test in tests), default=0.0)
     for child in sorted(losses, key=losses.__getitem__, reverse=True):
         others = [one for one in left if one.child != child]
-        if losses[child] > 0 and len(others) >= (1 - ADVERSARIES) * len(compared):
+        if losses[child] > 0 and len(others) >= (1 - 1 / MOST) * len(compared):
             left = others
     return left

@@ -126,11 +126,11 @@ def test_a_likely_gain_is_enough_unless_a_loss_is_as_likely():
     assert not judge(clients(0.02, 0.1), [ACCURACY, LOSS]).better
 
 
-def test_with_one_client_in_each_part_the_better_mean_decides():
-    verdict = judge(many([1.0, 0.5], [0.5, 0.5]), [ACCURACY])
+def test_with_few_examples_or_clients_the_better_mean_decides():
+    verdict = judge(many([1.0, 0.5, 1.0], [0.5, 0.5, 0.5], examples=2), [ACCURACY])
     assert verdict.better
-    assert "too few clients replied for a test, so the mean decides" in verdict.reason
-    assert not judge(many([0.5, 0.5], [0.5, 0.5]), [ACCURACY]).better
+    assert "6 held-out examples are too few for a test, so the mean decides" in verdict.reason
+    assert not judge(many([0.5, 0.5], [0.5, 0.5], examples=2), [ACCURACY]).better
     assert not judge([one(0.4, 0.5), one(0.6, 0.7, child="0.1")], [ACCURACY]).better
 
 
