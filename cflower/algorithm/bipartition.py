@@ -46,39 +46,18 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     matrix = np.asarray(similarity)
     if len(matrix) < 2:
         raise ValueError(f"Got {len(matrix)} client(s), but a bipartition needs at least 2.")
-    sides = single_sides(matrix) if linkage == "single" else complete_sides(matrix)
-    first, second = sorted(sides)
+    first, second = sorted(last_merge(matrix, linkage))
     return Bipartition(first, second, float(matrix[np.ix_(first, second)].max()))
 
 
-def single_sides(similarity: NDArray[np.floating]) -> Sides:
-    """Both parts of the maximum spanning tree without its weakest edge, in O(m²).
-
-    Prim's algorithm adds the weakest edge only when every client that a stronger one could
-    reach is in the tree: the clients added before it are one side, the others the second.
-    """
-    size = len(similarity)
-    order, strength = np.zeros(size, int), np.full(size, np.inf)
-    reach = similarity[0].copy()  # the strongest edge from the tree to each client
-    taken = np.zeros(size, similarity.dtype)  # -inf for those in the tree
-    taken[0] = -np.inf
-    for step in range(1, size):
-        reach += taken
-        order[step] = nearest = reach.argmax()
-        strength[step] = reach[nearest]
-        taken[nearest] = -np.inf
-        np.maximum(reach, similarity[nearest], out=reach)
-    weakest = int(strength.argmin())
-    return tuple(sorted(order[:weakest].tolist())), tuple(sorted(order[weakest:].tolist()))
-
-
-def complete_sides(similarity: NDArray[np.floating]) -> Sides:
-    """Both sides of the last merge of complete linkage; ``fcluster`` fails on ties."""
+def last_merge(similarity: NDArray[np.floating], method: Linkage) -> Sides:
+    """Both sides of the last merge of a linkage, in O(m²); ``fcluster`` fails on ties."""
     # Importing this takes a second for each message to a client, which never gets here.
     from scipy.cluster.hierarchy import linkage, to_tree
     from scipy.spatial.distance import squareform
 
-    last = to_tree(linkage(squareform(1.0 - similarity, checks=False), "complete"))
+    distances = squareform(1.0 - similarity.astype(np.float64), checks=False)
+    last = to_tree(linkage(distances, method))
     return tuple(sorted(last.left.pre_order())), tuple(sorted(last.right.pre_order()))
 
 

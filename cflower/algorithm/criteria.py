@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.bipartition import Bipartition, Linkage, bipartition, largest_safe_gamma
+from cflower.algorithm.constants import HEARD_SHARE
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 from cflower.ordering import counted
 from cflower.seeding import generator
@@ -248,7 +249,7 @@ class NormCriterion:
     gamma_max: float = 0.68
     linkage: Linkage = "single"
     min_cluster_size: int = 2
-    heard_share: float = 0.8
+    heard_share: float = HEARD_SHARE
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Apply eqs. 32 and 33, then Algorithm 1, then eq. 39; remembers nothing."""

@@ -9,6 +9,7 @@ split, and leaves only if its update of one of them no longer resembles its own 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cflower.algorithm.constants import FEW, LONG
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory, updated
 from cflower.algorithm.placement import Branches, Placement
@@ -16,12 +17,6 @@ from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import ROOT, Cluster, is_below
 from cflower.algorithm.weights import Vector
 from cflower.ordering import in_order, only, without
-
-LONG = 2.0
-"""Smallest ratio of a member's update norm to its usual one before it may leave an unsplit root,
-where no sibling model can confirm the change."""
-SURE = 3
-"""Consecutive rounds for which such a member must have been suspected."""
 
 
 def watched(state: CFLState, server_round: int) -> CFLState:
@@ -43,16 +38,12 @@ def watched(state: CFLState, server_round: int) -> CFLState:
 def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Decision:
     """The decision on an unsplit root: a split into members that changed and the others, if any.
 
-    Parameters
-    ----------
-    state : CFLState
-    clients : sequence of str
-        The members with a fresh update.
-    decision : Decision
-        The criterion's, which is no split.
+    ``clients`` are the members with a fresh update, and ``decision`` is the criterion's, no split.
+    A member changed if it has been suspected for `FEW` rounds, and its first suspicious update was
+    `LONG` times as long as usual: no sibling model can confirm the change.
     """
     histories = {client: state.norms.get(client, NormHistory(ROOT)) for client in clients}
-    changed = [c for c, h in histories.items() if h.suspected >= SURE and h.factor >= LONG]
+    changed = [c for c, h in histories.items() if h.suspected >= FEW and h.factor >= LONG]
     stay = [client for client, history in histories.items() if not history.suspected]
     if not changed or not stay:
         return decision
@@ -64,30 +55,27 @@ def leaving(state: CFLState, clients: Sequence[str], decision: Decision) -> Deci
 
 def place_at(state: CFLState, client: str) -> str:
     """The split cluster with a model that a suspected member trains next; empty if none."""
+    return state.norms[client].place_at if may_move(state, client) else ""
+
+
+def may_move(state: CFLState, client: str) -> bool:
+    """Whether a member has a history in its leaf, and no split above it is on trial."""
     history, leaf = state.norms.get(client), state.tree.leaf_of(client).name
-    if history is None or history.leaf != leaf or state.tree.awaits_trial(leaf):
-        return ""
-    return history.place_at
+    return history is not None and history.leaf == leaf and not state.tree.awaits_trial(leaf)
 
 
 def checked(state: CFLState, updates: Mapping[str, Vector], server_round: int) -> CFLState:
     """The state after suspected members have shown their place, with new suspects marked.
 
-    Parameters
-    ----------
-    state : CFLState
-    updates : mapping of str to ndarray, shape (k,)
-        Updates of the models that these members owed.
-    server_round : int
+    ``updates`` are those of the models that these members owed, shape (k,).
     """
     for client, update in updates.items():
         if place_at(state, client):
             state = confirmed_or_moved(state, client, update, server_round)
     norms = dict(state.norms)
     for client, history in norms.items():
-        leaf = state.tree.leaf_of(client).name
-        waits = leaf == ROOT or history.leaf != leaf or state.tree.awaits_trial(leaf)
-        if history.suspected and not history.place_at and not waits:
+        unasked = history.suspected and not history.place_at and history.leaf != ROOT
+        if unasked and may_move(state, client):
             norms[client] = history._replace(place_at=ROOT)
     return replace(state, norms=norms)
 

@@ -10,15 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FALSE_ALARM = 0.01
-"""Probability that chance alone makes any member of a leaf an outlier in all rounds so far."""
+from cflower.algorithm.constants import ERROR, FEW, LONG
+
+Numbers = NDArray[np.floating]
+
 NOTHING = -1e300
 """Logarithm of a norm of zero, in a form that JSON can hold."""
-PATIENCE = 8
-"""Rounds after which longer updates count as usual for a member, if it has not moved by then."""
-LEAST = 3
-"""Rounds after which a history is long enough; twice as many in an unsplit root, where no sibling
-model can confirm a suspicion."""
 
 
 class NormHistory(NamedTuple):
@@ -64,17 +61,13 @@ def updated(
 
     A member is suspected if its update is longer than all before in this leaf and, in addition, an
     outlier (Student's t), or twice as long below a split, or if most members' updates are longer
-    than ever. It stays suspected as long as its updates are longer than those before. A round with
-    a suspected member is not added to any history.
+    than ever. It stays suspected as long as its updates are longer than those before, for 2 `FEW`
+    rounds: by then they are usual. A round with a suspected member is not added to any history. A
+    history needs `FEW` rounds, and twice as many in an unsplit root, where no sibling model can
+    confirm a suspicion.
 
-    Parameters
-    ----------
-    histories : mapping of str to NormHistory
-    leaf : str
-    norms : mapping of str to float
-        ‖Δ_i‖ of the members that replied in this round.
-    unsplit : bool
-        Whether the leaf is the root.
+    ``norms`` are ‖Δ_i‖ of the members that replied in this round; ``unsplit``: the leaf is the
+    root.
     """
     clients = [client for client, norm in norms.items() if 0 < norm < np.inf]
     if not clients:
@@ -83,27 +76,35 @@ def updated(
     relative = lengths - np.median(lengths)
     before = [histories.get(client, NormHistory(leaf)) for client in clients]
     before = [history if history.leaf == leaf else NormHistory(leaf) for history in before]
+    suspicions = suspected(before, relative, lengths, unsplit=unsplit)
+    if any(count for count, _ in suspicions):
+        now = zip(clients, before, suspicions, strict=True)
+        return {c: h._replace(suspected=count, factor=factor) for c, h, (count, factor) in now}
+    values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
+    return {client: history.extended(r, length) for client, history, r, length in values}
+
+
+def suspected(
+    before: list[NormHistory], relative: Numbers, lengths: Numbers, *, unsplit: bool
+) -> list[tuple[int, float]]:
+    """The next `NormHistory.suspected` and `NormHistory.factor` of each member."""
     rounds, longest, counts, factors = np.array(
         [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
     ).T
-    longer = (rounds >= (2 * LEAST if unsplit else LEAST)) & (lengths > longest)
-    most = 2 * longer.sum() > len(clients)
-    twice = (lengths > longest + np.log(2)) & (not unsplit)
+    longer = (rounds >= FEW * (1 + unsplit)) & (lengths > longest)
+    most = 2 * longer.sum() > len(before)
+    twice = (lengths > longest + np.log(LONG)) & (not unsplit)
     outliers = are_outliers(before, relative, unsplit=unsplit)
-    still = longer & (counts > 0) & (counts < PATIENCE)
+    still = longer & (counts > 0) & (counts < 2 * FEW)
     new = longer & (counts == 0) & (outliers | twice | most)
-    if not np.any(still | new):
-        values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
-        return {client: history.extended(r, length) for client, history, r, length in values}
     ratios = np.exp(relative - [h.mean for h in before])
     factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0)).tolist()
     counts = np.where(still, counts + 1, new).astype(int).tolist()
-    suspicions = zip(clients, before, counts, factors, strict=True)
-    return {c: h._replace(suspected=count, factor=f) for c, h, count, f in suspicions}
+    return list(zip(counts, factors, strict=True))
 
 
 def are_outliers(
-    histories: list[NormHistory], relative: NDArray[np.floating], *, unsplit: bool
+    histories: list[NormHistory], relative: Numbers, *, unsplit: bool
 ) -> NDArray[np.bool_]:
     """Whether relative log norms are larger than chance makes any member's in so many rounds.
 
@@ -119,4 +120,4 @@ def are_outliers(
         scatter = np.maximum(scatter, np.sqrt(squares / np.maximum(rounds - 1, 1)))
     width = scatter * np.sqrt(1 + 1 / np.maximum(rounds, 1))
     errors = np.divide(relative - means, width, out=np.zeros(len(width)), where=width > 0)
-    return np.asarray(stdtr(freedom, -errors) < FALSE_ALARM / (len(rounds) * np.maximum(rounds, 1)))
+    return np.asarray(stdtr(freedom, -errors) < ERROR / (len(rounds) * np.maximum(rounds, 1)))

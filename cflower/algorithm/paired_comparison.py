@@ -9,17 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.constants import ENOUGH_EXAMPLES, LIKELY, MOST, SIGNIFICANT
 from cflower.algorithm.robust_mean import limited
-
-SIGNIFICANT = 0.025
-"""One-sided p-value of a gain, or a loss, that counts as significant."""
-LIKELY = 0.25
-"""One-sided p-value of a gain that is enough where the criterion was sure of the groups."""
-ENOUGH_EXAMPLES = 30
-"""Held-out examples of all clients together that a test needs."""
-ADVERSARIES = 1 / 3
-"""Largest share of clients, in children that the split serves worse, that are left out as possible
-adversaries."""
 
 
 class Measure(NamedTuple):
@@ -193,7 +184,7 @@ def without_adversaries(
 
     A client that spoils a model loses by a model of its own, and could have every split from it
     undone. So children with a mean loss, the worst first, are left out as long as they have at most
-    `ADVERSARIES` of the clients together. The gain of the others must be significant without them.
+    1 / `MOST` of the clients together. The gain of the others must be significant without them.
     """
     left, losses = list(compared), dict[str, float]()
     for child in sorted({one.child for one in compared}):
@@ -202,6 +193,6 @@ def without_adversaries(
         losses[child] = max((-test.gain / (abs(test.common) or 1.0) for test in tests), default=0.0)
     for child in sorted(losses, key=losses.__getitem__, reverse=True):
         others = [one for one in left if one.child != child]
-        if losses[child] > 0 and len(others) >= (1 - ADVERSARIES) * len(compared):
+        if losses[child] > 0 and len(others) >= (1 - 1 / MOST) * len(compared):
             left = others
     return left

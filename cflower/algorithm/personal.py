@@ -1,28 +1,25 @@
 """The personal step: a leaf's model moved towards each member's own, where members still differ.
 
 Not in the paper. At the end of a run the members of a leaf train by themselves, from the leaf's
-model w and from the run's first model, as long as their losses on the examples that decide fall on
-the whole. Then they evaluate w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few κ: κ = ∞ is the
-leaf's model, κ = 0 the member's own v_i. All members together choose the start and κ, because a
-choice by one member's few examples costs what it gains. The paired test judges the choice: each
-member evaluates what the others choose, so that no example judges a choice that it had a part in.
+model w and from the run's first model, as long as their accuracy or loss on the examples that
+decide improves on the whole. Then they evaluate w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few
+κ: κ = ∞ is the leaf's model, κ = 0 the member's own v_i. All members together choose the start and
+κ, because a choice by one member's few examples costs what it gains. The paired test judges the
+choice: each member evaluates what the others choose, so that no example judges a choice that it had
+a part in.
 
 Shares of this form are the posterior mean under a normal prior around w (James and Stein, 1961).
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.paired_comparison import (
-    Comparison,
-    Measure,
-    Verdict,
-    judge,
-)
+from cflower.algorithm.constants import OUTLIER, SIGNIFICANT
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
@@ -32,23 +29,18 @@ from cflower.algorithm.state import (
     CFLState,
     Chain,
     Judging,
+    OwnModels,
     Personal,
     Reply,
     Role,
 )
-from cflower.algorithm.tree import Proposal, Status
 from cflower.algorithm.weights import Weights
 from cflower.ordering import counted, only
 
 MOST_TRAININGS = 10
-"""Trainings of a member from each start."""
-OUTLIER = 20.0
-"""Distance of a gain from the median one, in the median distance, beyond which it is invented."""
-ACCEPTED = 0.1
-"""One-sided p-value of a gain that is enough. From 0.05 to 0.1 the same steps are accepted.
-At 0.025 steps are refused that gain 2.6 points; at 0.25 some are accepted with right groups."""
+"""Most trainings of a member from each start: a limit of work."""
 PATIENCE = 2
-"""Models in a row without a further gain, after which a start is given up."""
+"""Models in a row without a further gain, after which a start is given up to save work."""
 LEAST_TRAININGS = 2 * PATIENCE
 """Trainings of a member if neither start leads to a gain."""
 
@@ -56,44 +48,34 @@ LEAST_TRAININGS = 2 * PATIENCE
 def proposed(
     state: CFLState, first: Weights, server_round: int
 ) -> tuple[CFLState, tuple[Ask, ...]]:
-    """The state with a proposal for each leaf of two members or more, and the first asks.
+    """The state with a personal step for each leaf of two members or more, and the first asks.
 
-    Parameters
-    ----------
-    state : CFLState
-        After the last round.
-    first : Weights
-        The run's first model.
-    server_round : int
-        The last round.
+    ``state`` is that after the last round, ``first`` the run's first model.
     """
-    due, chains = list[Proposal](), dict[str, Chain]()
+    chains = dict[str, Chain]()
     for leaf in state.tree.leaves:
         members = tuple(c for c in leaf.members if c not in state.tree.unassigned)
         if len(members) > 1:
-            due.append(Proposal(leaf.name, server_round, server_round, (members,)))
-            chains[leaf.name] = Chain(members, (leaf.model, first))
-    state = replace(state, judging=Judging(tuple(due), (), chains) if due else None, personal={})
-    return state, next_asks(state)
+            chains[leaf.name] = Chain(server_round, members, (leaf.model, first))
+    state = replace(state, judging=Judging((), (), chains) if chains else None, personal={})
+    return state, next_asks(chains)
 
 
-def next_asks(state: CFLState) -> tuple[Ask, ...]:
+def next_asks(chains: Mapping[str, Chain]) -> tuple[Ask, ...]:
     """Evaluations of the leaves' models; then a training, until all have; then the candidates."""
-    asks = dict[str, list[Ask]](train=[], evaluate=[])
-    for proposal in state.judging.proposals if state.judging else ():
-        assert state.judging is not None
-        chain, leaf, due = state.judging.chains[proposal.cluster], proposal.cluster, proposal.due
-        candidate = len(chain.measured)
-        if candidate and chain.trains:
-            now = due + chain.trainings + 1
-            clients = chain.here or chain.members
-            asks["train"] += [Ask(c, leaf, Role.PERSONAL, now, "train", DECIDE) for c in clients]
-        elif candidate < len(chain.candidates):
-            asks["evaluate"] += [
-                Ask(client, leaf, Role.PERSONAL, due, "evaluate", DECIDE, candidate)
-                for client in chain.members
-            ]
-    return tuple(asks["train"] or asks["evaluate"])
+    training = {leaf: chain for leaf, chain in chains.items() if chain.measured and chain.trains}
+    if training:
+        return tuple(
+            Ask(c, leaf, Role.PERSONAL, chain.server_round + chain.trainings + 1, "train", DECIDE)
+            for leaf, chain in training.items()
+            for c in chain.here or chain.members
+        )
+    return tuple(
+        Ask(c, leaf, Role.PERSONAL, chain.server_round, "evaluate", DECIDE, len(chain.measured))
+        for leaf, chain in chains.items()
+        if len(chain.measured) < len(chain.candidates)
+        for c in chain.members
+    )
 
 
 def heard(
@@ -104,29 +86,24 @@ def heard(
 ) -> tuple[CFLState, tuple[Ask, ...]]:
     """The state after the replies to `next_asks`, and the next asks; none once it is settled."""
     assert state.judging is not None
-    asked = {ask.cluster: ask.task for ask in next_asks(state)}
-    answers: dict[str, dict[str, Reply]] = {leaf: {} for leaf in asked}
+    chains = dict(state.judging.chains)
+    tasks = {ask.cluster: ask.task for ask in next_asks(chains)}
+    answers: dict[str, dict[str, Reply]] = {leaf: {} for leaf in tasks}
     for reply in replies:
         answers[reply.ask.cluster][reply.client] = reply
-    chains = dict(state.judging.chains)
     for leaf, by_client in answers.items():
-        if asked[leaf] == "train":
+        if tasks[leaf] == "train":
             chains[leaf] = after_training(chains[leaf], by_client, metric, as_sent)
         else:
-            chains[leaf] = after_evaluation(chains[leaf], by_client)
-    state = replace(state, judging=state.judging._replace(chains=chains))
-    asks = next_asks(state)
-    if asks:
-        return state, asks
-    assert state.judging is not None
-    results = {p.cluster: settled(chains[p.cluster], p, metric) for p in state.judging.proposals}
+            chain = chains[leaf]
+            # A member that did not evaluate the leaf's model is left out.
+            members = chain.members if chain.measured else tuple(only(by_client, chain.members))
+            measured = (*chain.measured, by_client)
+            chains[leaf] = replace(chain, members=members, measured=measured)
+    if asks := next_asks(chains):
+        return replace(state, judging=state.judging._replace(chains=chains)), asks
+    results = {leaf: settled(chain, metric) for leaf, chain in chains.items()}
     return replace(state, judging=None, personal=results), ()
-
-
-def after_evaluation(chain: Chain, replies: dict[str, Reply]) -> Chain:
-    """The chain after one more candidate; who did not evaluate the leaf's model is left out."""
-    members = chain.members if chain.measured else tuple(only(replies, chain.members))
-    return replace(chain, members=members, measured=(*chain.measured, replies))
 
 
 def after_training(
@@ -135,43 +112,37 @@ def after_training(
     """The chain after one more training.
 
     A reply also measures the model that the member received. A start is given up when neither
-    accuracy nor loss has gained any more for `PATIENCE` trainings: a loss alone grows with every
-    prediction that is too sure. In apps that measure nothing in training the members train for as
-    long as they may.
+    accuracy nor loss gains any more: a loss alone grows with every prediction that is too sure. In
+    apps that measure nothing in training the members train for as long as they may.
     """
-    trainings, trained = chain.trainings + 1, {}
+    trainings, trained, best = chain.trainings + 1, {}, chain.best
     for client, reply in replies.items():
         assert reply.update is not None
         before = chain.received(client)
         after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
         trained[client] = as_sent(after)
-    sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
-    best, most, best_at = chain.best, chain.gains, chain.best_at
     gains = gains_of(chain, replies, metric).sum(axis=1)
-    if not gains.size and trained:
-        best, best_at = trained, trainings
-    elif chain.here and np.any(gains > (most or (0.0,) * len(gains))):
-        most = tuple(np.maximum(gains, most or 0.0).tolist())
-        best, best_at = only(chain.here, replies), chain.trainings
+    most = best.gains if best.gains.size else np.zeros(len(gains))
+    if not gains.size:
+        best = OwnModels(trained, trainings) if trained else best
+    elif chain.here and np.any(gains > most):
+        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, most))
+    sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
     over = trainings == MOST_TRAININGS or not trained
-    chain = replace(chain, sizes=sizes, total=chain.total + 1)
-    if over or chain.trainings - best_at >= PATIENCE:
-        kept, kept_at = (*chain.kept, best), (*chain.kept_at, best_at)
-        chain = replace(chain, kept=kept, kept_at=kept_at)
-        return replace(chain, trainings=0, here={}, best={}, gains=(), best_at=0)
-    return replace(chain, trainings=trainings, here=trained, best=best, gains=most, best_at=best_at)
+    if over or chain.trainings - best.trainings >= PATIENCE:
+        own, best, trained, trainings = (*chain.own, best), OwnModels(), {}, 0
+        chain = replace(chain, own=own)
+    total = chain.total + 1
+    return replace(chain, sizes=sizes, total=total, best=best, here=trained, trainings=trainings)
 
 
-def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Matrix:
-    """What each member gains over the leaf's model by each measure that is reported.
+def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Matrix:
+    """The members' gains over the leaf's model by each measure, shape (measures, m).
 
     A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
     member's examples, `limited` to a few usual claims: no member decides for the others, whatever
-    it reports. One that reports nothing counts as one that loses all.
-
-    Returns
-    -------
-    ndarray, shape (measures, m)
+    it reports. One that reports nothing counts as one that loses all. Measures that nobody reports
+    do not count.
     """
     first = chain.measured[0]
     measures = [
@@ -190,27 +161,27 @@ def gains_of(chain: Chain, replies: dict[str, Reply], metric: Measure) -> Matrix
     return gains * limited(first[client].num_examples for client in chain.members)
 
 
-def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
+def settled(chain: Chain, metric: Measure) -> Personal:
     """The leaf's choice, accepted if the test finds that the others' choices serve better.
 
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
     """
-    gains = np.zeros((len(chain.candidates), len(chain.members)))
-    for number, replies in enumerate(chain.measured[1:], start=1):
-        gains[number] = gains_of(chain, dict(replies), metric).sum(axis=0)
+    found = [gains_of(chain, replies, metric).sum(axis=0) for replies in chain.measured[1:]]
+    gains = np.stack([np.zeros(len(chain.members)), *found])
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
-    likely = chosen > 0 and verdict.better is True and min(chances, default=1.0) < ACCEPTED
-    accepted = likely and verdict.tests[0].gain >= 0
-    status = Status.CONFIRMED if accepted else Status.UNDONE
+    # Two-sided 0.05: at 0.025 steps were refused that gained 2.6 points; up to 0.1 the same are
+    # accepted; at 0.25 some where the groups are right.
+    likely = verdict.better is True and min(chances, default=1.0) < 2 * SIGNIFICANT
+    accepted = chosen > 0 and likely and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
-    clients = only(chain.measured[chosen], chain.kept[start]) if accepted else ()
+    clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(
-        proposal._replace(status=status, reason=verdict.reason),
+        verdict.reason,
         chain.kappa(kappa),
         start,
-        chain.kept_at[start] if accepted else 0,
+        chain.own[start].trainings if accepted else 0,
         chain.total,
         len(chain.measured),
         {client: chain.candidate(client, chosen) for client in clients},
@@ -221,12 +192,8 @@ def settled(chain: Chain, proposal: Proposal, metric: Measure) -> Personal:
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:
     """For each member the candidate that the others gain most by, shape (m,).
 
-    Parameters
-    ----------
-    gains : ndarray, shape (candidates, m)
+    ``gains`` has shape (candidates, m).
 
-    Examples
-    --------
     >>> choices_of_others(np.array([[0, 0, 0], [1, 1, -9]]))
     array([0, 0, 1])
     """
@@ -253,7 +220,9 @@ def without_outliers(compared: Sequence[Comparison], measure: Measure) -> list[C
     A loss has no bound, so a single one could outweigh those of all honest members.
     """
     known = [c for c in compared if measure.name in c.own and measure.name in c.common]
+    if not known:
+        return known
     gains = np.array([c.own[measure.name] - c.common[measure.name] for c in known])
-    away = np.abs(gains - np.median(gains)) if len(gains) else gains
-    limit = OUTLIER * float(np.median(away)) if len(gains) else 0.0
-    return [c for c, far in zip(known, away, strict=True) if far <= limit or not limit]
+    away = np.abs(gains - np.median(gains))
+    limit = OUTLIER * np.median(away) or np.inf
+    return [c for c, far in zip(known, away, strict=True) if far <= limit]

@@ -13,20 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cflower.algorithm.constants import ERROR, RESEMBLES
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.algorithm.weights import Vector
+from cflower.algorithm.weights import Vector, norm
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
-LONGER = 0.01
-"""Probability that chance alone makes an update longer than all those of a branch at rest."""
-SIXTY_DEGREES = 0.5
-"""Cosine from which an update resembles a branch that has no others to compare with."""
-ALIKE = 0.9
-"""Cosine of 26 degrees: closer updates are always similar, even where all of them are closer."""
 MOST_COMPARED = 200
-"""Clients of a branch that show what is usual there; more change a median by little."""
+"""Clients of a branch that show what is usual there, a limit of work: more change a median by
+little."""
 
 
 class Placement(NamedTuple):
@@ -89,18 +85,15 @@ class Branches:
         edges = {child.name: list(child.edge.values()) for child in children if child.edge}
         resting = resting_branch(edges)
         bar = usual_similarity({child: edges[child] for child in edges if child != resting})
-        return cls(name, edges, bar or SIXTY_DEGREES if resting else bar, resting)
+        return cls(name, edges, bar or RESEMBLES if resting else bar, resting)
 
     def place(self, update: Vector) -> Placement:
         """Algorithm 4, lines 6 to 12.
 
-        A branch that had converged before the split has tiny updates of random direction: a client
-        that resembles no other branch belongs to it if its update is about as short.
-
-        Parameters
-        ----------
-        update : ndarray, shape (k,)
-            The client's update of the cluster's stationary model, as similarity sees it.
+        ``update`` is the client's update of the cluster's stationary model as similarity sees it,
+        shape (k,). A branch that had converged before the split has tiny updates of random
+        direction: a client that resembles no other branch belongs to it if its update is about as
+        short.
         """
         similarities = {c: float(cosines_to(update, edge).max()) for c, edge in self.edges.items()}
         if self.resting:
@@ -131,17 +124,9 @@ def place(tree: ParameterTree, cluster: str, update: Vector) -> Placement:
 def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Placement, ...]:
     """Algorithm 4: from the root to a leaf, always to the most similar child.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    update_of : callable
-        The client's update of a cluster's stationary model as similarity sees it, shape (k,);
-        called once for every split cluster on the path.
-
-    Returns
-    -------
-    tuple of Placement
-        Empty if the root was never split; else ``child`` of the last one is the leaf.
+    ``update_of`` returns the client's update of a cluster's stationary model as similarity sees it,
+    shape (k,), and is called once for every split cluster on the path. The steps are none if the
+    root was never split; else ``child`` of the last one is the leaf.
     """
     cluster, steps = tree.root, list[Placement]()
     while not cluster.is_leaf:
@@ -166,8 +151,7 @@ def usual_similarity(edges: Edges) -> float:
     """The cosine above which a client resembles a branch rather than none.
 
     Halfway between the medians, over the clients, of the largest cosine to another client of the
-    same branch and to one of another branch, where the latter counts as at least 0; never more than
-    `ALIKE`.
+    same branch and to one of another branch, where the latter counts as at least 0.
 
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     >>> usual_similarity({"0.0": [up, up], "0.1": [right]})
@@ -179,7 +163,7 @@ def usual_similarity(edges: Edges) -> float:
     same = branch[:, None] == branch
     across = max(0.0, median_of_finite(np.where(same, -np.inf, cosines).max(axis=1), 0.0))
     within = median_of_finite(np.where(same, cosines, -np.inf).max(axis=1), across)
-    return min(ALIKE, (within + across) / 2)
+    return (within + across) / 2
 
 
 def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
@@ -198,14 +182,14 @@ def median_of_finite(values: Vector, otherwise: float) -> float:
 def resting_branch(edges: Edges) -> str:
     """The branch at rest when all others left it; empty if there is none.
 
-    Each update of the others is an outlier beyond it, and its own have no common direction: those
-    of two clients may have nearly the same norm by chance.
+    The shortest update of the others is an outlier beyond it, and its own have no common direction:
+    those of two clients may have nearly the same norm by chance.
     """
     for child, edge in edges.items():
         others = [update for other in edges if other != child for update in edges[other]]
-        if others and all(is_longer(update, edge) for update in others):
+        if others and is_longer(min(others, key=norm), edge):
             cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
-            if cosines[np.triu_indices(len(cosines), 1)].mean() < SIXTY_DEGREES:
+            if cosines[np.triu_indices(len(cosines), 1)].mean() < RESEMBLES:
                 return child
     return ""
 
@@ -226,7 +210,7 @@ def is_longer(update: Vector, edge: list[Vector]) -> bool:
         return False
     scatter = usual.std(ddof=1) * np.sqrt(1 + 1 / len(usual))
     errors = (length - usual.mean()) / max(scatter, np.finfo(float).tiny)
-    return bool(stdtr(len(usual) - 1, -errors) < LONGER)
+    return bool(stdtr(len(usual) - 1, -errors) < ERROR)
 
 
 def log_norms(updates: list[Vector]) -> Vector:

@@ -120,23 +120,17 @@ class Projection:
         return self.num_seen if self.keeps_all else self.length
 
     @cached_property
-    def _shifts(self) -> list[int]:
-        rng = generator(self.seed, "projection", "shifts")
-        shifts: list[int] = rng.integers(
-            self.length, size=-(-self.num_trained // self.length)
-        ).tolist()
-        return shifts
+    def _stretches(self) -> list[tuple[int, int]]:
+        """The shift and the flip of each stretch."""
+        number = -(-self.num_trained // self.length)
+        shifts = generator(self.seed, "projection", "shifts").integers(self.length, size=number)
+        flips = generator(self.seed, "projection", "turns").choice(SIGNS, size=number)
+        return list(zip(shifts.tolist(), flips.astype(int).tolist(), strict=True))
 
     @cached_property
     def _signs(self) -> NDArray[np.float32]:
-        rng = generator(self.seed, "projection", "signs")
-        return rng.choice(SIGNS, size=min(SIGNED_STRETCHES * self.length, self.num_trained))
-
-    @cached_property
-    def _turns(self) -> list[float]:
-        rng = generator(self.seed, "projection", "turns")
-        turns: list[float] = rng.choice(SIGNS, size=len(self._shifts)).tolist()
-        return turns
+        size = min(SIGNED_STRETCHES * self.length, self.num_trained)
+        return generator(self.seed, "projection", "signs").choice(SIGNS, size=size)
 
     def seen(self, vector: Vector) -> Vector:
         """The part of a kept vector that similarity looks at."""
@@ -175,17 +169,11 @@ class Projection:
         return np.concatenate([self._sketch(half) for half in halves])
 
     def _sketch(self, vector: Vector) -> Vector:
-        folded = np.zeros(2 * self.length, vector.dtype)
-        # Blocks of whole stretches, for which the signs are drawn, stay in the processor's cache.
-        for start in range(0, len(vector), len(self._signs)):
-            part = vector[start : start + len(self._signs)]
-            signed = part * self._signs[: len(part)]
-            for first in range(0, len(signed), self.length):
-                self._fold(start + first, signed[first : first + self.length], folded)
+        folded, signs = np.zeros(2 * self.length, vector.dtype), self._signs
+        for number, (shift, flip) in enumerate(self._stretches):
+            start = number * self.length
+            stretch = vector[start : start + self.length]
+            signed = stretch * signs[start % len(signs) :][: len(stretch)]
+            place = folded[shift:][: len(stretch)]
+            (np.add if flip > 0 else np.subtract)(place, signed, out=place)
         return folded[: self.length] + folded[self.length :]
-
-    def _fold(self, start: int, stretch: Vector, folded: Vector) -> None:
-        """Add one stretch, shifted, with its sign, in place."""
-        number = start // self.length
-        place = folded[self._shifts[number] :][: len(stretch)]
-        (np.add if self._turns[number] > 0 else np.subtract)(place, stretch, out=place)

@@ -14,6 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
+from cflower.algorithm.constants import FEW, RESEMBLES
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.similarity import cosine_similarity
@@ -22,14 +23,9 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order, only, without
 
-ALIKE = 0.5
-"""Ratio of the mean cosine between two leaves to that within them, above which they may be one."""
-LOOKS = 3
-"""Number of times that the clients judge a split at most, as long as the result is open."""
-WAIT = 4
-"""A cluster waits so many times as long as the trial took after its split was undone."""
 MOST_COMPARED = 50
-"""Members of a leaf whose updates show whether it still differs from another."""
+"""Members of a leaf with updates that show whether it still differs from another: a limit of
+work."""
 
 
 # ------------------------------------------------------------------------------- a split
@@ -39,20 +35,16 @@ def postponed(decision: Decision, leaf: Cluster, tree: ParameterTree) -> Decisio
     """The decision to split, or its postponement.
 
     A leaf waits while the split that made it is on trial. After a split was undone the cluster
-    waits `WAIT` times as long as the trial took, so that failing trials take a fifth of the rounds
-    at most; the same parts wait until the number of rounds has doubled. A join does not make it
-    wait.
+    waits until the number of rounds has doubled, so that trials that fail take ever fewer rounds. A
+    join does not make it wait.
     """
     if leaf.parent and tree.clusters[leaf.parent].on_trial:
         reason = f"would split, but the split of {leaf.parent} is still on trial"
         return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
     for trial in leaf.undone:
-        same = set(map(frozenset, trial.parts)) == set(map(frozenset, decision.sides))
-        again = trial.due + WAIT * (trial.due - trial.began)
-        again = max(again, 2 * trial.due) if same else again
         waits = not trial.leaves and trial.status is Status.UNDONE
-        if waits and decision.server_round < again:
-            reason = f"would split, but waits until round {again}: its last split was undone"
+        if waits and decision.server_round < 2 * trial.due:
+            reason = f"would split, but waits until round {2 * trial.due}: its split was undone"
             return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
     return decision
 
@@ -66,18 +58,11 @@ def similar_leaves(
     """The two most similar leaves below each cluster, if their members' updates hardly differ.
 
     The mean cosine between the leaves must be more than half of that within them. That is no test:
-    it saves the clients most of the evaluations, and they judge the others.
+    it saves the clients most of the evaluations, and they judge the others. The larger leaf comes
+    first.
 
-    Parameters
-    ----------
-    tree : ParameterTree
-    updates : mapping of str to mapping of str to ndarray, shape (k,)
-        Updates of the split clusters' models in this round, by cluster and client.
-
-    Yields
-    ------
-    tuple of Cluster
-        The larger leaf first.
+    ``updates`` are those of the split clusters' models in this round, by cluster and client, shape
+    (k,).
     """
     for name, by_client in updates.items():
         if tree.awaits_trial(name):
@@ -89,7 +74,7 @@ def similar_leaves(
                 known[child.name] = there
         ratios = {(a, b): between_to_within(known[a], known[b]) for a, b in combinations(known, 2)}
         pair = max(ratios, key=ratios.__getitem__, default=None)
-        if pair and ratios[pair] > ALIKE:
+        if pair and ratios[pair] > RESEMBLES:
             first, second = (tree.clusters[leaf] for leaf in pair)
             yield (first, second) if len(first.members) >= len(second.members) else (second, first)
 
@@ -99,8 +84,6 @@ def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
 
     Two leaves of one member each have nothing within: there it counts as 1.
 
-    Examples
-    --------
     >>> up, right = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     >>> between_to_within([up, up], [right]), between_to_within([up, up], [up])
     (0.0, 1.0)
@@ -148,15 +131,8 @@ def settled(
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """The state and the round's decisions after the clients have judged its proposals.
 
-    Parameters
-    ----------
-    state : CFLState
-    replies : iterable of Reply
-        Their evaluations; a client that did not evaluate both models does not count.
-    metric : Measure
-        The leading metric.
-    trial_rounds : int
-        Rounds until an open split is judged again; 0: never, so that it is undone.
+    A client that did not evaluate both models does not count. An open split is judged again after
+    ``trial_rounds``; 0: never, so that it is undone.
     """
     assert state.judging is not None
     due, decisions, _ = state.judging
@@ -202,13 +178,13 @@ def settled_split(
     trial_rounds: int,
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """A split after its judgement: confirmed, undone, or judged again some rounds later."""
-    cluster, now, reason = state.tree.clusters[trial.cluster], trial.due, verdict.reason
-    later = now + trial_rounds
+    cluster, reason = state.tree.clusters[trial.cluster], verdict.reason
+    later = trial.due + trial_rounds
     if verdict.better:
         outcome = Outcome.CONFIRMED
         trial = trial._replace(status=Status.CONFIRMED, reason=reason)
         tree = state.tree.update(replace(cluster, trial=trial, memory={}))
-    elif verdict.better is None and now < later <= trial.began + LOOKS * trial_rounds:
+    elif verdict.better is None and trial.due < later <= trial.began + FEW * trial_rounds:
         outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
         tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
     else:
@@ -220,28 +196,23 @@ def settled_split(
         status = Status.UNDONE if trial_rounds or verdict.better is False else Status.OPEN
         trial = trial._replace(status=status, reason=reason, parts=parts)
         tree = state.tree.rejoined(cluster.name, undone(cluster, trial))
-    figures = verdict.figures
-    decisions = tuple(
-        replace(decision, outcome=outcome, reason=reason, figures=figures)
-        if decision.cluster == trial.cluster
-        else decision
-        for decision in decisions
+    return replace(state, tree=tree), tuple(
+        replace(d, outcome=outcome, reason=reason, figures=verdict.figures)
+        if d.cluster == trial.cluster
+        else d
+        for d in decisions
     )
-    return replace(state, tree=tree), decisions
 
 
 def settled_join(
-    state: CFLState,
-    decisions: tuple[Decision, ...],
-    proposal: Proposal,
-    verdict: Verdict,
+    state: CFLState, decisions: tuple[Decision, ...], proposal: Proposal, verdict: Verdict
 ) -> tuple[CFLState, tuple[Decision, ...]]:
     """Two leaves after their judgement: one leaf, or two as before if separate models gain at all.
 
     If there is no other leaf next to them, the cluster above is a leaf again. Otherwise the members
     of the second move to the first, and the second stays as history, closed for Algorithm 4.
     """
-    tree = state.tree
+    tree, now = state.tree, proposal.due
     first, second = (tree.clusters[name] for name in proposal.leaves)
     parent = tree.clusters[proposal.cluster]
     alike = f"the updates of {first.name} and {second.name} no longer differ"
@@ -249,55 +220,37 @@ def settled_join(
         refused = f"{alike}, but {verdict.reason}"
         return state, with_remark(decisions, dict.fromkeys(proposal.leaves, refused))
     assert proposal.common is not None
-    reason, now = f"{alike}, and {verdict.reason}", proposal.due
-    joined = replace(first, model=proposal.common, memory={})
-    if sum(bool(tree.clusters[child].members) for child in parent.children) > 2:
-        joined = replace(joined, members=in_order((*first.members, *second.members)))
+    reason = f"{alike}, and {verdict.reason}"
+    parts = tuple(tree.clusters[child].members for child in parent.children)
+    if sum(map(bool, parts)) > 2:
+        members = in_order((*first.members, *second.members))
+        joined = replace(first, model=proposal.common, memory={}, members=members)
         closed = replace(second, members=(), edge={}, memory={})
         moves = [Move(now, client, second.name, first.name, reason) for client in second.members]
         tree, known = tree.update(joined, closed), without(state.known, second.members)
         state = replace(state, tree=tree, known=known, moves=(*state.moves, *moves))
         return state, with_remark(decisions, {second.name: f"it is joined to {first.name}"})
-    parts = tuple(tree.clusters[child].members for child in parent.children)
     past = proposal._replace(parts=parts, status=Status.UNDONE, reason=reason, common=None)
-    leaf = replace(
-        undone(parent, past),
-        model=joined.model,
-        optimizer=joined.optimizer,
-        memory={},
-        rounds=joined.rounds,
-    )
-    norms = [d for d in decisions if d.cluster in proposal.leaves]
+    learned = replace(parent, optimizer=first.optimizer, rounds=first.rounds, memory={})
+    leaf = undone(replace(learned, general=proposal.common), past)
+    norms = [(d.mean_norm, d.max_norm) for d in decisions if d.cluster in proposal.leaves]
+    mean_norm, max_norm = map(max, zip((0.0, 0.0), *norms, strict=True))
     decision = Decision(
-        parent.name,
-        now,
-        Outcome.UNDONE,
-        reason,
-        max((d.mean_norm for d in norms), default=0.0),
-        max((d.max_norm for d in norms), default=0.0),
-        figures=verdict.figures,
+        parent.name, now, Outcome.UNDONE, reason, mean_norm, max_norm, figures=verdict.figures
     )
     return replace(state, tree=tree.rejoined(parent.name, leaf)), (*decisions, decision)
 
 
 def undone(cluster: Cluster, proposal: Proposal) -> Cluster:
     """A split cluster as a leaf again, with its common model."""
-    return replace(
-        cluster.grown,
-        born=proposal.due,
-        children=(),
-        split_round=None,
-        general=None,
-        trial=None,
-        undone=(*cluster.undone, proposal),
-    )
+    past = (*cluster.undone, proposal)
+    leaf = replace(cluster.grown, general=None, children=(), split_round=None, trial=None)
+    return replace(leaf, born=proposal.due, undone=past)
 
 
 def with_remark(decisions: Sequence[Decision], remarks: Mapping[str, str]) -> tuple[Decision, ...]:
     """The decisions with a further remark on some clusters."""
     return tuple(
-        replace(decision, reason=f"{decision.reason}; {remarks[decision.cluster]}")
-        if decision.cluster in remarks
-        else decision
-        for decision in decisions
+        replace(d, reason=f"{d.reason}; {remarks[d.cluster]}") if d.cluster in remarks else d
+        for d in decisions
     )

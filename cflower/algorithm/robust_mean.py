@@ -11,20 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cflower.algorithm.constants import FEW, LONG, MOST
 from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.algorithm.weights import Vector, Weights
-from cflower.ordering import only
+from cflower.ordering import only, without
 
-ENOUGH = 3
-"""Number of other clients that must be known to judge a reply; until then it waits."""
-LONGEST = 2.0
-"""Largest update norm, in medians; a longer update is shortened to it."""
-MOST = 3.0
-"""Largest claim and largest pull, in medians. A fifth of the clients at this limit have three
-sevenths of the whole, so the others outweigh them."""
-AMONG = 9
-"""In a small cluster no client has a larger part of the whole than one at the limit has among so
-many usual ones: a quarter with `MOST`. The equal part is always allowed."""
 NO_LIMIT = 1e300
 
 
@@ -37,64 +28,50 @@ def limited(claims: Iterable[float]) -> Vector:
     array([100., 100., 100., 300., 300.])
     """
     examples = np.array(list(claims), dtype=float)
-    return examples if len(examples) < 3 else np.minimum(examples, MOST * np.median(examples))
-
-
-@dataclass
-class Members:
-    """The norms and claims of a cluster's members: of the last round, and of this one so far.
-
-    The claim of a client is its weight before normalisation. Its pull is its claim times the norm
-    of its update: its part in the sum of eq. 2.
-    """
-
-    size: int
-    norms: dict[str, float]
-    claims: dict[str, float]
-    carried: dict[str, Vector] = field(default_factory=dict)
-    """Norm of the update of each array that is not trained, of this round only."""
-    waiting: list[Reply] = field(default_factory=list)
-    """Replies of this round that have not been passed on."""
-    usual: "Usual | None" = None
-
-    @property
-    def num_known(self) -> int:
-        """Number of known norms; those of this round count twice."""
-        return len(self.norms) + len(self.carried)
-
-    def medians(self, without: str = "") -> "Usual":
-        """The medians of the members, one of them left out."""
-        others = [client for client in self.norms if client != without]
-        norms = np.array([self.norms[client] for client in others])
-        claims = np.array([self.claims[client] for client in others])
-        carried = [lengths for client, lengths in self.carried.items() if client != without]
-        return Usual(
-            float(np.median(norms)),
-            float(np.median(claims)),
-            float(np.median(norms * claims)),
-            np.median(carried, axis=0) if carried else np.zeros(0),
-            self.num_known,
-        )
+    return examples if len(examples) < FEW else np.minimum(examples, MOST * np.median(examples))
 
 
 class Usual(NamedTuple):
     """The medians of a cluster's members."""
 
-    norm: float
-    claim: float
-    pull: float
+    trained: Vector
+    """Norm, claim and pull, shape (3,)."""
     carried: Vector
-    num_known: int
+
+
+@dataclass
+class Members:
+    """What is known of a cluster's members, of the last round and of this one so far."""
+
+    size: int
+    trained: dict[str, Vector]
+    """Norm, claim and pull of each update, shape (3,): the claim of a client is its weight before
+    normalisation, the pull its norm times its claim, which is its part in the sum of eq. 2."""
+    carried: dict[str, Vector] = field(default_factory=dict)
+    """Norm of the update of each array that is not trained, of this round only."""
+    waiting: list[Reply] = field(default_factory=list)
+    """Replies of this round that have not been passed on."""
+    usual: Usual | None = None
+    num_known: int = 0
+    """Number of replies that ``usual`` rests on; those of this round count twice."""
+
+    def medians(self, without: str = "") -> Usual:
+        """The medians of the members, one of them left out."""
+        others = [sizes for client, sizes in self.trained.items() if client != without]
+        carried = [sizes for client, sizes in self.carried.items() if client != without]
+        none = np.zeros(0)
+        return Usual(np.median(others, axis=0), np.median(carried, axis=0) if carried else none)
 
 
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
-    An update longer than `LONGEST` times the median norm of its cluster's other members is
-    shortened to that, and pulls like one of the median norm. Then a client with a claim or a pull
-    above `MOST` times their median, or above the part that `AMONG` allows, has its weight lowered
-    until both fit. Arrays that are not trained, such as BatchNorm's statistics, are bounded one by
-    one. A reply beyond these bounds waits for the end of the round, when all others are known.
+    An update longer than `LONG` times the median norm of its cluster's other members is shortened
+    to that, and pulls like one of the median norm. Then a client with a claim or a pull above
+    `MOST` times their median, or above the part of the whole that one at this limit has among
+    `MOST`² usual ones, has its weight lowered until both fit. Arrays that are not trained, such as
+    BatchNorm's statistics, are bounded one by one. A reply beyond these bounds waits for the end of
+    the round, when all others are known.
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
@@ -131,113 +108,107 @@ class RobustMean:
     ) -> None:
         self._carried, self._weight = carried, weight
         self._max_norm_ratio = max_norm_ratio or NO_LIMIT
-        self._most, self._longest = (most, LONGEST) if most else (NO_LIMIT, NO_LIMIT)
+        self._most, self._longest = (most, LONG) if most else (NO_LIMIT, NO_LIMIT)
         self._unassigned = state.tree.unassigned
         self.refused: dict[str, str] = {}
         self.lowered: dict[str, float] = {}
         self._members = {}
         for name, cluster in state.tree.clusters.items():
-            there = cluster.members if cluster.is_leaf else ()  # nothing is known of inner models
-            known = only(state.known, there)
-            norms = {client: update.norm for client, update in known.items()}
-            claims = {client: weight(update.num_examples) for client, update in known.items()}
-            self._members[name] = Members(len(cluster.members), norms, claims)
+            # Nothing is known of inner models.
+            known = only(state.known, cluster.members) if cluster.is_leaf else {}
+            trained = {c: self._measured(u.norm, u.num_examples) for c, u in known.items()}
+            self._members[name] = Members(len(cluster.members), trained)
+
+    def _measured(self, norm: float, num_examples: float) -> Vector:
+        claim = self._weight(num_examples)
+        return np.array([norm, claim, norm * claim])
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
         for reply in replies:
-            members = self._members[reply.ask.cluster]
+            members, client = self._members[reply.ask.cluster], reply.client
+            places = reply.ask.role is Role.PLACE or client in self._unassigned
             if not np.isfinite(reply.norm):
-                self.refused[reply.client] = "has an update with a norm that is not finite"
-            elif not self._moves_a_model(reply) or members.size < ENOUGH:
+                self.refused[client] = "has an update with a norm that is not finite"
+            elif places or members.size < FEW:
                 yield reply
             else:
-                self._note(members, reply)
-                yield from self._in_line(members)
+                assert reply.update is not None
+                parts = [reply.update.carried[place] for place in self._carried]
+                members.trained[client] = self._measured(reply.norm, reply.num_examples)
+                members.carried[client] = np.array(list(map(np.linalg.norm, parts)))
+                members.waiting.append(reply)
+                yield from self._within_bounds(members)
         for members in self._members.values():
             for reply in members.waiting:
                 yield from self._held_to_bounds(members, reply)
 
-    def _moves_a_model(self, reply: Reply) -> bool:
-        return reply.ask.role is not Role.PLACE and reply.client not in self._unassigned
-
-    def _note(self, members: Members, reply: Reply) -> None:
-        assert reply.update is not None
-        members.norms[reply.client] = reply.norm
-        members.claims[reply.client] = self._weight(reply.num_examples)
-        carried = [np.linalg.norm(reply.update.carried[place]) for place in self._carried]
-        members.carried[reply.client] = np.array(carried)
-        members.waiting.append(reply)
-
-    def _in_line(self, members: Members) -> Iterator[Reply]:
+    def _within_bounds(self, members: Members) -> Iterator[Reply]:
         """The waiting replies that are within the bounds by all that is known so far."""
-        enough = min(ENOUGH, members.size - 1)
-        if len(members.norms) <= enough or (self._carried and len(members.carried) <= enough):
+        enough = min(FEW, members.size - 1)
+        if len(members.trained) <= enough or (self._carried and len(members.carried) <= enough):
             return
-        new = members.waiting[:] if members.usual is None else members.waiting[-1:]
-        if members.usual is None or members.num_known >= 2 * members.usual.num_known:
+        new = members.waiting[-1:] if members.usual else members.waiting[:]
+        num_known = len(members.trained) + len(members.carried)
+        if members.usual is None or num_known >= 2 * members.num_known:
             # Anew when twice as much is known: seldom enough for clusters of thousands.
-            members.usual = members.medians()
-        usual, longest = members.usual, min(self._max_norm_ratio, self._longest)
+            members.usual, members.num_known = members.medians(), num_known
+        most = np.array([min(self._max_norm_ratio, self._longest), self._most, self._most])
         for reply in new:
-            length, claim = members.norms[reply.client], members.claims[reply.client]
-            if (
-                length <= longest * usual.norm
-                and claim <= self._most * usual.claim
-                and length * claim <= self._most * usual.pull
-                and np.all(members.carried[reply.client] <= self._most * usual.carried)
-            ):
+            with np.errstate(over="ignore"):
+                trained = members.trained[reply.client] <= most * members.usual.trained
+                carried = members.carried[reply.client] <= self._most * members.usual.carried
+            if trained.all() and carried.all():
                 members.waiting.remove(reply)
                 yield reply
 
     def _held_to_bounds(self, members: Members, reply: Reply) -> Iterator[Reply]:
         """A reply within the bounds of all others of the round, unless it is refused."""
         client = reply.client
-        if len(members.norms.keys() - {client}) < 2:
+        if len(members.trained) < FEW:
             yield reply
             return
         usual = members.medians(without=client)
-        ratio = reply.norm / usual.norm if usual.norm else 1.0
+        ratio = float(reply.norm / usual.trained[0]) if usual.trained[0] else 1.0
         if ratio > self._max_norm_ratio:
             # The others are judged without it.
-            del members.norms[client], members.claims[client], members.carried[client]
+            del members.trained[client], members.carried[client]
             self.refused[client] = (
                 f"has an update of norm {reply.norm:.3g}, {ratio:.3g} times the usual norm of its "
                 f"cluster (max-norm-ratio {self._max_norm_ratio:g})"
             )
             return
-        shortened = min(1.0, self._longest / ratio) if ratio else 1.0
-        share = self._share(members, client, usual, shortened)
+        factor = min(1.0, self._longest / ratio) if ratio else 1.0
+        share = self._share(members, client, usual, factor)
         if ratio > self._longest:
             # As evidence it stays longer than usual, like the updates of a small group before its
             # split; in the mean it pulls no more than a usual one.
             share = min(share, 1 / self._longest)
-        if shortened * share < 1:
-            self.lowered[client] = shortened * share
-        yield self._shortened(reply, shortened, share, members.carried[client], usual)
+        if factor * share < 1:
+            self.lowered[client] = factor * share
+        update, kept = self._shortened(reply, factor, members.carried[client], usual)
+        yield replace(reply, update=update, kept=kept, share=share)
 
-    def _share(self, members: Members, client: str, usual: Usual, shortened: float) -> float:
+    def _share(self, members: Members, client: str, usual: Usual, factor: float) -> float:
         """The fraction of a client's weight that keeps its claim and its pull within the bounds."""
-        others = [name for name in members.carried if name != client]
-        claims = sum(members.claims[name] for name in others)
-        pulls = sum(members.claims[name] * members.norms[name] for name in others)
-        claim = members.claims[client]
-        pull = claim * members.norms[client] * shortened
-        share = 1.0
-        for value, median, total in (claim, usual.claim, claims), (pull, usual.pull, pulls):
-            most = self._most * median
-            if total:
-                most = min(most, max(median, total * self._most / AMONG))
-            if 0 < most < value and self._most < NO_LIMIT:
-                share = min(share, most / value)
-        return share
+        if self._most == NO_LIMIT:
+            return 1.0
+        replied = only(members.trained, without(members.carried, [client]))
+        total = np.sum(list(replied.values()), axis=0) if replied else np.zeros(3)
+        most = self._most * usual.trained
+        part = np.maximum(usual.trained, total * self._most / MOST**2)
+        most = np.where(total > 0, np.minimum(most, part), most)
+        value = members.trained[client] * np.array([0.0, 1.0, factor])
+        return float(
+            np.divide(most, value, out=np.ones(3), where=(most > 0) & (most < value)).min()
+        )
 
     def _shortened(
-        self, reply: Reply, factor: float, share: float, lengths: Vector, usual: Usual
-    ) -> Reply:
+        self, reply: Reply, factor: float, lengths: Vector, usual: Usual
+    ) -> tuple[Weights, Vector]:
+        """The update and what is kept of it, with each part within its bound."""
         assert reply.update is not None and reply.kept is not None
-        trained, carried = reply.update
-        kept = reply.kept
+        (trained, carried), kept = reply.update, reply.kept
         if factor < 1:
             scale = trained.dtype.type(factor)
             trained, kept = trained * scale, kept * scale
@@ -246,4 +217,4 @@ class RobustMean:
             for place, length, bound in zip(self._carried, lengths, bounds, strict=True):
                 if length > bound > 0:
                     carried[place] *= bound / length
-        return replace(reply, update=Weights(trained, carried), kept=kept, share=share)
+        return Weights(trained, carried), kept

@@ -255,13 +255,7 @@ class CFL:
             origin = self.projection.project(reply.origin.trained)
             staleness = norm(cluster.model.trained - reply.origin.trained) / (reply.norm or 1.0)
         return KnownUpdate(
-            server_round,
-            reply.kept,
-            reply.norm,
-            reply.num_examples,
-            origin,
-            reply.share,
-            staleness,
+            server_round, reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
         )
 
     def _placed(self, state: CFLState, places: Mapping[str, Vector], server_round: int) -> CFLState:
@@ -299,24 +293,20 @@ class CFL:
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
-        whole = len(timely) == len(fresh) and bool(np.all(rounds == server_round))
+        whole = bool(np.all(rounds == server_round)) & (len(timely) == len(fresh))
+        vectors, output = [update.vector for update in fresh.values()], self.projection.output
         return Evidence(
             cluster=leaf.name,
             server_round=server_round,
             members=tuple(members),
             clients=tuple(fresh),
-            vectors=tuple(self.projection.seen(update.vector) for update in fresh.values()),
+            vectors=tuple(map(self.projection.seen, vectors)),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
             mean_norm=norm(mean.trained if whole else self._mean(timely)),
             rounds=rounds,
-            outputs=self._outputs(fresh),
+            outputs=tuple(map(output.rows, vectors)) if output else (),
         )
-
-    def _outputs(self, updates: Mapping[str, KnownUpdate]) -> tuple[Vector, ...]:
-        """The output layers' updates, see `Evidence.outputs`."""
-        layer = self.projection.output
-        return tuple(layer.rows(known.vector) for known in updates.values()) if layer else ()
 
     def _decide(
         self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights
@@ -333,12 +323,7 @@ class CFL:
         return decision, memory
 
     def _split(
-        self,
-        state: CFLState,
-        leaf: Cluster,
-        decision: Decision,
-        evidence: Evidence,
-        mean: Weights,
+        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
     ) -> tuple[CFLState, Decision]:
         """The leaf as a split cluster with its stationary model θ*, and its children.
 
@@ -346,7 +331,8 @@ class CFL:
         split on, with their next update.
         """
         now, unsure = decision.server_round, decision.unsure or ((),) * len(decision.sides)
-        parts = sorted(zip(decision.sides, unsure, strict=True), key=first_client)
+        parts = list(zip(decision.sides, unsure, strict=True))
+        parts.sort(key=lambda part: min(map(natural_order, part[0])))
         placed = {client for part in parts for side in part for client in side}
         others = tuple(client for client in leaf.members if client not in placed)
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
@@ -468,11 +454,6 @@ class CFL:
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
         return num_examples if self.weighting == "examples" and not self.trim else 1.0
-
-
-def first_client(part: tuple[tuple[str, ...], tuple[str, ...]]) -> Any:
-    """The place of a child among its siblings, by the first client on its side."""
-    return min(map(natural_order, part[0]))
 
 
 def open_trials(tree: ParameterTree) -> list[tuple[Cluster, Proposal]]:

@@ -15,21 +15,11 @@ ROUNDING = 1e-6
 
 
 def cosine_similarity(updates: ArrayLike) -> Matrix:
-    """Cosine of every pair of updates, eq. 44.
+    """Cosine of every pair of updates, shape (m, d), eq. 44.
 
-    Parameters
-    ----------
-    updates : array_like, shape (m, d)
-        One flattened update a row.
+    Symmetric, within [-1, 1], ones on the diagonal, shape (m, m). The similarity of a zero update
+    to every other update is 0, never NaN.
 
-    Returns
-    -------
-    ndarray, shape (m, m)
-        Symmetric, within [-1, 1], ones on the diagonal. The similarity of a zero update to every
-        other update is 0, never NaN.
-
-    Examples
-    --------
     >>> cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0], [-3.0, 0.0]])
     array([[ 1.,  1.,  0., -1.],
            [ 1.,  1.,  0., -1.],

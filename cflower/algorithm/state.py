@@ -97,18 +97,13 @@ class KnownUpdate(NamedTuple):
         """Whether the update still describes its cluster's model.
 
         It does if it was computed after the cluster was born and the model has since moved by no
-        more than the update's own length: a rule without a unit, so without a setting.
-
-        Parameters
-        ----------
-        born : int
-            The cluster exists since the end of this round.
-        model : ndarray
-            The cluster's model now, as `Projection.keep` keeps it.
+        more than the update's own length: a rule without a unit, so without a setting. ``born`` is
+        the round at the end of which the cluster began, and ``model`` its model now, as
+        `Projection.keep` keeps it.
         """
-        if self.server_round <= born:
-            return False
-        return self.origin is model or norm(model - self.origin) <= self.norm
+        return self.server_round > born and (
+            self.origin is model or norm(model - self.origin) <= self.norm
+        )
 
 
 class Move(NamedTuple):
@@ -128,42 +123,48 @@ KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
 """Candidates for κ, in the median number of the members' training examples; ∞ is the other one."""
 
 
+class OwnModels(NamedTuple):
+    """The models v_i that members trained by themselves from one start."""
+
+    models: Mapping[str, Weights] = {}
+    """Empty without a gain over the leaf's model."""
+    trainings: int = 0
+    gains: Vector = np.zeros(0)
+    """The largest gain so far by each measure."""
+
+
 @dataclass(frozen=True)
 class Chain:
     """The personal step of a leaf in progress."""
 
+    server_round: int
     members: tuple[str, ...]
     starts: tuple[Weights, ...]
     """The models from which members train by themselves, one after the other; the leaf's first."""
     measured: tuple[Mapping[str, Reply], ...] = ()
     """The members' evaluations of each candidate so far."""
+    own: tuple[OwnModels, ...] = ()
+    """The result of each start that is over."""
+    best: OwnModels = OwnModels()
+    """The models from the present start with the largest gain so far."""
+    here: Mapping[str, Weights] = field(default_factory=dict)
+    """The members' models after the last training."""
     trainings: int = 0
     """Trainings from the present start."""
-    here: Mapping[str, Weights] = field(default_factory=dict)
-    """The members' models after the last of them."""
-    best: Mapping[str, Weights] = field(default_factory=dict)
-    """Those of the last further gain over the leaf's model, and their training."""
-    gains: tuple[float, ...] = ()
-    """The largest gain so far by each measure."""
-    best_at: int = 0
-    kept: tuple[Mapping[str, Weights], ...] = ()
-    """v_i of each member from each start that is over; empty without a gain."""
-    kept_at: tuple[int, ...] = ()
-    """The number of trainings that made them."""
-    sizes: Mapping[str, float] = field(default_factory=dict)
-    """n_i, the members' training examples."""
     total: int = 0
     """Trainings of a member so far."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """n_i, the members' training examples."""
 
     @property
     def trains(self) -> bool:
         """Whether a start is left."""
-        return len(self.kept) < len(self.starts) and bool(self.members)
+        return len(self.own) < len(self.starts) and bool(self.members)
 
     @property
     def candidates(self) -> list[tuple[int, float]]:
         """Start and κ of each candidate, the leaf's model first."""
-        starts = [start for start, models in enumerate(self.kept) if models]
+        starts = [start for start, own in enumerate(self.own) if own.models]
         return [(0, inf), *product(starts, KAPPAS)]
 
     def kappa(self, factor: float) -> float:
@@ -176,22 +177,22 @@ class Chain:
 
     def received(self, client: str) -> Weights:
         """The model that a member trains next."""
-        return self.here.get(client, self.starts[min(len(self.kept), len(self.starts) - 1)])
+        return self.here.get(client, self.starts[min(len(self.own), len(self.starts) - 1)])
 
     def candidate(self, client: str, number: int) -> Weights:
         """W + a_i (v_i − w); the leaf's model for a member without v_i."""
         leaf, (start, factor) = self.starts[0], self.candidates[number]
-        if factor == inf or client not in self.kept[start]:
+        if factor == inf or client not in self.own[start].models:
             return leaf
-        share = self.share(client, factor)
-        own = self.kept[start][client]
+        share, own = self.share(client, factor), self.own[start].models[client]
         return Weights(*(w + share * (v - w) for w, v in zip(leaf, own, strict=True)))
 
 
 class Personal(NamedTuple):
     """The personal step of a leaf, judged."""
 
-    proposal: Proposal
+    reason: str
+    """One sentence."""
     kappa: float
     """In training examples; ∞ is the leaf's model, 0 the client's own."""
     start: int

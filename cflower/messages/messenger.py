@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.robust_mean import MOST, limited
+from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights

@@ -209,7 +209,7 @@ def personal_line(step: Personal) -> dict[str, Any]:
     """The personal step of a leaf in ``summary.json``; κ is null for the leaf's model (∞)."""
     return {
         "accepted": step.accepted,
-        "reason": step.proposal.reason,
+        "reason": step.reason,
         "kappa": step.kappa if step.accepted else None,
         "start": STARTS[step.start] if step.accepted else None,
         "length": step.length,

@@ -21,11 +21,12 @@ from flwr.supercore import log
 
 from cflower.algorithm.aggregation import Aggregation
 from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Criterion, Decision
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.personal import MOST_TRAININGS
 from cflower.algorithm.projection import affordable_length
-from cflower.algorithm.robust_mean import MOST, RobustMean
+from cflower.algorithm.robust_mean import RobustMean
 from cflower.algorithm.round import Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ParameterTree, Selection

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.auto.clustering import (
-    LEAST_NEXT_TO_ONE,
-    MOST_NOISE,
     Clustering,
     Parts,
     best_parts,
@@ -18,6 +16,7 @@ from cflower.algorithm.auto.clustering import (
     sure_clustering,
     ward_parts,
 )
+from cflower.algorithm.constants import LEAST_NEXT_TO_ONE
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
@@ -129,7 +128,7 @@ def test_a_member_alone_is_a_part_next_to_enough_others(size: int) -> None:
     similarity, little = cosine_similarity(rows), np.full(size + 1, 0.01)
     alone = sure_clustering(similarity, little, 0.99).labels[-1]
     assert (alone >= 0) == (size == LEAST_NEXT_TO_ONE)
-    little[-1] = 0.5 * MOST_NOISE
+    little[-1] = 0.4
     assert sure_clustering(similarity, little, 0.99).labels[-1] == -1
 
 

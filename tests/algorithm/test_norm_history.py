@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cflower.algorithm.norm_history import PATIENCE, NormHistory, updated
+from cflower.algorithm.constants import FEW
+from cflower.algorithm.norm_history import NormHistory, updated
 
 
 def histories(rounds: np.ndarray, leaf: str, unit: float = 1.0) -> dict[str, NormHistory]:
@@ -39,7 +40,7 @@ def test_norms_that_always_vary_are_no_change_in_an_unsplit_root(leaf, expected)
 def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_ends():
     rounds = np.ones((6, 4)) + 0.01 * np.arange(24).reshape(6, 4) % 0.03
     state = histories(rounds, "0.0")
-    for expected in (*range(1, PATIENCE + 1), 0):
+    for expected in (*range(1, 2 * FEW + 1), 0):
         now = {str(i): 5.0 if i == 2 else 1.0 for i in range(4)}
         before, state = state, updated(state, "0.0", now, unsplit=False)
         assert state["2"].suspected == expected

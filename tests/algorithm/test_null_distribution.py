@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import chdtri
 
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion, significance
@@ -13,6 +14,7 @@ from cflower.algorithm.auto.null_distribution import (
     dimensions,
     separation,
 )
+from cflower.algorithm.constants import ERROR
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
@@ -115,7 +117,7 @@ def test_a_member_without_recent_updates_does_not_delay_a_split() -> None:
     assert decided(updates, rounds=20, present=present) == FOURS
 
 
-@pytest.mark.parametrize(("noise", "separated"), [(0.01, True), (1.0, False)])
+@pytest.mark.parametrize(("noise", "separated"), [(0.01, True), (1.5, False)])
 def test_lengths_of_updates_do_not_matter_by_angle(noise: float, separated: bool) -> None:
     rng, labels = generator(0, "angles"), np.repeat(np.arange(2, dtype=np.int32), 5)
     points, by_angle = np.eye(8)[labels] + 0.1 * rng.normal(size=(10, 8)), []
@@ -184,11 +186,15 @@ def test_noise_in_many_directions_makes_shorter_distances_than_on_a_line() -> No
     assert separation(many @ many.T, labels, noise) > 0
 
 
-@pytest.mark.parametrize(("sizes", "most"), [((3, 3), 100 / 6), ((3, 1), 100 / 13)])
-def test_parts_are_separated_by_a_distance_of_three_standard_errors(
+Q = chdtri(1, ERROR)
+BOUNDS = ((3, 3), 100 / (2 * Q / 3)), ((3, 1), 100 / (4 * Q / 3 + 1))
+
+
+@pytest.mark.parametrize(("sizes", "most"), BOUNDS)
+def test_parts_are_separated_by_a_distance_that_noise_rarely_makes(
     sizes: tuple[int, int], most: float
 ) -> None:
-    """Means over 3 and 3: 10² > 9 (v/3 + v/3). A single one's squared length has v in it."""
+    """Means over 3 and 3: 10² > q (v/3 + v/3). A single one's squared length has v in it."""
     labels = np.repeat([0, 1], sizes)
     points = 1e-3 * generator(0, "errors").normal(size=(len(labels), 3))
     points[:, 0] += np.where(labels == 0, 5.0, -5.0)

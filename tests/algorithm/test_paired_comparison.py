@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflower.algorithm.constants import LIKELY, SIGNIFICANT
 from cflower.algorithm.paired_comparison import (
-    LIKELY,
-    SIGNIFICANT,
     Comparison,
     Measure,
     judge,

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.robust_mean import LONGEST, MOST, RobustMean, limited
+from cflower.algorithm.constants import LONG, MOST
+from cflower.algorithm.robust_mean import RobustMean, limited
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
@@ -63,7 +64,7 @@ def test_no_client_pulls_more_than_a_few_usual_ones(place, norm, examples):
     replies[place] = reply(place, norm, examples)
     result, mean = bounded(*replies)
     odd = result.pop(f"c{place}")
-    assert length(odd) == pytest.approx(min(norm, LONGEST))
+    assert length(odd) == pytest.approx(min(norm, LONG))
     np.testing.assert_array_equal(odd.kept, odd.update.trained)
     assert pull(odd) <= MOST * 100 * (1 + 1e-6)
     assert odd.norm == norm  # unchanged, for eq. 33
@@ -148,8 +149,8 @@ def test_with_uniform_weights_only_the_norm_counts():
 
 def test_the_last_updates_of_absent_members_count():
     result, _ = bounded(reply(5, 100.0), state=state_of(6, known(*range(5))))
-    assert length(result["c5"]) == pytest.approx(LONGEST)
-    assert result["c5"].share == pytest.approx(1 / LONGEST)  # it pulls like a usual one
+    assert length(result["c5"]) == pytest.approx(LONG)
+    assert result["c5"].share == pytest.approx(1 / LONG)  # it pulls like a usual one
 
 
 @pytest.mark.parametrize("size", [1, 2])

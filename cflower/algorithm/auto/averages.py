@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.auto.clustering import Labels, in_appearance
+from cflower.algorithm.constants import ETA
 from cflower.algorithm.criteria import Evidence
 from cflower.algorithm.similarity import Matrix, marks_of
 
@@ -21,10 +22,10 @@ def empty(dtype: Any = float, dimensions: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Averages:
-    """Polynomial-decay averages (Shamir and Zhang, arXiv 1212.1824) with η = 3.
+    """Polynomial-decay averages (Shamir and Zhang, arXiv 1212.1824) with η = `ETA`.
 
-    A client's t-th update enters its average with weight 4 / (t + 3). Every array has a row or an
-    entry for each of the m clients.
+    A client's t-th update enters its average with weight (η + 1) / (t + η). Every array has a row
+    or an entry for each of the m clients.
     """
 
     clients: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class Averages:
         after.weights[rows] = evidence.weights[now]
         after.counts[rows] += 1
         after.median[rows] = np.median(after.counts)
-        steps = (4.0 / (after.counts[rows] + 3)).astype(np.float32)
+        steps = ((ETA + 1) / (after.counts[rows] + ETA)).astype(np.float32)
         after.outputs[rows] += steps[:, None, None] * (outputs - after.outputs[rows])
         updates = updates - after.averages[rows]
         after.averages[rows] += steps[:, None] * updates
@@ -119,15 +120,15 @@ class Averages:
         own = differences - differences.mean(axis=0)  # without the common part
         squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
         # Of t updates, t - 1 had an average before them.
-        self.power[rows] += 4.0 / (self.counts[rows] + 2) * (squares - self.power[rows])
+        self.power[rows] += (ETA + 1) / (self.counts[rows] - 1 + ETA) * (squares - self.power[rows])
 
     @property
     def noise(self) -> Numbers:
         """Expected contribution of chance to each average's squared length, shape (m,)."""
         t = np.arange(1.0, 1 + self.counts.max())
-        # The j-th of t updates weighs 4 j (j + 1) (j + 2) / (t (t + 1) (t + 2) (t + 3)).
-        product = t * (t + 1) * (t + 2)
-        squared_weights = 16 * np.cumsum(product**2) / (product * (t + 3)) ** 2
+        # The j-th of t updates weighs 4 j (j + 1) (j + 2) / (t (t + 1) (t + 2) (t + 3)) for η = 3.
+        product = np.prod([t + i for i in range(ETA)], axis=0)
+        squared_weights = (ETA + 1) ** 2 * np.cumsum(product**2) / (product * (t + ETA)) ** 2
         return np.asarray(self.power * squared_weights[self.counts - 1])
 
     @property

@@ -10,11 +10,8 @@ FedDAG compares clients class by class (ICLR 2026), and FedClust by the output l
 
 import numpy as np
 
+from cflower.algorithm.constants import LEAST_SHARE
 from cflower.algorithm.similarity import Matrix
-
-LEAST_SHARE = 0.03
-"""A client has a class if this share of its bias updates is the class's: less is noise. From
-0.01 to 0.05 true groups are split in the same rounds."""
 
 
 def class_matched(updates: Matrix) -> Matrix:
@@ -25,17 +22,9 @@ def class_matched(updates: Matrix) -> Matrix:
 
         R_ic = W_ic - W_ir,  β_ic = b_ic - b_ir,  s_ic = β_ic / Σ β_ic (0 below `LEAST_SHARE`),
 
-    the view is √s_ic · unit(R_ic / β_ic - mean of all clients with class c), for all classes.
-
-    Parameters
-    ----------
-    updates : ndarray, shape (m, C, h + 1)
-        A row for each class: its h weights, then its bias.
-
-    Returns
-    -------
-    ndarray, shape (m, C h)
-        Rows of length at most 1.
+    the view is √s_ic · unit(R_ic / β_ic - mean of all clients with class c), for all classes:
+    rows of length at most 1, shape (m, C h). ``updates`` has shape (m, C, h + 1), a row for each
+    class: its h weights, then its bias.
     """
     weights, biases = updates[..., :-1], updates[..., -1]
     least = np.arange(len(updates)), biases.argmin(axis=1)

@@ -14,19 +14,14 @@ from scipy.cluster.hierarchy import fcluster, ward
 from scipy.spatial.distance import squareform
 from scipy.special import stdtrit
 
+from cflower.algorithm.constants import FEW, LEAST_NEXT_TO_ONE
 from cflower.algorithm.similarity import ROUNDING, Matrix
 
 Labels = NDArray[np.int32]
 
 MAX_REASSIGNMENTS = 20
-"""Most passes of reassignment, and of leaving members out: one or two suffice, but two members
-might swap for ever."""
-MOST_NOISE = 0.8
-"""Share of an average's squared length that may be noise. Noise alone makes it 1 or more; honest
-clients stay below 0.5 from their second update on. From 0.6 to 0.95 the splits are the same."""
-LEAST_NEXT_TO_ONE = 8
-"""Members of a part next to which one member alone may be another: in true groups of 5, the one
-that differed most was split off late in two of 25 runs. From 6 to 17 first splits are the same."""
+"""Most passes of reassignment, and of leaving members out, a limit of work: one or two suffice, but
+two members might swap for ever."""
 
 
 class Clustering(NamedTuple):
@@ -87,30 +82,22 @@ class Parts:
 def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float) -> Clustering:
     """Divide the members with `best_parts`, without those that belong to no part for sure.
 
-    Members that are not sure of their part are left out and the others are divided again, as long
-    as most members are left.
+    Members with a vector of noise alone are left out, and those that are not sure of their part;
+    the others are divided again, as long as most members are left. ``noise`` is the expected
+    contribution of chance to each squared length, which is 1, shape (m,), and ``level`` the
+    probability that chance alone does not make a member sure.
 
-    Parameters
-    ----------
-    similarity : ndarray, shape (m, m), m >= 3
-    noise : ndarray, shape (m,)
-        Expected contribution of chance to each squared length, which is 1.
-    level : float
-        Probability that chance alone does not make a member sure.
-
-    Examples
-    --------
     >>> rows = np.repeat([[1.0, 0.0], [0.0, 1.0]], 3, axis=0) + 0.1 * np.eye(6, 2)
     >>> sure_clustering(rows @ rows.T, np.zeros(6), 0.99).labels
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
-    size, kept, alone = len(similarity), noise < MOST_NOISE, None
+    size, kept, alone = len(similarity), noise < 1, None
     if 2 * kept.sum() < size:  # most members are at rest
         kept[:] = True
     labels, errors, needed = np.full(size, -1, np.int32), np.zeros(size), 0.0
     for _ in range(MAX_REASSIGNMENTS):
         members = np.flatnonzero(kept)
-        if len(members) < 3:
+        if len(members) < FEW:
             break
         among = similarity[np.ix_(members, members)]
         parts = best_parts(among)

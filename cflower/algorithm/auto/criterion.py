@@ -25,6 +25,7 @@ from cflower.algorithm.auto.clustering import (
     with_nearest,
 )
 from cflower.algorithm.auto.null_distribution import centred, separation_test
+from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, MIN_NORM_RATIO, SUFFICIENT
 from cflower.algorithm.criteria import (
     Decision,
     Evidence,
@@ -37,9 +38,6 @@ from cflower.algorithm.criteria import (
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
-
-ENOUGH = 50
-"""Members with two updates that suffice for a decision on any cluster."""
 
 
 class View(NamedTuple):
@@ -72,19 +70,13 @@ class Finding(NamedTuple):
 class AutoCriterion:
     """Split when the members' average updates form groups that stay separated over rounds.
 
-    A member's average update since the last split weighs its t-th update by about t³, so it
-    covers about the last quarter of the rounds. The averages are clustered by their cosines, see
-    `sure_clustering`; copies of a member count once. The cluster is split, into all parts at once,
-    if three conditions hold:
+    The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
+    The cluster is split, into all parts at once, if three conditions hold:
 
-    - enough is known of enough members: four fifths of them are nearer to their own part than to
-      the next one by more standard errors than chance makes;
-    - the parts are further apart than the null distribution of data without groups allows, see
-      `separation_test`;
-    - the same parts came out for three rounds, and for a quarter of all rounds.
-
-    A cluster with updates that have shrunk to ``min_norm_ratio`` of the longest is not split any
-    more: its clients are content (eq. 33, as a ratio).
+    - enough is known of enough members, and they are sure of their part;
+    - the parts are further apart than the null distribution of data without groups allows
+      (`separation_test`);
+    - the same parts came out for as many rounds as the averages cover.
 
     Members are compared in two views: by their updates, and by the class-matched updates of the
     output layer if the model has one (`class_matched`). A split that either supports is made.
@@ -94,23 +86,18 @@ class AutoCriterion:
     (`Averages.in_touch`) are placed by Algorithm 4 with their next update; so are all but a random
     2,000 of a larger cluster. Members that never trained do not count.
 
-    None of the figures depends on the scale of the updates, and chance is measured on the updates
-    themselves, so there is nothing to tune for other data.
-
     Parameters
     ----------
     min_norm_ratio : float in [0, 1)
-        Smallest ratio of the members' update norm to the largest of this branch of the tree.
+        A cluster with updates that have shrunk to this ratio of the longest in this branch of the
+        tree is not split: its clients are content (eq. 33, as a ratio).
     confidence_level : float in (0, 1)
         Probability that chance alone does not make a member sure of its part, Student's t.
     min_stable_rounds : int >= 1
-        Rounds for which the parts must have been the same. Two are enough for the right groups,
-        but bring more false proposals.
+        Fewest rounds for which the parts must have been the same.
     heard_share : float in (0, 1]
         Share of the members that need at least two updates, where 50 are always enough, and share
-        of these that must be sure of their part. With half of them, one in four federations with
-        uneven labels and without groups is split before the trial; with more than four fifths,
-        four of 20 clients could prevent a split.
+        of these that must be sure of their part.
 
     Notes
     -----
@@ -124,18 +111,19 @@ class AutoCriterion:
     inner_interval: ClassVar[int] = 10
     personal: ClassVar[bool] = True
 
-    min_norm_ratio: float = 0.3
-    confidence_level: float = 0.99
-    min_stable_rounds: int = 3
-    heard_share: float = 0.8
+    min_norm_ratio: float = MIN_NORM_RATIO
+    confidence_level: float = 1 - ERROR
+    min_stable_rounds: int = FEW
+    heard_share: float = HEARD_SHARE
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages.of(memory).only(evidence.members).updated(evidence)
         ready = int((known.counts >= 2).sum())
         # Members that never trained do not count.
-        share = min(self.heard_share * len(known.clients), ENOUGH) / max(1, evidence.num_members)
-        if early := early_verdict(evidence, share, 3, ready, "two or more updates"):
+        sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
+        share = sufficient / max(1, evidence.num_members)
+        if early := early_verdict(evidence, share, FEW, ready, "two or more updates"):
             return early, known.as_memory()
         known = replace(known, peak=max(known.peak, known.length))
         if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
@@ -144,8 +132,8 @@ class AutoCriterion:
             return verdict(evidence, Outcome.CONTENT, reason, figures=figures), known.as_memory()
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
-        if len(distinct) < 3:
-            reason = f"{counted(len(distinct), 'member')} with different updates, 3 needed"
+        if len(distinct) < FEW:
+            reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
             return verdict(evidence, Outcome.TOO_SMALL, reason), known.as_memory()
         findings = []
         for view in views(known, distinct):
@@ -187,8 +175,8 @@ class AutoCriterion:
         position in the view, and ``rounds`` those of the member with most updates.
         """
         labels, similarity = cut.labels[copy_of], view.similarity[np.ix_(copy_of, copy_of)]
-        stable = max(self.min_stable_rounds, rounds / 4)
-        enough = max(3, ceil(self.heard_share * len(labels) - 1e-9))
+        stable = max(self.min_stable_rounds, rounds / (ETA + 1))
+        enough = max(FEW, ceil(self.heard_share * len(labels) - 1e-9))
         figures = {
             "margin_errors": reached_by(cut.errors[copy_of], enough),
             "margin_errors_needed": cut.errors_needed,

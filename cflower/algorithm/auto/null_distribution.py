@@ -16,20 +16,15 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from cflower.algorithm.auto.clustering import Labels, Parts, best_parts, margin_errors
+from cflower.algorithm.constants import ERROR, SIGNIFICANT
 from cflower.algorithm.similarity import ROUNDING, Matrix, cosine_similarity
 
-NOISE_LEVEL = 0.0027
-"""Two parts have a distance only if noise alone makes a longer one with less than this
-probability: that of three standard deviations."""
-TAIL = 0.025
-"""Share of the null samples that may be more separated if the groups exceed all others in both
-measures. A share of 0.05 still refused all 319 runs without groups, but 0.01 refused true halves
-(docs/evidence/families.md)."""
 LARGEST_SAMPLE = 200
-"""Most points of a null sample: clustering it takes the square of their number."""
+"""Most points of a null sample, a limit of work: clustering takes the square of their number."""
 MOST_SAMPLES = 200
+"""Most null samples, a limit of work."""
 POINTS = 10_000
-"""Most points of all null samples together: large samples vary less, so fewer are needed."""
+"""Most points of all null samples together, a limit of work: large samples vary less."""
 
 
 class Centred(NamedTuple):
@@ -77,9 +72,9 @@ def critical_separations(
 ) -> NDArray[np.float64]:
     """The separations that ``observed`` must exceed in one of both measures, shape (2,).
 
-    The maxima of the null distribution; or its upper `TAIL` quantiles if ``observed`` exceeds both
-    of these. Stops drawing as soon as ``observed`` can no longer be significant. From every null
-    sample as many points are left out as from the data, the least sure ones.
+    The maxima of the null distribution; or its upper `SIGNIFICANT` quantiles if ``observed``
+    exceeds both of these. Stops drawing as soon as ``observed`` can no longer be significant. From
+    every null sample as many points are left out as from the data, the least sure ones.
     """
     size = min(len(gram), LARGEST_SAMPLE)
     left_out = left_out * size // len(gram)
@@ -89,7 +84,7 @@ def critical_separations(
         gram = gram[np.ix_(chosen, chosen)]
     eigenvalues = np.linalg.eigvalsh(gram)[1:] / (size - 1)
     deviations = np.sqrt(np.maximum(eigenvalues, 0.0))
-    highest = np.zeros((1 + int(TAIL * samples), 2))  # of each measure, ascending
+    highest = np.zeros((1 + int(SIGNIFICANT * samples), 2))  # of each measure, ascending
     for _ in range(samples):
         points = rng.normal(size=(size + left_out, size - 1)) * deviations
         highest = np.sort([*highest, null_separations(points, left_out)], axis=0)[1:]
@@ -118,18 +113,9 @@ def null_separations(points: NDArray[np.float64], left_out: int) -> NDArray[np.f
 def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     """Distance of the two nearest parts, in standard deviations of members along such lines.
 
-    Parameters
-    ----------
-    gram : ndarray, shape (m, m)
-        Inner products of the members.
-    labels : ndarray, shape (m,)
-    noise : ndarray, shape (m,)
-        Expected contribution of chance to each squared length.
-
-    Returns
-    -------
-    float
-        0 with one part, with only parts of one, or if noise may explain a distance.
+    ``gram`` are the members' inner products, shape (m, m), and ``noise`` the expected contribution
+    of chance to each squared length, shape (m,). 0 with one part, with only parts of one, or if
+    noise makes a longer distance with a probability of `ERROR` or more.
     """
     parts = Parts.of(gram, labels)
     sizes, means = parts.sizes, parts.means
@@ -142,7 +128,7 @@ def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     np.fill_diagonal(squares, np.inf)
     # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
-    noise_quantile = chdtri(freedom, NOISE_LEVEL) / freedom * (variance[:, None] + variance)
+    noise_quantile = chdtri(freedom, ERROR) / freedom * (variance[:, None] + variance)
     if np.any(squares <= noise_quantile):
         return 0.0
     # Each member's position on the line from every other part to its own, from the mean of the
