@@ -198,7 +198,7 @@ def settled_split(
         tree = state.tree.rejoined(cluster.name, undone(cluster, trial))
     return replace(state, tree=tree), tuple(
         replace(d, outcome=outcome, reason=reason, figures=verdict.figures)
-        if d.cluster == trial.cluster
+        if d.cluster == trial.cluster and d.outcome is Outcome.ON_TRIAL
         else d
         for d in decisions
     )

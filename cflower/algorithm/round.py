@@ -207,14 +207,16 @@ class CFL:
             decision, memory = self._decide(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             leaf = replace(leaf, memory=memory)
             if decision.outcome is Outcome.SPLIT:
-                state, decision = self._split(state, leaf, decision, evidence, mean)  # Algorithm 1
+                due = server_round + (0 if last else self.trial_rounds)
+                state, decision = self._split(state, leaf, decision, evidence, mean, due)
             elif len(mean.trained):
                 leaf = self._follow(leaf, mean)  # eq. 2
                 state = replace(state, tree=state.tree.update(leaf))
             decisions.append(decision)
         state = self._learned_on(state, received)
-        for cluster, trial in open_trials(before):
-            decisions.append(self._on_trial(cluster, trial, received, server_round))
+        for cluster, trial in open_trials(state.tree if last else before):
+            due = server_round if last else trial.due
+            decisions.append(self._on_trial(cluster, due, received, server_round))
         if self.moving:
             suspects = without(received.places, before.unassigned)
             state = moves.checked(state, suspects, server_round)
@@ -323,10 +325,17 @@ class CFL:
         return decision, memory
 
     def _split(
-        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
+        self,
+        state: CFLState,
+        leaf: Cluster,
+        decision: Decision,
+        evidence: Evidence,
+        mean: Weights,
+        due: int,
     ) -> tuple[CFLState, Decision]:
-        """The leaf as a split cluster with its stationary model θ*, and its children.
+        """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
+        The clients judge a split on trial in the round ``due``.
         Members without a child count to the largest one, and Algorithm 4 places them, from this
         split on, with their next update.
         """
@@ -353,9 +362,9 @@ class CFL:
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=now, memory={})
         if self.trial_rounds:
-            trial = Proposal(leaf.name, now, now + self.trial_rounds, decision.sides)
+            trial = Proposal(leaf.name, now, due, decision.sides)
             parent = replace(self._learned(parent, mean), trial=trial, memory=memory)
-            reason = f"{decision.reason}; on trial until round {trial.due}"
+            reason = f"{decision.reason}; on trial until round {due}"
             decision = replace(decision, reason=reason)
         unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
         tree = state.tree.update(parent, *children, unassigned=unassigned)
@@ -368,10 +377,10 @@ class CFL:
         return replace(state, tree=state.tree.update(*learned))
 
     def _on_trial(
-        self, cluster: Cluster, trial: Proposal, received: Received, server_round: int
+        self, cluster: Cluster, due: int, received: Received, server_round: int
     ) -> Decision:
         """The decision on a split that was on trial in this round."""
-        reason = f"the clients judge in round {trial.due}"
+        reason = f"the clients judge in round {due}"
         mean, longest = received.means.mean(cluster.name), received.longest.get(cluster.name, 0.0)
         norms = norm(mean.trained), longest
         return Decision(cluster.name, server_round, Outcome.ON_TRIAL, reason, *norms)

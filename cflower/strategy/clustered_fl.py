@@ -404,10 +404,10 @@ class ClusteredFL(Strategy):
         """Let the clients evaluate the round's proposals, if there are any."""
         if self.state.judging is None:
             return
-        judged = {n for p in self.state.judging.proposals for n in (p.cluster, *p.leaves)}
+        before = self._round.decisions
         decisions = self._settle(self._judges, server_round)
         self._round = replace(self._round, decisions=decisions)
-        log_decisions(decision for decision in decisions if decision.cluster in judged)
+        log_decisions(decision for decision in decisions if decision not in before)
 
     def _settle(self, asks: Sequence[Ask], server_round: int) -> tuple[Decision, ...]:
         """Carry the asks of proposals to the clients until there are none left."""
