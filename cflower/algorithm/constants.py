@@ -37,9 +37,9 @@ cosine within them."""
 LONG = 2.0
 """Ratio of an update's norm to the usual one, from which it is unusually long."""
 MOST = 3.0
-"""A client counts for at most so many usual ones and at most 1 / `MOST` of all others together.
-A fifth of the clients at this limit have three sevenths of the whole, so the others outweigh them.
-Of the clients that judge a split, at most 1 / `MOST` are left out as possible adversaries."""
+"""A client counts for at most so many usual ones, and 1 / `MOST` of all others together. A fifth of
+the clients at this limit have three sevenths of the whole, so the others outweigh them. Of the
+clients that judge a split, at most 1 / `MOST` are left out as possible adversaries."""
 ENOUGH_EXAMPLES = 30
 """Held-out examples of all clients together that a paired test needs."""
 OUTLIER = 20.0

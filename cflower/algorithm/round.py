@@ -290,7 +290,8 @@ class CFL:
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
         here, unassigned = self.projection.project(leaf.model.trained), state.tree.unassigned
-        members = [c for c in leaf.members if c not in unassigned and c not in excluded]
+        assigned = without(dict.fromkeys(leaf.members), unassigned)
+        members = tuple(without(assigned, excluded))
         known = only(state.known, members)
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
@@ -300,7 +301,7 @@ class CFL:
         return Evidence(
             cluster=leaf.name,
             server_round=server_round,
-            members=tuple(members),
+            members=members,
             clients=tuple(fresh),
             vectors=tuple(map(self.projection.seen, vectors)),
             norms=np.array([update.norm for update in fresh.values()]),
