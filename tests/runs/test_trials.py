@@ -72,3 +72,15 @@ def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp
     assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
     assert page["run"]["commonModel"] == f"common model ({min(rounds, 6)} of {rounds} rounds)"
     assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))
+
+
+@pytest.mark.parametrize(
+    ("groups", "standing"), [((0, 0, 0, 1, 1, 1), "confirmed"), ((0,) * 6, "undone")]
+)
+def test_a_split_in_the_last_round_is_judged_in_the_same_round(groups, standing, tmp_path):
+    run = recorded(tmp_path, Quadratics(groups), 3)
+    assert [(s["round"], s["trial"]) for s in run.summary["splits"]] == [(3, standing)]
+    assert run.summary["rounds"] == 3
+    page = page_content(run)
+    assert [(trial["round"], trial["standing"]) for trial in page["trials"]] == [(3, standing)]
+    assert "round 3" in explanation(run)
