@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import OUTLIER, SIGNIFICANT
+from cflower.algorithm.constants import FEW, LIKELY, OUTLIER, SIGNIFICANT
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.robust_mean import limited
@@ -171,9 +171,10 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
-    # Two-sided 0.05: at 0.025 steps were refused that gained 2.6 points; up to 0.1 the same are
-    # accepted; at 0.25 some where the groups are right.
-    likely = verdict.better is True and min(chances, default=1.0) < 2 * SIGNIFICANT
+    # At `SIGNIFICANT` steps were refused that gained 2.6 points; up to 0.1 the same are accepted; at
+    # `LIKELY` some where the groups are right. But few members rarely reach significance.
+    level = LIKELY if len(chain.members) <= FEW else 2 * SIGNIFICANT
+    likely = verdict.better is True and min(chances, default=1.0) < level
     accepted = chosen > 0 and likely and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
