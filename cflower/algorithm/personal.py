@@ -171,8 +171,8 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     chances = [test.chance for test in verdict.tests if test.chance is not None]
-    # At `SIGNIFICANT` steps were refused that gained 2.6 points; up to 0.1 the same are accepted; at
-    # `LIKELY` some where the groups are right. But few members rarely reach significance.
+    # At 0.025 steps were refused that gained 2.6 points; up to 0.1 the same are accepted; at 0.25
+    # some where the groups are right. But few members rarely reach significance.
     level = LIKELY if len(chain.members) <= FEW else 2 * SIGNIFICANT
     likely = verdict.better is True and min(chances, default=1.0) < level
     accepted = chosen > 0 and likely and verdict.tests[0].gain >= 0
