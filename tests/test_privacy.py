@@ -8,13 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.numpy import load_file
 
-from cflower import (
-    assign,
-    assign_unlabelled,
-    export,
-    server_app,
-    simulate,
-)
+from cflower import assign, assign_unlabelled, export, server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cflower.algorithm.bipartition import (
-    LINKAGES,
-    bipartition,
-    largest_safe_gamma,
-)
+from cflower.algorithm.bipartition import LINKAGES, bipartition, largest_safe_gamma
 from cflower.algorithm.similarity import cosine_similarity
 from tests.algorithm.planted import laws
 
