@@ -78,12 +78,10 @@ def test_ifca_sends_every_model_to_everyone():
 
 
 def test_pacfl_separates_rotations_and_leaves_label_groups_together():
-    turned, permuted = federation("rotation-2"), federation("label-permutation-4")
-    outcomes = {name: pacfl.run(f, 12.0) for name, f in [("turned", turned), ("named", permuted)]}
-    groups = {name: outcome.groups or {} for name, outcome in outcomes.items()}
-    assert len({groups["turned"][f"partition-{i}"] for i in range(5)}) == 1
-    assert len(set(groups["turned"].values())) == 2
-    assert len(set(groups["named"].values())) == 1
+    families = "rotation-2", "label-permutation-4"
+    turned, named = (pacfl.run(federation(family), 12.0).groups or {} for family in families)
+    assert len({turned[f"partition-{i}"] for i in range(5)}) == 1
+    assert (len(set(turned.values())), len(set(named.values()))) == (2, 1)
 
 
 @pytest.mark.parametrize(
