@@ -11,17 +11,11 @@ from cflower.errors import ConfigError
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
-def config_table():
-    return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
-
-
-def test_pyproject_lists_every_key_with_its_default():
-    listed, defaults = config_table().items(), RunConfig().as_keys().items()
+def test_pyproject_lists_every_key_with_its_default_and_no_federations():
+    table = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]
+    listed, defaults = table["app"]["config"].items(), RunConfig().as_keys().items()
     assert {k: repr(v) for k, v in listed} == {k: repr(v) for k, v in defaults}
-
-
-def test_flower_rewrites_a_federations_table_so_there_is_none():
-    assert "federations" not in tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]
+    assert "federations" not in table  # Flower would rewrite it
 
 
 @pytest.mark.parametrize(

@@ -53,17 +53,11 @@ def test_every_relative_link_leads_to_a_file_and_its_heading(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_file_of_the_package_that_is_named_exists(page):
+def test_every_file_and_measurement_that_a_page_names_exists(page):
     if page.name == "CHANGELOG.md":  # names files of earlier versions
         return
     for path in re.findall(r"`((?:cflower|scripts|tests)/[\w/.]+)`", page.read_text()):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_measurement_that_a_page_names_exists(page):
-    if page.name == "CHANGELOG.md":
-        return
     experiments = "".join(path.read_text() for path in ROOT.glob("scripts/reproduction/*.py"))
     for name in re.findall(r"scripts/run\.py ([a-z][\w-]+)", page.read_text()):
         assert name in MEASUREMENTS or f'"{name}"' in experiments, name

@@ -8,13 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.numpy import load_file
 
-from cflower import (
-    assign,
-    assign_unlabelled,
-    export,
-    server_app,
-    simulate,
-)
+from cflower import assign, assign_unlabelled, export, server_app, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
@@ -79,15 +73,9 @@ def test_clusters_and_split_rounds_are_those_without_permutation(runs):
     assert private["clusters"] == plain["clusters"]
     splits = ([(s["round"], s["cluster"]) for s in run["splits"]] for run in (plain, private))
     assert next(splits) == next(splits)
+    keys = "accuracy", "leaf_accuracy", "fl_accuracy", "best_accuracy", "ensemble_accuracy"
     for name, client in plain["clients"].items():
-        for key in (
-            "accuracy",
-            "leaf_accuracy",
-            "fl_accuracy",
-            "best_accuracy",
-            "ensemble_accuracy",
-        ):
-            assert private["clients"][name][key] == client[key]
+        assert [private["clients"][name][key] for key in keys] == [client[key] for key in keys]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 import cflower.client_app
 from cflower import simulate
 from cflower.config import RunConfig
-from cflower.data.examples import Examples
 from cflower.server_app import run
 
 KEYS = {
@@ -58,7 +57,7 @@ def spoiling(part):
             return data
         old = getattr(data, part)
         labels = (old.labels + 1) % old.num_classes
-        return replace(data, **{part: Examples(old.inputs, labels, old.class_names)})
+        return replace(data, **{part: replace(old, labels=labels)})
 
     return data_of
 

@@ -2,13 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
-from cflower.algorithm.aggregation import (
-    BLOCK,
-    LARGE,
-    MEDIAN,
-    TrimmedMean,
-    WeightedMean,
-)
+from cflower.algorithm.aggregation import BLOCK, LARGE, MEDIAN, TrimmedMean, WeightedMean
 from cflower.algorithm.weights import Weights
 from cflower.seeding import generator
 

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cflower.algorithm.bipartition import (
-    LINKAGES,
-    bipartition,
-    largest_safe_gamma,
-)
+from cflower.algorithm.bipartition import LINKAGES, bipartition, largest_safe_gamma
 from cflower.algorithm.similarity import cosine_similarity
 from tests.algorithm.planted import laws
 
@@ -67,15 +63,10 @@ def test_fewer_than_two_clients_have_no_bipartition():
         bipartition([[1.0]])
 
 
-def on_a_line(positions):
-    """A similarity that falls with the distance of points on a line."""
-    points = np.asarray(positions)
-    return 1 - np.abs(points[:, None] - points[None, :])
-
-
 def test_complete_linkage_keeps_sides_compact_where_single_follows_a_chain():
-    # A chain in steps of 0.1, 0.11, 0.12, 0.13, and its last link of 0.14.
-    similarity = on_a_line([0.0, 0.1, 0.21, 0.33, 0.46, 0.60])
+    # A chain on a line, in steps of 0.1, 0.11, 0.12, 0.13, and its last link of 0.14.
+    points = np.array([0.0, 0.1, 0.21, 0.33, 0.46, 0.60])
+    similarity = 1 - np.abs(points[:, None] - points)
     single, complete = (bipartition(similarity, linkage) for linkage in LINKAGES)
     assert as_sides(single) == {frozenset({0, 1, 2, 3, 4}), frozenset({5})}
     assert as_sides(complete) == {frozenset({0, 1, 2, 3}), frozenset({4, 5})}

@@ -28,21 +28,16 @@ def after(federation, model=None):
     return CFLState(ParameterTree.initial(root, federation.clients))
 
 
-def measuring(federation, state, ask, reply):
-    """A reply to training that also measures the model that the client got."""
-    away = federation.centers[federation.groups[ask.client]] - state.model_of(ask).trained
-    return replace(reply, metrics={"loss": float(away @ away) / 2}, num_examples=10.0)
-
-
 def step_of(federation, state, spoil=lambda ask, reply: reply, measures=True):
-    """The personal step of the root, and all asks."""
+    """The personal step of the root, and all asks; training may measure the model first."""
     heard, asked = CFL.personalised(state, FIRST, LAST), []
     while heard.asks:
         replies = []
         for ask in heard.asks:
             reply = federation.reply(CFL, heard.state, ask)
             if ask.task == "train" and measures:
-                reply = measuring(federation, heard.state, ask, reply)
+                (loss,) = losses(federation, {ask.client: heard.state.model_of(ask)})
+                reply = replace(reply, metrics={"loss": loss}, num_examples=10.0)
             replies.append(spoil(ask, reply))
         asked += heard.asks
         heard = CFL.heard(heard.state, filter(None, replies), LAST)

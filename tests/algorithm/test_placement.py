@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.placement import (
-    Branches,
-    confirms,
-    descend,
-    is_longer,
-    place,
-)
+from cflower.algorithm.placement import Branches, confirms, descend, is_longer, place
 from tests.algorithm.planted import laws
 from tests.algorithm.test_tree import two_levels
 

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from cflower.algorithm.tree import ParameterTree
 from cflower.ordering import in_order, natural_order
@@ -36,11 +35,6 @@ def two_levels():
     return split(tree, "0.1", ["c", "de"], 5, edges)
 
 
-@pytest.fixture
-def three():
-    return two_levels()
-
-
 def test_natural_order_compares_numbers_as_numbers():
     names = ["partition-10", "b", "partition-2", "2", "10", "partition-2b", "0.10", "0.9"]
     expected = ["0.9", "0.10", "2", "10", "b", "partition-2", "partition-2b", "partition-10"]
@@ -59,17 +53,18 @@ def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     assert_partitions(tree.admit("m", 4, isolated=True), "abcdefghijklm")
 
 
-def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf(three):
-    assert three.admit("a", 6) is three
-    tree = three.admit("z", 6)
+def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf():
+    before = two_levels()
+    assert before.admit("a", 6) is before
+    tree = before.admit("z", 6)
     assert tree.unassigned == {"z": "0"}
     assert tree.training_cluster("z") is tree.root
     assert tree.leaf_of("z").name == "0.0"
     assert_partitions(tree, "abcdez")
 
 
-def test_an_undone_split_frees_the_clients_that_stood_below_it(three):
-    tree = three.admit("y", 6).admit("z", 6).descended({"z": "0.1"})
+def test_an_undone_split_frees_the_clients_that_stood_below_it():
+    tree = two_levels().admit("y", 6).admit("z", 6).descended({"z": "0.1"})
     assert tree.unassigned == {"y": "0", "z": "0.1"}
     leaf = replace(tree.clusters["0.1"], children=(), split_round=None)
     tree = tree.rejoined("0.1", leaf)

@@ -1,11 +1,8 @@
 """Small Flower apps in folders of their own, as others have them."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
-CONFIG = {"num-server-rounds": 2, "wanted.step": 1.0, "where": "here.txt"}
 SERVER = """\
 from pathlib import Path
 
@@ -46,10 +43,7 @@ def evaluate(message, context):
 """
 
 
-def pyproject(name: str, serverapp: str, clientapp: str, config: Mapping[str, object]) -> str:
-    """The ``pyproject.toml`` of an app with these components and this run config."""
-    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items())
-    return f"""\
+PYPROJECT = """\
 [project]
 name = "{name}"
 version = "1.0.0"
@@ -63,7 +57,10 @@ serverapp = "{serverapp}"
 clientapp = "{clientapp}"
 
 [tool.flwr.app.config]
-{keys}"""
+num-server-rounds = 2
+wanted.step = 1.0
+where = "here.txt"
+"""
 
 
 def flower_app(
@@ -72,8 +69,8 @@ def flower_app(
     *,
     server: str = SERVER,
     before_training: str = "pass",
-    serverapp: str = "",
-    clientapp: str = "",
+    serverapp: str = "{name}.server_app:app",
+    clientapp: str = "{name}.client_app:app",
 ) -> Path:
     """An app without cflower, in a folder of its own: client i moves the model towards i.
 
@@ -87,12 +84,7 @@ def flower_app(
     (package / "__init__.py").touch()
     (package / "server_app.py").write_text(dedent(server))
     (package / "client_app.py").write_text(CLIENT.format(before=before_training))
-    (app / "pyproject.toml").write_text(
-        pyproject(
-            name,
-            serverapp or f"{name}.server_app:app",
-            clientapp or f"{name}.client_app:app",
-            CONFIG,
-        )
-    )
+    components = {"serverapp": serverapp, "clientapp": clientapp}
+    references = {side: text.format(name=name) for side, text in components.items()}
+    (app / "pyproject.toml").write_text(PYPROJECT.format(name=name, **references))
     return app

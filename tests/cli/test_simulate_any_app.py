@@ -54,7 +54,7 @@ def test_a_wrong_key_of_it_is_one_sentence(tmp_path, config, says):
 )
 def test_components_that_lead_nowhere_are_one_sentence(tmp_path, broken, says, request):
     name = f"broken{request.node.callspec.indices['broken']}"
-    app = flower_app(tmp_path, name, **{k: v.replace("{name}", name) for k, v in broken.items()})
+    app = flower_app(tmp_path, name, **broken)
     assert says.replace("{name}", name) in error_of("simulate", app)
 
 

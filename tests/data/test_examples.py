@@ -30,19 +30,15 @@ def test_three_parts_share_out_the_examples(num, fraction, share, seed):
         np.testing.assert_array_equal(train, alike)
 
 
-def test_two_examples_are_too_few_for_three_parts():
-    with pytest.raises(DataError, match=r"\(2\), but at least 3 .* decide-fraction = 0"):
-        split(2, 0.2, np.random.default_rng(0), 0.5)
-
-
 @pytest.mark.parametrize(
-    ("num", "fraction", "words"),
-    [(num, 0.2, rf"too few examples \({num}\)") for num in (0, 1)]
-    + [(9, fraction, "validation-fraction") for fraction in (0.0, 1.0, -1.0, float("nan"))],
+    ("num", "fraction", "share", "words"),
+    [(2, 0.2, [0.5], r"\(2\), but at least 3 .* decide-fraction = 0")]
+    + [(num, 0.2, [], rf"too few examples \({num}\)") for num in (0, 1)]
+    + [(9, fraction, [], "validation-fraction") for fraction in (0.0, 1.0, -1.0, float("nan"))],
 )
-def test_nothing_can_be_held_out(num, fraction, words):
+def test_nothing_can_be_held_out(num, fraction, share, words):
     with pytest.raises(DataError, match=words):
-        split(num, fraction, np.random.default_rng(0))
+        split(num, fraction, np.random.default_rng(0), *share)
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,17 @@ def everything(data):
     }
 
 
+@pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("form", ["images", "parquet", "npz"])
-def test_every_form_gives_the_same_examples(tmp_path, form):
-    write(tmp_path / "mine", form)
-    data = load_own_data(OwnData(str(tmp_path / "mine"), validation_fraction=0.25))
+def test_every_form_gives_the_same_examples(tmp_path, form, labels):
+    write(tmp_path / "mine", form, labels)
+    roles, folder = Roles(unlabelled=not labels), str(tmp_path / "mine")
+    data = load_own_data(OwnData(folder, ("cat", "dog"), validation_fraction=0.25, roles=roles))
     assert data.train.input_shape == (1, 6, 6)
     assert (len(data.train), len(data.report), data.group) == (9, 3, None)
-    assert everything(data) == {(i.tobytes(), str(n)) for i, n in zip(SCALED, LABELS, strict=True)}
+    assert {image for image, _ in everything(data)} == {image.tobytes() for image in SCALED}
+    pairs = {(i.tobytes(), str(n)) for i, n in zip(SCALED, LABELS, strict=True)}
+    assert not labels or everything(data) == pairs
 
 
 def test_classes_are_matched_by_name(tmp_path):
@@ -117,11 +121,3 @@ def test_without_labels_only_the_inputs_are_read(tmp_path, extra, label):
     assert data.train.class_names == classes
     if not extra:
         refused(tmp_path, "cflower assign --unlabelled", classes)
-
-
-@pytest.mark.parametrize("form", ["images", "npz", "parquet"])
-def test_without_labels_every_form_is_read(tmp_path, form):
-    write(tmp_path / "mine", form, labels=False)
-    roles = Roles(unlabelled=True)
-    data = load_own_data(OwnData(str(tmp_path / "mine"), ("cat", "dog"), roles=roles))
-    assert {image for image, _ in everything(data)} == {image.tobytes() for image in SCALED}

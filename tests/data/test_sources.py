@@ -11,11 +11,6 @@ from cflower.data.sources import load_source
 from cflower.errors import DataError
 
 
-def save_image(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-
-
 def bytes_image(seed, shape):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
@@ -161,7 +156,8 @@ def test_ham10000_layout(tmp_path):
     rows = ["lesion_id,image_id,dx,dx_type,age,sex,localization"]
     for number, kind in enumerate(["mel", "nv"] * 4):
         part = tmp_path / f"HAM10000_images_part_{1 + number % 2}"
-        save_image(part / f"ISIC_{number}.jpg", bytes_image(number, (45, 60, 3)))
+        part.mkdir(exist_ok=True)
+        Image.fromarray(bytes_image(number, (45, 60, 3))).save(part / f"ISIC_{number}.jpg")
         rows.append(f"HAM_{number // 2},ISIC_{number},{kind},histo,50,male,ear")
     name = f"ham10000:{tmp_path}"
     refused(name, "HAM10000_metadata.csv")

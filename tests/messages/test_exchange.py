@@ -11,12 +11,9 @@ from tests.algorithm.planted import laws
 from tests.messages.scripted_grid import ScriptedGrid, echo
 
 
-def messages_to(nodes):
-    return [Message(RecordDict(), node, "train") for node in nodes]
-
-
 def exchange_with(grid, nodes, timeout=10.0, **settings):
-    return Exchange(grid, messages_to(nodes), timeout, **settings)
+    messages = [Message(RecordDict(), node, "train") for node in nodes]
+    return Exchange(grid, messages, timeout, **settings)
 
 
 def senders(replies):

@@ -42,6 +42,7 @@ def test_unusable_replies_are_counted_and_absences_are_not():
 def test_unusable_replies_in_a_row_exclude_a_client(after, times):
     rounds = [outcome("ab", bad="c")] * after
     assert record_of(*rounds[1:], exclude_after=after).excluded == {}
+    assert record_of(*rounds * 10, exclude_after=0).excluded == {}  # zero is never
     excluded = record_of(*rounds, exclude_after=after).excluded
     assert excluded == {"c": f"{times} in a row; the last one is bad"}
 
@@ -57,10 +58,6 @@ def test_a_second_reply_is_counted_but_does_not_exclude():
     twice = ExchangeOutcome(("a", "c"), {"c": Problem("came twice")})
     failures = record_of(*[twice] * 9)
     assert (failures.problems, failures.excluded) == ({"c": 9}, {})
-
-
-def test_zero_never_excludes():
-    assert record_of(*[outcome("a", bad="c")] * 50, exclude_after=0).excluded == {}
 
 
 def stops(failures, last, server_round=9, simulated=True):

@@ -2,12 +2,7 @@
 
 import pytest
 
-from cflower.messages.metrics import (
-    ClientMetrics,
-    Metric,
-    mean_over_clients,
-    plausible,
-)
+from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, plausible
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ from cflower.algorithm.state import Ask, Role
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, weighted_mean
-from cflower.messages.replies import (
-    first_line,
-    read_metrics,
-    read_reply,
-)
+from cflower.messages.replies import first_line, read_metrics, read_reply
 
 
 def arrays(value):

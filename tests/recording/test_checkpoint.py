@@ -16,11 +16,6 @@ from cflower.strategy.observers import Checkpoint
 CLIENTS, LENGTH = 100, 10_000
 
 
-def update_of(client, server_round):
-    """An update, different for each client and round."""
-    return np.random.default_rng([client, server_round]).normal(size=LENGTH).astype(np.float32)
-
-
 def run(folder, rounds, share, before=None):
     """Write a checkpoint after each round, in which ``share`` clients reply in turn."""
     folder.mkdir(exist_ok=True)
@@ -35,7 +30,8 @@ def run(folder, rounds, share, before=None):
         known, averages = dict(state.known), np.zeros((CLIENTS, LENGTH), np.float32)
         for i in range(share):
             client = (server_round * share + i) % CLIENTS
-            vector = update_of(client, server_round)
+            rng = np.random.default_rng([client, server_round])
+            vector = rng.normal(size=LENGTH).astype(np.float32)
             known[names[client]] = KnownUpdate(server_round, vector, 1.0, 1.0, origin)
         for name, update in known.items():
             averages[names.index(name)] = update.vector / 2

@@ -110,7 +110,6 @@ def test_names_with_markup_end_up_as_data_only(tmp_path):
     hostile_text, plain_text = write_report(path).read_text(), write_report(plain).read_text()
     assert elements(hostile_text).tags == elements(plain_text).tags
     clients = content_in(hostile_text)["clients"]
-    assert isinstance(clients, list)
     printable = HOSTILE.replace("\u2028", " ")  # a line separator is none in a page or a terminal
     assert [client["name"] for client in clients] == [printable.format(i) for i in range(8)]
 

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from functools import cache, partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,7 @@ import pytest
 import torch
 from families.planted import Job, run_config
 from peers import apfl, ditto, feddrift, flux, ifca, ocfl, pacfl, pfedme, srfca, stocfl
-from peers.contest import (
-    NAMES,
-    PEERS,
-    TUNED,
-    entry,
-    in_process,
-    through_the_apps,
-)
+from peers.contest import NAMES, PEERS, TUNED, entry, in_process, through_the_apps
 from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import summary_lines
 
@@ -60,25 +54,19 @@ def test_fedavg_here_is_fedavg_through_cflowers_own_apps(family):
 
 def test_a_pull_of_the_gradient_is_that_of_the_square_of_the_distance():
     # One step from θ with a pull λ towards w ends λ η (w - θ) further than a step without.
-    here = federation()
-    here.training, before = (
-        replace(here.training, local_epochs=1, batch_size=1_000, momentum=0.0),
-        here.training,
-    )
+    here = Federation(config())
+    here.training = replace(here.training, local_epochs=1, batch_size=1_000, momentum=0.0)
     goal = here.initial + 1
     free = here.train("partition-0", here.initial, 1)
     bent = here.train("partition-0", here.initial, 1, change=pulled(0.5, goal))
-    here.training = before
     np.testing.assert_allclose(bent - free, 0.5 * 0.1, atol=1e-5)
 
 
 def test_ifca_with_one_model_is_plain_fedavg():
     # Ghosh et al., section 4: with k = 1 nothing is left to choose.
-    here = federation()
+    here = federation(rounds=1)
     plain = {c: here.train(c, here.initial, 1) for c in here.clients}
-    here.rounds, before = 1, here.rounds
     outcome = ifca.run(here, k=1)
-    here.rounds = before
     np.testing.assert_array_equal(outcome.models["partition-0"], here.mean(plain, weighted=False))
 
 
@@ -90,39 +78,31 @@ def test_ifca_sends_every_model_to_everyone():
 
 
 def test_pacfl_separates_rotations_and_leaves_label_groups_together():
-    turned, permuted = federation("rotation-2"), federation("label-permutation-4")
-    outcomes = {name: pacfl.run(f, 12.0) for name, f in [("turned", turned), ("named", permuted)]}
-    groups = {name: outcome.groups or {} for name, outcome in outcomes.items()}
-    assert len({groups["turned"][f"partition-{i}"] for i in range(5)}) == 1
-    assert len(set(groups["turned"].values())) == 2
-    assert len(set(groups["named"].values())) == 1
+    families = "rotation-2", "label-permutation-4"
+    turned, named = (pacfl.run(federation(family), 12.0).groups or {} for family in families)
+    assert len({turned[f"partition-{i}"] for i in range(5)}) == 1
+    assert (len(set(turned.values())), len(set(named.values()))) == (2, 1)
 
 
-def test_ditto_without_pull_is_training_alone_and_its_common_model_is_fedavgs():
-    # Li et al., section 3: λ = 0 is local training, λ to infinity the common model.
-    here = federation()
-    own = here.initial
-    for server_round in (1, 2, 3):
-        own = here.train("partition-3", own, server_round)
-    np.testing.assert_array_equal(ditto.run(here, 0.0).models["partition-3"], own)
-
-
-def test_apfl_with_all_of_the_own_model_is_training_alone_and_with_none_of_it_fedavg():
-    # Deng et al., section 3: v̄ = α v + (1 - α) w.
+@pytest.mark.parametrize(
+    ("method", "shared"),
+    [
+        (partial(ditto.run, strength=0.0), 0),  # Li et al., section 3
+        (partial(apfl.run, alpha=1.0), 0),  # Deng et al., section 3: v̄ = α v + (1 - α) w
+        (partial(apfl.run, alpha=1e-6), 1),
+        # Dinh et al., Algorithm 1 with a copy that goes all the way after every step.
+        (partial(pfedme.run, strength=0.0, rate=1.0, steps=1), 1),
+        (partial(stocfl.run, tau=-1.0, strength=0.0), 2),  # Zeng et al., Algorithm 1
+    ],
+    ids=["ditto", "apfl of the own model", "apfl of the common model", "pfedme", "stocfl"],
+)
+def test_a_method_at_the_end_of_its_settings_trains_alone_after_rounds_of_fedavg(method, shared):
     here = federation(rounds=2)
-    own = here.train("partition-3", here.train("partition-3", here.initial, 1), 2)
-    np.testing.assert_array_equal(apfl.run(here, 1.0).models["partition-3"], own)
-    trained = here.train("partition-3", common_after(here, 1), 2)
-    mixed = apfl.run(here, 1e-3).models["partition-3"]
-    assert np.linalg.norm(mixed - trained) < 0.01 * np.linalg.norm(own - trained)
-
-
-def test_pfedme_whose_copy_is_the_own_model_is_fedavg():
-    # Dinh et al., Algorithm 1 with λ = 0 and a copy that goes all the way after every step.
-    here = federation(rounds=2)
-    trained = here.train("partition-3", common_after(here, 1), 2)
-    outcome = pfedme.run(here, strength=0.0, rate=1.0, steps=1)
-    np.testing.assert_allclose(outcome.models["partition-3"], trained, atol=1e-6)
+    model = common_after(here, shared)
+    for server_round in range(shared + 1, 3):
+        model = here.train("partition-3", model, server_round)
+    found = method(here).models["partition-3"]
+    assert np.linalg.norm(found - model) < 1e-5 * np.linalg.norm(model - here.initial)
 
 
 def test_the_copy_of_pfedme_follows_after_every_k_steps():
@@ -174,9 +154,7 @@ def test_flux_separates_clients_with_other_inputs_or_other_labels_by_their_descr
     groups = flux.clustered(flux.scaled(descriptions, 3))
     # The knee parts the kinds; with four of each it may also leave one out, but joins no two.
     kinds_of = [set(groups[4 * k : 4 * k + 4]) for k in range(3)]
-    assert not kinds_of[0] & kinds_of[1]
-    assert not kinds_of[0] & kinds_of[2]
-    assert not kinds_of[1] & kinds_of[2]
+    assert not any(one & other for one, other in combinations(kinds_of, 2))
 
 
 PLANTED = {"num-groups": 2, "min-available-nodes": 8, "num-server-rounds": 3, "local-epochs": 2}
@@ -201,14 +179,6 @@ def test_srfca_puts_clients_together_that_are_near_and_drops_no_one():
     here = federation(rounds=3)
     together, alone = (srfca.run(here, near).groups or {} for near in (1e9, 0.0))
     assert (len(set(together.values())), len(set(alone.values()))) == (1, len(here.clients))
-
-
-def test_stocfl_that_merges_all_and_does_not_pull_is_fedavg():
-    # Zeng et al., Algorithm 1 with τ = -1 and λ = 0.
-    here = federation(rounds=2)
-    outcome = stocfl.run(here, tau=-1.0, strength=0.0)
-    assert set((outcome.groups or {}).values()) == {0}
-    np.testing.assert_array_equal(outcome.models["partition-3"], common_after(here, 2))
 
 
 def test_stocfl_merges_the_most_similar_and_keeps_the_model_of_the_larger_group():

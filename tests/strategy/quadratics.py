@@ -54,6 +54,17 @@ def vector_of(arrays: ArrayRecord) -> np.ndarray:
     return np.concatenate([arrays[key].numpy().ravel() for key in SHAPES])
 
 
+def fails_in(*rounds: int) -> Spoil:
+    """Replies that are errors in these rounds."""
+
+    def spoil(message: Message, content: RecordDict, server_round: int) -> Message:
+        if server_round in rounds:
+            raise ValueError("boom")
+        return Message(content, reply_to=message)
+
+    return spoil
+
+
 @dataclass
 class Quadratics:
     """f_i(w) = ‖w − c_g(i)‖²/2, one half step a round."""

@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
 from cflower.exporting.export import export
 from cflower.runs.findings import finding
-from tests.strategy.quadratics import CENTERS, Quadratics, initial_arrays, strategy_of
+from tests.strategy.quadratics import CENTERS, Quadratics, fails_in, initial_arrays, strategy_of
 
 DIFFERENT = (0, 1, 2, 3) * 2
 
@@ -79,12 +78,7 @@ def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
 
 
 def test_a_client_that_stops_answering_keeps_its_leafs_model(tmp_path):
-    def breaks(message, content, server_round):
-        if server_round > 8:
-            raise ValueError("boom")
-        return Message(content, reply_to=message)
-
-    _, recorder = run(Enough(DIFFERENT, spoil={2: breaks}), tmp_path)
+    _, recorder = run(Enough(DIFFERENT, spoil={2: fails_in(*range(9, 99))}), tmp_path)
     kinds = {c: line["served_by"]["model"] for c, line in recorder.summary["clients"].items()}
     assert kinds.pop("partition-2") in ("leaf", "personal")
     assert set(kinds.values()) == {"personal"}

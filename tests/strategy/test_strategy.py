@@ -23,6 +23,7 @@ from tests.strategy.quadratics import (
     Quadratics,
     Reports,
     clusters_of,
+    fails_in,
     initial_arrays,
     run,
     strategy_of,
@@ -119,17 +120,6 @@ def test_settings_of_a_rule_are_checked():
         ClusteredFL(aggregation="FedMedian")
     with pytest.raises(ConfigError, match=r"beta=0\.5, but expected a number > 0 and < 0\.5"):
         ClusteredFL(aggregation="fedtrimmedavg", beta=0.5)
-
-
-def fails_in(*rounds):
-    """Replies that are errors in these rounds."""
-
-    def spoil(message, content, server_round):
-        if server_round in rounds:
-            raise ValueError("boom")
-        return Message(content, reply_to=message)
-
-    return spoil
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.strategy.quadratics import (
     Halves,
     Quadratics,
     clusters_of,
+    fails_in,
     initial_arrays,
     run,
     strategy_of,
@@ -85,12 +86,8 @@ def test_an_app_without_evaluation_is_trained_without_trials(caplog):
     assert strategy.final_report.clients == {}
 
 
-def raises(message, content, server_round):
-    raise ValueError("boom")
-
-
 def test_a_split_that_no_client_evaluates_stands():
-    clients = Quadratics(ALIKE, spoil_evaluate=dict.fromkeys(range(6), raises))
+    clients = Quadratics(ALIKE, spoil_evaluate=dict.fromkeys(range(6), fails_in(*range(99))))
     strategy, _, reports = on_trial(clients, num_rounds=8, criterion=Halves())
     assert len(strategy.tree.leaves) == 2
     assert "no client evaluated both models" in strategy.tree.root.trial.reason
