@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import FEW, LIKELY, OUTLIER, SIGNIFICANT
+from cflower.algorithm.constants import OUTLIER
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in
 from cflower.algorithm.robust_mean import limited
@@ -162,20 +162,17 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted if the test finds that the others' choices serve better.
+    """The leaf's choice, accepted as after a trial: if a gain by the others' choices is likely.
 
+    A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
     """
     found = [gains_of(chain, replies, metric).sum(axis=0) for replies in chain.measured[1:]]
     gains = np.stack([np.zeros(len(chain.members)), *found])
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
-    chances = [test.chance for test in verdict.tests if test.chance is not None]
-    # At 0.025 steps were refused that gained 2.6 points; up to 0.1 the same are accepted; at 0.25
-    # some where the groups are right. But few members rarely reach significance.
-    level = LIKELY if len(chain.members) <= FEW else 2 * SIGNIFICANT
-    likely = verdict.better is True and min(chances, default=1.0) < level
-    accepted = chosen > 0 and likely and verdict.tests[0].gain >= 0
+    tested = any(test.chance is not None for test in verdict.tests)
+    accepted = chosen > 0 and tested and verdict.better is True and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(
