@@ -141,14 +141,14 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
     A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
     member's examples, `limited` to a few usual claims: no member decides for the others, whatever
-    it reports. One that reports nothing counts as one that loses all. Measures that nobody reports
-    do not count.
+    it reports. One that reports nothing counts as one that loses all. Only measures that most of
+    them report count.
     """
     first = chain.measured[0]
     measures = [
         measure
         for measure in measures_in(first.values(), metric)
-        if any(measure.name in reply.metrics for reply in replies.values())
+        if 2 * sum(measure.name in reply.metrics for reply in replies.values()) > len(replies)
     ]
     gains = np.full((len(measures), len(chain.members)), -1.0)
     for row, measure in zip(gains, measures, strict=True):

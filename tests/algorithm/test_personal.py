@@ -126,6 +126,16 @@ def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
     assert (step.accepted, step.trainings, step.length) == (True, 20, MOST_TRAININGS)
 
 
+def test_a_member_that_alone_measures_in_training_decides_nothing_for_the_others():
+    def only_one_measures(ask, reply):
+        if ask.task == "train" and ask.client != "client-0":
+            return replace(reply, metrics={})
+        return reply
+
+    step, _ = step_of(DIFFERENT, after(DIFFERENT), only_one_measures)
+    assert (step.accepted, step.trainings, step.length) == (True, 20, MOST_TRAININGS)
+
+
 @pytest.mark.parametrize("members", [2, 3])
 def test_few_members_that_differ_are_served_too(members):
     few = Federation.dealt(*[1] * members, noise=0.0)
