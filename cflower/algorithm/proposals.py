@@ -8,6 +8,7 @@ longer differ, they evaluate the mean of both models against their own.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -149,12 +150,14 @@ def settled(
 
 
 def measures_in(replies: Iterable[Reply], metric: Measure) -> list[Measure]:
-    """The leading metric, and the loss if the clients measure one.
+    """The leading metric, and the loss if most clients measure one.
 
     Accuracy on a few examples moves in steps; the loss shows the change between them.
     """
-    names = {name for reply in replies for name in reply.metrics} - {metric.name}
-    losses = sorted(name for name in names if "loss" in re.split(r"[\W_]+", name.lower()))
+    measured = [reply.metrics.keys() - {metric.name} for reply in replies]
+    names = Counter(name for one in measured for name in one)
+    usual = sorted(name for name, count in names.items() if 2 * count > len(measured))
+    losses = [name for name in usual if "loss" in re.split(r"[\W_]+", name.lower())]
     return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import Decision, NeverSplit, Outcome
-from cflower.algorithm.proposals import postponed, similar_leaves
-from cflower.algorithm.state import Ask, CFLState, Role
+from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.proposals import measures_in, postponed, similar_leaves
+from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal, Status
 from cflower.seeding import generator
 from tests.algorithm.planted import (
@@ -310,3 +311,11 @@ def test_a_run_without_any_gain_from_separate_models_ends_in_one_leaf():
     state = final(replace(two, centers=centers), cfl, 30, state=CFLState(tree), done=30)
     assert len(state.tree.leaves) == 1
     assert len(final(two, cfl, 30, state=CFLState(tree), done=30).tree.leaves) == 2
+
+
+def test_a_loss_that_one_client_invents_is_no_measure() -> None:
+    metrics: list[dict[str, float]] = [{"accuracy": 0.9, "loss": 0.1} for _ in range(3)]
+    metrics[0]["a-loss"] = 0.0
+    replies = [Reply(Ask(f"client-{i}", "0", Role.OWN, 1), 10.0, m) for i, m in enumerate(metrics)]
+    names = [measure.name for measure in measures_in(replies, Measure("accuracy"))]
+    assert names == ["accuracy", "loss"]
