@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.constants import OUTLIER
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
-from cflower.algorithm.proposals import measures_in
+from cflower.algorithm.proposals import measures_in, usual_metrics
 from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
@@ -144,12 +144,8 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
     it reports. One that reports nothing counts as one that loses all. Only measures that most of
     them report count.
     """
-    first = chain.measured[0]
-    measures = [
-        measure
-        for measure in measures_in(first.values(), metric)
-        if 2 * sum(measure.name in reply.metrics for reply in replies.values()) > len(replies)
-    ]
+    first, usual = chain.measured[0], usual_metrics(replies.values())
+    measures = [one for one in measures_in(first.values(), metric) if one.name in usual]
     gains = np.full((len(measures), len(chain.members)), -1.0)
     for row, measure in zip(gains, measures, strict=True):
         sign = 1 if measure.higher_is_better else -1

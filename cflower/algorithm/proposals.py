@@ -154,11 +154,16 @@ def measures_in(replies: Iterable[Reply], metric: Measure) -> list[Measure]:
 
     Accuracy on a few examples moves in steps; the loss shows the change between them.
     """
-    measured = [reply.metrics.keys() - {metric.name} for reply in replies]
-    names = Counter(name for one in measured for name in one)
-    usual = sorted(name for name, count in names.items() if 2 * count > len(measured))
-    losses = [name for name in usual if "loss" in re.split(r"[\W_]+", name.lower())]
+    names = sorted(usual_metrics(replies) - {metric.name})
+    losses = [name for name in names if "loss" in re.split(r"[\W_]+", name.lower())]
     return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]
+
+
+def usual_metrics(replies: Iterable[Reply]) -> set[str]:
+    """The metrics that most replies report: no client can invent one for all."""
+    reported = [reply.metrics.keys() for reply in replies]
+    counts = Counter(name for names in reported for name in names)
+    return {name for name, count in counts.items() if 2 * count > len(reported)}
 
 
 def comparisons(

@@ -1,10 +1,8 @@
 """What `bench` measures: aggregation and decisions of the server, and the personal step."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from command import quieten_flower
@@ -12,14 +10,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
+from peers import own
 
 from benchmarks.measure import Figure, alternate, compared, in_a_process, now_mb, peak_mb
-from cflower import ClusteredFL, simulate
+from cflower import ClusteredFL
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
-from cflower.client_app import app as client_app
-from cflower.server_app import run as run_server
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
@@ -189,10 +186,11 @@ def personal(quick: bool) -> Iterator[Figure]:
         keys = {"shift": "label-permutation", "num-groups": groups, "min-available-nodes": clients}
         keys |= {"model": "mlp", "num-server-rounds": 4 if quick else 40}
         runs = {
-            with_step: partial(finished, keys | {"personal": with_step}, clients)
+            with_step: partial(own.run, "cflower", keys | {"personal": with_step})
             for with_step in (True, False)
         }
-        steps = list(runs[True]()["personal"].values())
+        summary, _ = runs[True]()
+        steps = list(summary["personal"].values())
         what = f"personal step, {clients} clients in {groups} groups"
         for name, limit in (("trainings", 20), ("evaluations", 10)):
             most = float(max((step[name] for step in steps), default=0))
@@ -200,15 +198,6 @@ def personal(quick: bool) -> Iterator[Figure]:
             yield Figure(what, asked_for, most, limit, most / limit, 1, unit=f"{name} a client")
         times = alternate(runs, 1 if quick else 3)
         yield compared(f"run with a {what}", "without", times[True], times[False], 1.5)
-
-
-def finished(keys: Mapping[str, Any], clients: int) -> dict[str, Any]:
-    """The summary of one run of cflower's own apps in this process."""
-    with TemporaryDirectory() as folder:
-        config, server = {**keys, "output-dir": folder}, partial(run_server, say=lambda text: None)
-        return simulate(
-            client_app, clients, server_app=server, run_config=config, grid_type=InlineGrid
-        )
 
 
 def decisions(quick: bool) -> Iterator[Figure]:
