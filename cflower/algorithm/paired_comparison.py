@@ -78,15 +78,22 @@ class Verdict(NamedTuple):
     """The clients' judgement of a proposal."""
 
     better: bool | None
-    """Whether separate models are better; None if neither a gain nor a loss is likely enough."""
+    """Whether separate models are better; None if neither a gain nor a loss is significant."""
     reason: str
     """One sentence."""
     tests: tuple[PairedTest, ...] = ()
+    likely: bool = False
+    """Whether the gain, if not significant, is at least likely."""
 
     @property
     def figures(self) -> dict[str, float]:
         """The numbers of all tests."""
         return {key: value for test in self.tests for key, value in test.figures.items()}
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the gain is enough in the last judgement of a proposal."""
+        return self.better is True or self.likely
 
     @property
     def any_gain(self) -> bool:
@@ -150,11 +157,10 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the gain by one of the metrics is significant and the loss by none of them is; they
-    also do if a gain by one is likely and a loss by none, because the criterion found the groups
-    before and a few clients may need longer than the trial to learn. With too few examples, or no
-    child with two clients that replied, the better mean of the first metric decides. Without any
-    evaluation they stand.
+    They do if the gain by one of the metrics is significant and the loss by none of them is. A gain
+    is likely if that by one is, and a loss by none. With too few examples, or no child with two
+    clients that replied, the better mean of the first metric decides. Without any evaluation they
+    stand.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -173,7 +179,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
     if min(chances) < SIGNIFICANT:
         return Verdict(True, f"the clients are served better: {tests[0]}", tests)
     if min(chances) < LIKELY and max(chances) <= 1 - LIKELY:
-        return Verdict(True, f"a gain is likely, but not significant: {tests[0]}", tests)
+        reason = f"a gain is likely, but not significant: {tests[0]}"
+        return Verdict(None, reason, tests, likely=True)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 
 

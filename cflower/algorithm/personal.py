@@ -158,7 +158,7 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted as after a trial: if a gain by the others' choices is likely.
+    """The leaf's choice, accepted if a gain by the others' choices is likely.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
@@ -168,7 +168,7 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     tested = any(test.chance is not None for test in verdict.tests)
-    accepted = chosen > 0 and tested and verdict.better is True and verdict.tests[0].gain >= 0
+    accepted = chosen > 0 and tested and verdict.is_enough and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(
