@@ -62,23 +62,11 @@ class Evidence:
     """w_i, summing to 1, shape (m,)."""
     mean_norm: float
     """‖Σ w_i Δ_i‖, left side of eq. 32."""
-    rounds: NDArray[np.integer] | None = None
-    """The round of each update, shape (m,); by default this one."""
+    rounds: NDArray[np.integer]
+    """The round of each update, shape (m,)."""
     outputs: tuple[NDArray[np.floating], ...] = ()
     """Their updates of the output layer, shape (C, h + 1) each, a row for each class: weights, then
     bias; empty if the model has no such layer."""
-
-    @property
-    def num_members(self) -> int:
-        """Number of members, with or without a fresh update."""
-        return len(self.members)
-
-    @property
-    def arrived_now(self) -> NDArray[np.bool_]:
-        """Mask of the clients with an update from this very round, shape (m,)."""
-        if self.rounds is None:
-            return np.ones(len(self.clients), dtype=bool)
-        return np.asarray(self.rounds == self.server_round, dtype=bool)
 
     @property
     def max_norm(self) -> float:
@@ -124,7 +112,7 @@ class Decision:
 
 
 class Criterion(Protocol):
-    """Decides in every round whether to split a cluster; only the two methods are required.
+    """Decides in every round whether to split a cluster; only its two methods are required.
 
     Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
 
@@ -141,6 +129,7 @@ class Criterion(Protocol):
 
     def inherit(self, memory: Memory) -> Memory:
         """Return the memory that the children of a split cluster start with."""
+        return {}
 
 
 def sampled(members: NDArray[np.intp], cluster: str) -> NDArray[np.intp]:
@@ -164,11 +153,11 @@ def early_verdict(
     A split needs at least ``least`` members, and a ``share`` of all members must be ready; ``what``
     makes them ready, such as "a fresh update".
     """
-    if evidence.num_members < least:
-        reason = f"{counted(evidence.num_members, 'member')}, {least} needed for a split"
+    if len(evidence.members) < least:
+        reason = f"{counted(len(evidence.members), 'member')}, {least} needed for a split"
         return verdict(evidence, Outcome.TOO_SMALL, reason)
     # 0.14 * 150 is 21.000000000000004: the required share must not lose a client to rounding.
-    needed = max(least, ceil(share * evidence.num_members - 1e-9))
+    needed = max(least, ceil(share * len(evidence.members) - 1e-9))
     if ready < needed:
         reason = f"{counted(ready, 'member')} with {what}, {needed} needed"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
@@ -189,7 +178,7 @@ def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -
 
 
 @dataclass(frozen=True)
-class NeverSplit:
+class NeverSplit(Criterion):
     """Conventional federated learning and isolated training: clusters stay as they are."""
 
     name: ClassVar[str] = "never"
@@ -198,10 +187,6 @@ class NeverSplit:
         """Refuse every split."""
         reason = "this method does not split clusters"
         return verdict(evidence, Outcome.NEVER, reason), memory
-
-    def inherit(self, memory: Memory) -> Memory:
-        """Return an empty memory."""
-        return {}
 
 
 class NormVerdict(NamedTuple):
@@ -215,7 +200,7 @@ class NormVerdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NormCriterion:
+class NormCriterion(Criterion):
     """The paper's criterion: split a stationary cluster of clients that are not (Algorithm 5).
 
     Parameters
@@ -259,7 +244,7 @@ class NormCriterion:
         outcome, reason, parts = self.judge(
             evidence.mean_norm,
             evidence.max_norm,
-            evidence.num_members,
+            len(evidence.members),
             lambda: bipartition(evidence.similarity, self.linkage),
         )
         assert outcome is not None  # the similarities are known
@@ -277,10 +262,6 @@ class NormCriterion:
             sides=sides if outcome is Outcome.SPLIT else (),
         )
         return decision, memory
-
-    def inherit(self, memory: Memory) -> Memory:
-        """Return an empty memory."""
-        return {}
 
     def judge(
         self,
