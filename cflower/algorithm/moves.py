@@ -30,8 +30,7 @@ def watched(state: CFLState, server_round: int) -> CFLState:
             timely[client] = update.norm
     timely = without(timely, state.tree.unassigned)
     for leaf in state.tree.leaves:
-        here = only(timely, leaf.members)
-        norms |= updated(norms, leaf.name, here, unsplit=leaf.name == ROOT)
+        norms |= updated(norms, leaf.name, only(timely, leaf.members))
     return replace(state, norms=norms)
 
 

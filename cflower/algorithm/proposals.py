@@ -21,7 +21,7 @@ from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, ju
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.state import DECIDE, Ask, CFLState, Move, Reply, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
-from cflower.algorithm.weights import Vector, Weights
+from cflower.algorithm.weights import Vector
 from cflower.ordering import in_order, only, without
 
 MOST_COMPARED = 50
@@ -96,12 +96,6 @@ def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
     np.fill_diagonal(same, val=False)
     within = float(cosines[same].mean()) if same.any() else 1.0
     return between / within if within > 0 else 0.0
-
-
-def join(first: Cluster, second: Cluster, common: Weights, server_round: int) -> Proposal:
-    """The proposal to join two leaves in a common model, judged in the same round."""
-    parts, leaves = (first.members, second.members), (first.name, second.name)
-    return Proposal(first.parent, server_round, server_round, parts, leaves=leaves, common=common)
 
 
 # ---------------------------------------------------------------------- the clients judge

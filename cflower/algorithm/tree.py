@@ -158,8 +158,8 @@ class ParameterTree:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The members of all leaves."""
-        return in_order(self._leaf_of)
+        """All members, in natural order."""
+        return self.root.members
 
     def leaf_of(self, client: str) -> Cluster:
         """The leaf of a client; KeyError if it is in none."""

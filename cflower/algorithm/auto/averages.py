@@ -82,7 +82,7 @@ class Averages:
         """A copy with a row for each of these clients; ``shapes`` are those of rows by field."""
         place = {client: i for i, client in enumerate(self.clients)}
         known = [i for i, client in enumerate(clients) if client in place]
-        arrays = {k: array for k, array in vars(self).items() if isinstance(array, np.ndarray)}
+        arrays: dict[str, Any] = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         for name, before in arrays.items():
             shape = len(clients), *shapes.get(name, before.shape[1:])
             arrays[name] = np.full(shape, -1 if name == "cut" else 0, before.dtype)
