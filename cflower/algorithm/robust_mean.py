@@ -7,7 +7,6 @@ members bounds both without a setting; nearly half of them may be wrong.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,12 +30,8 @@ def limited(claims: Iterable[float]) -> Vector:
     return examples if len(examples) < FEW else np.minimum(examples, MOST * np.median(examples))
 
 
-class Usual(NamedTuple):
-    """The medians of a cluster's members."""
-
-    trained: Vector
-    """Norm, claim and pull, shape (3,)."""
-    carried: Vector
+Usual = tuple[Vector, Vector]
+"""The medians of a cluster's members, see `Members.trained` and `Members.carried`."""
 
 
 @dataclass
@@ -59,8 +54,7 @@ class Members:
         """The medians of the members, one of them left out."""
         others = [sizes for client, sizes in self.trained.items() if client != without]
         carried = [sizes for client, sizes in self.carried.items() if client != without]
-        none = np.zeros(0)
-        return Usual(np.median(others, axis=0), np.median(carried, axis=0) if carried else none)
+        return np.median(others, axis=0), np.median(carried, axis=0) if carried else np.zeros(0)
 
 
 class RobustMean:
@@ -156,8 +150,8 @@ class RobustMean:
         most = np.array([min(self._max_norm_ratio, self._longest), self._most, self._most])
         for reply in new:
             with np.errstate(over="ignore"):
-                trained = members.trained[reply.client] <= most * members.usual.trained
-                carried = members.carried[reply.client] <= self._most * members.usual.carried
+                trained = members.trained[reply.client] <= most * members.usual[0]
+                carried = members.carried[reply.client] <= self._most * members.usual[1]
             if trained.all() and carried.all():
                 members.waiting.remove(reply)
                 yield reply
@@ -168,8 +162,8 @@ class RobustMean:
         if len(members.trained) < FEW:
             yield reply
             return
-        usual = members.medians(without=client)
-        ratio = float(reply.norm / usual.trained[0]) if usual.trained[0] else 1.0
+        usual, usual_carried = members.medians(without=client)
+        ratio = float(reply.norm / usual[0]) if usual[0] else 1.0
         if ratio > self._max_norm_ratio:
             # The others are judged without it.
             del members.trained[client], members.carried[client]
@@ -186,17 +180,17 @@ class RobustMean:
             share = min(share, 1 / self._longest)
         if factor * share < 1:
             self.lowered[client] = factor * share
-        update, kept = self._shortened(reply, factor, members.carried[client], usual)
+        update, kept = self._shortened(reply, factor, members.carried[client], usual_carried)
         yield replace(reply, update=update, kept=kept, share=share)
 
-    def _share(self, members: Members, client: str, usual: Usual, factor: float) -> float:
+    def _share(self, members: Members, client: str, usual: Vector, factor: float) -> float:
         """The fraction of a client's weight that keeps its claim and its pull within the bounds."""
         if self._most == NO_LIMIT:
             return 1.0
         replied = only(members.trained, without(members.carried, [client]))
         total = np.sum(list(replied.values()), axis=0) if replied else np.zeros(3)
-        most = self._most * usual.trained
-        part = np.maximum(usual.trained, total * self._most / MOST**2)
+        most = self._most * usual
+        part = np.maximum(usual, total * self._most / MOST**2)
         most = np.where(total > 0, np.minimum(most, part), most)
         value = members.trained[client] * np.array([0.0, 1.0, factor])
         return float(
@@ -204,7 +198,7 @@ class RobustMean:
         )
 
     def _shortened(
-        self, reply: Reply, factor: float, lengths: Vector, usual: Usual
+        self, reply: Reply, factor: float, lengths: Vector, usual: Vector
     ) -> tuple[Weights, Vector]:
         """The update and what is kept of it, with each part within its bound."""
         assert reply.update is not None and reply.kept is not None
@@ -212,8 +206,8 @@ class RobustMean:
         if factor < 1:
             scale = trained.dtype.type(factor)
             trained, kept = trained * scale, kept * scale
-        if self._carried and usual.carried.size:
-            carried, bounds = carried.copy(), self._most * usual.carried
+        if self._carried and usual.size:
+            carried, bounds = carried.copy(), self._most * usual
             for place, length, bound in zip(self._carried, lengths, bounds, strict=True):
                 if length > bound > 0:
                     carried[place] *= bound / length

@@ -246,12 +246,6 @@ class ParameterTree:
         tree = self.update(unassigned=unassigned)
         return tree.moved({client: largest[child] for client, child in children.items()})
 
-    def with_branch(self, client: str, branch: Cluster) -> "ParameterTree":
-        """The tree with a leaf of its own for an unassigned client."""
-        parent = self.clusters[branch.parent]
-        parent = replace(parent, children=(*parent.children, branch.name))
-        return self.update(parent, branch).descended({client: branch.name})
-
     def moved(self, leaves: Mapping[str, str]) -> "ParameterTree":
         """The tree with clients as members of exactly the clusters on the path to their leaf."""
         changed = []
