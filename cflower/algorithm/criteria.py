@@ -166,15 +166,8 @@ def early_verdict(
 
 def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -> Decision:
     """Make a decision on this evidence; ``figures`` are the further fields of `Decision`."""
-    return Decision(
-        evidence.cluster,
-        evidence.server_round,
-        outcome,
-        reason,
-        evidence.mean_norm,
-        evidence.max_norm,
-        **figures,
-    )
+    norms = evidence.mean_norm, evidence.max_norm
+    return Decision(evidence.cluster, evidence.server_round, outcome, reason, *norms, **figures)
 
 
 @dataclass(frozen=True)
@@ -241,11 +234,9 @@ class NormCriterion(Criterion):
         least, ready = max(2, 2 * self.min_cluster_size), len(evidence.clients)
         if early := early_verdict(evidence, self.heard_share, least, ready, "a fresh update"):
             return early, memory
+        norms = evidence.mean_norm, evidence.max_norm
         outcome, reason, parts = self.judge(
-            evidence.mean_norm,
-            evidence.max_norm,
-            len(evidence.members),
-            lambda: bipartition(evidence.similarity, self.linkage),
+            *norms, len(evidence.members), lambda: bipartition(evidence.similarity, self.linkage)
         )
         assert outcome is not None  # the similarities are known
         if parts is None:

@@ -120,18 +120,9 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
     freedom = len(known) - len(set(children))
     error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
     enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
-    return PairedTest(
-        measure,
-        float(own),
-        float(common),
-        gain,
-        error,
-        p_value(gain, error, freedom) if enough else None,
-        int((gains > 0).sum()),
-        int((gains < 0).sum()),
-        len(known),
-        float(sizes.sum()),
-    )
+    chance = p_value(gain, error, freedom) if enough else None
+    counts = int((gains > 0).sum()), int((gains < 0).sum()), len(known), float(sizes.sum())
+    return PairedTest(measure, float(own), float(common), gain, error, chance, *counts)
 
 
 def p_value(gain: float, error: float, freedom: int) -> float:

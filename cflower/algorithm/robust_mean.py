@@ -57,6 +57,7 @@ class Members:
         return np.median(others, axis=0), np.median(carried, axis=0) if carried else np.zeros(0)
 
 
+@dataclass
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
@@ -69,66 +70,49 @@ class RobustMean:
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
-
-    Parameters
-    ----------
-    state : CFLState
-        Before the round.
-    carried : sequence of slice
-        The place of each array that is not trained in `Weights.carried`.
-    weight : callable
-        w_i before normalisation, from a number of examples.
-    max_norm_ratio : float
-        An update longer than this times the median is refused; 0: none is, unless its norm is not
-        finite.
-    most : float
-        Number of usual clients for which one may count; 0: any number, as eq. 2 has it.
-
-    Attributes
-    ----------
-    refused : dict of str to str
-        The reason for each reply that was not passed on; completes "the reply ...".
-    lowered : dict of str to float
-        The fraction of its claim for which a client counts, if it is bounded.
     """
 
-    def __init__(
-        self,
-        state: CFLState,
-        carried: Sequence[slice],
-        weight: Callable[[float], float],
-        max_norm_ratio: float = 0.0,
-        most: float = MOST,
-    ) -> None:
-        self._carried, self._weight = carried, weight
-        self._max_norm_ratio = max_norm_ratio or NO_LIMIT
-        self._most, self._longest = (most, LONG) if most else (NO_LIMIT, NO_LIMIT)
-        self._unassigned = state.tree.unassigned
-        self.refused: dict[str, str] = {}
-        self.lowered: dict[str, float] = {}
+    state: CFLState
+    """Before the round."""
+    carried: Sequence[slice]
+    """The place of each array that is not trained in `Weights.carried`."""
+    weight: Callable[[float], float]
+    """w_i before normalisation, from a number of examples."""
+    max_norm_ratio: float = 0.0
+    """A longer update than this times the median is refused; 0: only one with an infinite norm."""
+    most: float = MOST
+    """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """The reason for each reply that was not passed on; completes "the reply ..."."""
+    lowered: dict[str, float] = field(default_factory=dict)
+    """The fraction of its claim for which a client counts, if it is bounded."""
+
+    def __post_init__(self) -> None:
+        self._max_norm_ratio = self.max_norm_ratio or NO_LIMIT
+        self._most, self._longest = (self.most, LONG) if self.most else (NO_LIMIT, NO_LIMIT)
         self._members = {}
-        for name, cluster in state.tree.clusters.items():
+        for name, cluster in self.state.tree.clusters.items():
             # Nothing is known of inner models.
-            known = only(state.known, cluster.members) if cluster.is_leaf else {}
+            known = only(self.state.known, cluster.members) if cluster.is_leaf else {}
             trained = {c: self._measured(u.norm, u.num_examples) for c, u in known.items()}
             self._members[name] = Members(len(cluster.members), trained)
 
     def _measured(self, norm: float, num_examples: float) -> Vector:
-        claim = self._weight(num_examples)
+        claim = self.weight(num_examples)
         return np.array([norm, claim, norm * claim])
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
         for reply in replies:
             members, client = self._members[reply.ask.cluster], reply.client
-            places = reply.ask.role is Role.PLACE or client in self._unassigned
+            places = reply.ask.role is Role.PLACE or client in self.state.tree.unassigned
             if not np.isfinite(reply.norm):
                 self.refused[client] = "has an update with a norm that is not finite"
             elif places or members.size < FEW:
                 yield reply
             else:
                 assert reply.update is not None
-                parts = [reply.update.carried[place] for place in self._carried]
+                parts = [reply.update.carried[place] for place in self.carried]
                 members.trained[client] = self._measured(reply.norm, reply.num_examples)
                 members.carried[client] = np.array(list(map(np.linalg.norm, parts)))
                 members.waiting.append(reply)
@@ -140,7 +124,7 @@ class RobustMean:
     def _within_bounds(self, members: Members) -> Iterator[Reply]:
         """The waiting replies that are within the bounds by all that is known so far."""
         enough = min(FEW, members.size - 1)
-        if len(members.trained) <= enough or (self._carried and len(members.carried) <= enough):
+        if len(members.trained) <= enough or (self.carried and len(members.carried) <= enough):
             return
         new = members.waiting[-1:] if members.usual else members.waiting[:]
         num_known = len(members.trained) + len(members.carried)
@@ -206,9 +190,9 @@ class RobustMean:
         if factor < 1:
             scale = trained.dtype.type(factor)
             trained, kept = trained * scale, kept * scale
-        if self._carried and usual.size:
+        if self.carried and usual.size:
             carried, bounds = carried.copy(), self._most * usual
-            for place, length, bound in zip(self._carried, lengths, bounds, strict=True):
+            for place, length, bound in zip(self.carried, lengths, bounds, strict=True):
                 if length > bound > 0:
                     carried[place] *= bound / length
         return Weights(trained, carried), kept
