@@ -24,8 +24,6 @@ LARGE = 2_000
 
 
 class Outcome(StrEnum):
-    """The result of a decision about a cluster."""
-
     SPLIT = "split"
     MOVING = "still moving"
     CONTENT = "clients content"
@@ -177,14 +175,11 @@ class NeverSplit(Criterion):
     name: ClassVar[str] = "never"
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """Refuse every split."""
         reason = "this method does not split clusters"
         return verdict(evidence, Outcome.NEVER, reason), memory
 
 
 class NormVerdict(NamedTuple):
-    """A verdict of `NormCriterion`."""
-
     outcome: Outcome | None
     """Unknown (None) where the norms allow a split but no similarities were recorded."""
     reason: str

@@ -44,8 +44,6 @@ class Comparison(NamedTuple):
 
 
 class PairedTest(NamedTuple):
-    """The paired test by one metric."""
-
     measure: Measure
     own: float
     """Mean over the clients, weighted by held-out examples, under their leaves' models."""

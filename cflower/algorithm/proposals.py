@@ -101,12 +101,10 @@ def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
 # ---------------------------------------------------------------------- the clients judge
 
 
-def judges(state: CFLState, proposals: Iterable[Proposal], server_round: int) -> tuple[Ask, ...]:
+def judges(tree: ParameterTree, proposals: Iterable[Proposal]) -> tuple[Ask, ...]:
     """The evaluations of these proposals: for every client its own model and the common one."""
-    pairs = [pair for proposal in proposals for pair in judged_by(state.tree, proposal)]
-    own, common = zip(*pairs, strict=True) if pairs else ((), ())
-    asks = (*dict.fromkeys(own), *common)
-    return tuple(ask._replace(server_round=server_round) for ask in asks)
+    pairs = [pair for proposal in proposals for pair in judged_by(tree, proposal)]
+    return (*dict.fromkeys(own for own, _ in pairs), *(common for _, common in pairs))
 
 
 def judged_by(tree: ParameterTree, proposal: Proposal) -> list[tuple[Ask, Ask]]:

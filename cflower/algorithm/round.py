@@ -49,7 +49,6 @@ class Received:
     """The replies of a round, summed."""
 
     means: WeightedMean | TrimmedMean
-    """Mean update of every cluster."""
     longest: dict[str, float] = field(default_factory=dict)
     """Largest update norm of each split cluster that goes on learning."""
     general: dict[str, dict[str, Vector]] = field(default_factory=dict)
@@ -382,7 +381,7 @@ class CFL:
         if not due:
             return RoundResult(state, decisions)
         state = replace(state, judging=Judging(tuple(due), decisions))
-        return RoundResult(state, decisions, proposals.judges(state, due, server_round))
+        return RoundResult(state, decisions, proposals.judges(state.tree, due))
 
     def _joined_model(self, state: CFLState, first: Cluster, second: Cluster) -> Weights | None:
         """The mean of two leaves' models; None if no update of one of them is known."""

@@ -16,8 +16,6 @@ SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")
 
 
 class Status(StrEnum):
-    """The state of a proposal."""
-
     OPEN = "open"
     CONFIRMED = "confirmed"
     UNDONE = "undone"
@@ -33,7 +31,6 @@ class Proposal(NamedTuple):
     cluster: str
     """The split cluster, or the parent of the leaves that may be joined."""
     began: int
-    """Round of the proposal."""
     due: int
     """Round after which the clients judge."""
     parts: tuple[tuple[str, ...], ...]
@@ -67,9 +64,7 @@ class Cluster:
     edge: Mapping[str, Vector] = field(default_factory=dict)
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
-    """State of the server optimizer."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """State of the split criterion."""
     general: Weights | None = None
     """Model of a split cluster that has gone on learning; None if it has not."""
     trial: Proposal | None = None
@@ -106,7 +101,6 @@ class Cluster:
         return self.name.rpartition(".")[0]
 
     def __repr__(self) -> str:
-        """Without the arrays."""
         below = f", split into {', '.join(self.children)}" if self.children else ""
         return f"Cluster({self.name}: {len(self.members)} clients{below})"
 
@@ -124,7 +118,6 @@ class ParameterTree:
     unassigned: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Without the arrays."""
         leaves = ", ".join(f"{leaf.name}: {len(leaf.members)} clients" for leaf in self.leaves)
         return f"ParameterTree({leaves})"
 
@@ -143,7 +136,6 @@ class ParameterTree:
 
     @property
     def root(self) -> Cluster:
-        """The most general cluster."""
         return self.clusters[ROOT]
 
     @cached_property
