@@ -24,11 +24,9 @@ def watched(state: CFLState, server_round: int) -> CFLState:
 
     A late update has another length, because it is of an older model, and does not count.
     """
-    norms, timely = dict(state.norms), {}
-    for client, update in state.known.items():
-        if update.server_round == server_round and not update.staleness:
-            timely[client] = update.norm
-    timely = without(timely, state.tree.unassigned)
+    norms, known = dict(state.norms), without(state.known, state.tree.unassigned).items()
+    now = {c: update for c, update in known if update.server_round == server_round}
+    timely = {client: update.norm for client, update in now.items() if not update.staleness}
     for leaf in state.tree.leaves:
         norms |= updated(norms, leaf.name, only(timely, leaf.members))
     return replace(state, norms=norms)

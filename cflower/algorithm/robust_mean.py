@@ -30,10 +30,6 @@ def limited(claims: Iterable[float]) -> Vector:
     return examples if len(examples) < FEW else np.minimum(examples, MOST * np.median(examples))
 
 
-Usual = tuple[Vector, Vector]
-"""The medians of a cluster's members, see `Members.trained` and `Members.carried`."""
-
-
 @dataclass
 class Members:
     """What is known of a cluster's members, of the last round and of this one so far."""
@@ -46,11 +42,12 @@ class Members:
     """Norm of the update of each array that is not trained, of this round only."""
     waiting: list[Reply] = field(default_factory=list)
     """Replies of this round that have not been passed on."""
-    usual: Usual | None = None
+    usual: tuple[Vector, Vector] | None = None
+    """The medians of ``trained`` and ``carried``."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
 
-    def medians(self, without: str = "") -> Usual:
+    def medians(self, without: str = "") -> tuple[Vector, Vector]:
         """The medians of the members, one of them left out."""
         others = [sizes for client, sizes in self.trained.items() if client != without]
         carried = [sizes for client, sizes in self.carried.items() if client != without]

@@ -75,7 +75,13 @@ class Averages:
         updates = updates - after.averages[rows]
         after.averages[rows] += steps[:, None] * updates
         again = after.counts[rows] > 1
-        after._learn_power(rows[again], updates[again])
+        rows, own = rows[again], updates[again]
+        if (size := len(rows)) > 1:
+            own = own - own.mean(axis=0)  # without the common part
+            squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
+            # Of t updates, t - 1 had an average before them.
+            steps = (ETA + 1) / (after.counts[rows] - 1 + ETA)
+            after.power[rows] += steps * (squares - after.power[rows])
         return after
 
     def _of(self, clients: tuple[str, ...], **shapes: tuple[int, ...]) -> "Averages":
@@ -89,16 +95,6 @@ class Averages:
             if known:
                 arrays[name][known] = before[[place[clients[i]] for i in known]]
         return replace(self, clients=clients, **arrays)
-
-    def _learn_power(self, rows: NDArray[np.intp], differences: NDArray[Any]) -> None:
-        """Update ``power`` in place from the updates' differences to their averages."""
-        size = len(rows)
-        if size < 2:
-            return
-        own = differences - differences.mean(axis=0)  # without the common part
-        squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
-        # Of t updates, t - 1 had an average before them.
-        self.power[rows] += (ETA + 1) / (self.counts[rows] - 1 + ETA) * (squares - self.power[rows])
 
     @property
     def noise(self) -> Numbers:
