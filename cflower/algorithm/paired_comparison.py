@@ -44,8 +44,6 @@ class Comparison(NamedTuple):
 
 
 class PairedTest(NamedTuple):
-    """The paired test by one metric."""
-
     measure: Measure
     own: float
     """Mean over the clients, weighted by held-out examples, under their leaves' models."""
@@ -127,18 +125,9 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
     freedom = len(known) - len(set(children))
     error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
     enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
-    return PairedTest(
-        measure,
-        float(own),
-        float(common),
-        gain,
-        error,
-        p_value(gain, error, freedom) if enough else None,
-        int((gains > 0).sum()),
-        int((gains < 0).sum()),
-        len(known),
-        float(sizes.sum()),
-    )
+    chance = p_value(gain, error, freedom) if enough else None
+    counts = int((gains > 0).sum()), int((gains < 0).sum()), len(known), float(sizes.sum())
+    return PairedTest(measure, float(own), float(common), gain, error, chance, *counts)
 
 
 def p_value(gain: float, error: float, freedom: int) -> float:

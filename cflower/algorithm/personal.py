@@ -122,11 +122,10 @@ def after_training(
         after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
         trained[client] = as_sent(after)
     gains = gains_of(chain, replies, metric).sum(axis=1)
-    most = best.gains if best.gains.size else np.zeros(len(gains))
     if not gains.size:
         best = OwnModels(trained, trainings) if trained else best
-    elif chain.here and np.any(gains > most):
-        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, most))
+    elif chain.here and np.any(gains > best.gains):
+        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, best.gains))
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
     over = trainings == MOST_TRAININGS or not trained
     if over or chain.trainings - best.trainings >= PATIENCE:

@@ -232,8 +232,11 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
         for group, centre in enumerate(centres - mean.astype(np.float32)):
             vectors[groups[here] == group] += centre
         names, clients = (tuple(map(str, some.tolist())) for some in (members, here))
-        norms, weights = np.full(len(here), np.sqrt(2 * k)), np.full(len(here), 1 / len(here))
-        return Evidence("0", server_round, names, clients, tuple(vectors), norms, weights, 0.1)
+        norms, weights, rounds = (
+            np.full(len(here), value) for value in (np.sqrt(2 * k), 1 / len(here), server_round)
+        )
+        vectors = tuple(vectors)
+        return Evidence("0", server_round, names, clients, vectors, norms, weights, 0.1, rounds)
 
     def sides(members: np.ndarray) -> tuple[list[np.ndarray], float]:
         memory: Memory = {}
@@ -241,7 +244,7 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
         if rule == "auto":
             criterion = AutoCriterion(min_stable_rounds=1)
             for server_round in range(2 * (1 + 9 * (len(members) > 100_000))):
-                memory = Averages.of(memory).updated(replied(server_round, members)).as_memory()
+                memory = vars(Averages(**memory).updated(replied(server_round, members)))
         evidence = replied(30, members)
         began = time.process_time()
         found, _ = criterion.decide(evidence, memory)

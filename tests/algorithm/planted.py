@@ -61,6 +61,7 @@ def evidence_of(
         norms=np.linalg.norm(rows, axis=1),
         weights=shares,
         mean_norm=float(np.linalg.norm(shares @ rows)),
+        rounds=np.full(len(rows), server_round),
     )
 
 
