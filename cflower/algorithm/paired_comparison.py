@@ -81,17 +81,12 @@ class Verdict(NamedTuple):
     """One sentence."""
     tests: tuple[PairedTest, ...] = ()
     likely: bool = False
-    """Whether the gain, if not significant, is at least likely."""
+    """Whether the gain is not significant, but likely."""
 
     @property
     def figures(self) -> dict[str, float]:
         """The numbers of all tests."""
         return {key: value for test in self.tests for key, value in test.figures.items()}
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the gain is enough in the last judgement of a proposal."""
-        return self.better is True or self.likely
 
     @property
     def any_gain(self) -> bool:

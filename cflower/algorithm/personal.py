@@ -167,7 +167,8 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     tested = any(test.chance is not None for test in verdict.tests)
-    accepted = chosen > 0 and tested and verdict.is_enough and verdict.tests[0].gain >= 0
+    improves = verdict.better is True or verdict.likely
+    accepted = chosen > 0 and tested and improves and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(

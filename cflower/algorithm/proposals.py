@@ -177,20 +177,16 @@ def settled_split(
     verdict: Verdict,
     trial_rounds: int,
 ) -> tuple[CFLState, tuple[Decision, ...]]:
-    """A split after its judgement: confirmed, undone, or judged again some rounds later.
-
-    A likely gain is enough in the last judgement: the criterion found the groups before, and a few
-    clients rarely reach significance.
-    """
+    """A split after its judgement: confirmed, undone, or judged again some rounds later."""
     cluster, reason = state.tree.clusters[trial.cluster], verdict.reason
     later = trial.due + trial_rounds
-    if verdict.better is None and trial.due < later <= trial.began + FEW * trial_rounds:
-        outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
-        tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
-    elif verdict.is_enough:
+    if verdict.better:
         outcome = Outcome.CONFIRMED
         trial = trial._replace(status=Status.CONFIRMED, reason=reason)
         tree = state.tree.update(replace(cluster, trial=trial, memory={}))
+    elif verdict.better is None and trial.due < later <= trial.began + FEW * trial_rounds:
+        outcome, reason = Outcome.ON_TRIAL, f"{reason}; the clients judge again in round {later}"
+        tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
     else:
         outcome = Outcome.UNDONE
         # Clients that resembled no child got children of their own; no name is used twice.

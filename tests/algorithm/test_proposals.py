@@ -113,7 +113,7 @@ def test_clients_without_a_significant_gain_judge_again(first, looks, last):
     assert [line.server_round - began for line in again] == [3, 6][: looks - 1]
     assert all(line.outcome is Outcome.ON_TRIAL for line in again)
     assert lines[-1].server_round == began + 3 * looks
-    assert lines[-1].outcome is (Outcome.CONFIRMED if last else Outcome.UNDONE)
+    assert lines[-1].outcome is (Outcome.CONFIRMED if last is True else Outcome.UNDONE)
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
