@@ -114,7 +114,7 @@ class ClientResult:
     """|D_i|, its training examples; None if it never trained."""
     levels: Mapping[str, ClientMetrics]
     """Its metrics under each model on its path, from the root to its leaf; only under these two if
-    its app does not know the message `final_evaluation.WAY`."""
+    its app does not know the message `client_names.EVALUATE_PATH`."""
     best: ClientMetrics | None = None
     """The level that its held-out examples choose, each evaluated by the choice of the others."""
     ensemble: ClientMetrics | None = None
