@@ -34,7 +34,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import PROGRESS, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
-from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
+from cflower.messages.messenger import ClientMessenger, MetricsAggregation
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
@@ -284,20 +284,6 @@ class ClusteredFL(Strategy):
             self._observers.end(self.final_report)
         return ClusteredResult.of(result, self.final_report, self.models)
 
-    def resume(
-        self,
-        state: CFLState,
-        server_round: int,
-        failures: FailureRecord | None = None,
-        outstanding: Sequence[Sent] = (),
-    ) -> None:
-        """Let `start` go on after ``server_round`` as an uninterrupted run would.
-
-        Clients that owe a reply are sent the same ask again; it counts when it comes.
-        """
-        failures = failures or FailureRecord()
-        self._from = Checkpoint(server_round, state, failures, tuple(outstanding))
-
     def _begin(self, run: Run) -> None:
         """Wait for the clients and lay out the model."""
         self._run, roll_call, least = run, self.roll_call, max(self.min_available_nodes, 1)
@@ -484,7 +470,6 @@ class ClusteredFL(Strategy):
             self.leading.now,
             judged=cfl.trial_rounds > 0 or cfl.personal or self.selection != "leaf",
         )
-        self._messenger.log_limited_examples(report.served)
         log_final(report)
         if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
