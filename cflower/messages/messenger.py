@@ -10,7 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
+from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
@@ -38,6 +40,10 @@ LOWERED = (
     "the clients are honest, raise max-influence."
 )
 IMPLAUSIBLE = "Client %s reports implausible metrics, which are ignored: %s."
+HEAVY = (
+    "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
+    "examples are far above the median."
+)
 PART = "part"
 """In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
 
@@ -264,3 +270,10 @@ class ClientMessenger:
             if new := only(lowered, clients - self._logged[level]):
                 self._logged[level].update(new)
                 log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)
+
+    def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
+        """Log the clients with numbers of examples that are limited in a mean of metrics."""
+        claimed = [one.num_examples for one in measured.values()]
+        limits = zip(measured, claimed, limited(claimed), strict=True)
+        if heavy := [name for name, examples, limit in limits if limit < REPORTED * examples]:
+            log(WARNING, HEAVY, listed(in_order(heavy)), MOST)

@@ -462,6 +462,7 @@ class ClusteredFL(Strategy):
             self.leading.now,
             judged=cfl.trial_rounds > 0 or cfl.personal or self.selection != "leaf",
         )
+        self._messenger.log_limited_examples(report.served)
         log_final(report)
         if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
