@@ -28,7 +28,6 @@ from cflower.runs.compare import (
 )
 from cflower.runs.explain import explanation
 from cflower.runs.figures import write_figures
-from cflower.runs.plots import write_comparison
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
@@ -187,12 +186,9 @@ def explain(
 def compare(
     names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
     runs: RunsDir = DEFAULT_RUNS,
-    figure: Annotated[
-        Path, typer.Option(help="Where the picture goes; .png, .svg or .pdf.")
-    ] = Path("comparison.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: one table, one picture, and the keys in which they differ."""
+    """Put runs side by side: one table, and the keys in which they differ."""
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
     every = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
@@ -213,9 +209,6 @@ def compare(
     console.print(comparison_table(records))
     for text in [*(pair_lines(records, DATA_KEYS) or [UNPAIRED]), differences(every)]:
         console.print(text, markup=False)
-    with writing(figure, "--figure"):
-        for path in write_comparison(records, figure.expanduser()):
-            print(f"Picture: {path}")
 
 
 @contextmanager

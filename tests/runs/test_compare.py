@@ -3,30 +3,20 @@
 import pytest
 
 from cflower.errors import ConfigError
-from cflower.runs import plots
 from cflower.runs.compare import by_seeds, comparison_table, differences, named, pair_lines
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
 from tests.runs.folders import edited, made_up_run
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
-
-def test_seeds_are_one_line_with_a_band(tmp_path):
+def test_seeds_are_one_column(tmp_path):
     paths = [made_up_run(tmp_path / f"{i}", seed=i) for i in range(3)]
     paths.append(made_up_run(tmp_path / "other", method="federated"))
-    lines = (paths[0] / "rounds.jsonl").read_text()
-    (paths[0] / "rounds.jsonl").write_text(lines.replace('"accuracy": 0.8', '"accuracy": 0.6'))
     runs = named([RunRecord.read(path) for path in paths])
     counts = {name: len(alike) for name, alike in by_seeds(runs).items()}
     assert counts == {"clustered, 3 seeds": 3, "federated, 1 seed": 1}
-    rounds, mean, band = plots.mean_over_runs(by_seeds(runs)["clustered, 3 seeds"])
-    assert list(rounds) == list(range(1, 21))
-    assert (mean.shape, band.shape) == ((20,), (20,))
-    assert band.max() > 0.01
     assert "90.3% ± " not in as_text(comparison_table(runs), 120)  # the made-up ends are alike
     assert "clustered, 3 seeds" in as_text(comparison_table(runs), 120)
-    assert plots.write_comparison(runs, tmp_path / "seeds.pdf")[0].stat().st_size > 5000
 
 
 def test_several_runs_side_by_side(made_up, tmp_path):
@@ -40,8 +30,6 @@ def test_several_runs_side_by_side(made_up, tmp_path):
     assert differences(list(runs.values())) == (
         "The runs differ in:\n  method: 'clustered', 'federated'\n  eps1: 0.9, 0.5"
     )
-    (picture,) = plots.write_comparison(runs, tmp_path / "side-by-side.svg")
-    assert "clustered" in picture.read_text() or picture.stat().st_size > 5000
 
 
 def test_runs_are_named_by_the_keys_that_differ(made_up, tmp_path):
