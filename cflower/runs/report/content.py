@@ -10,7 +10,6 @@ from cflower.algorithm.tree import ROOT
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
-from cflower.runs.explain import threshold_sentences
 from cflower.runs.findings import (
     all_clients,
     baselines_of,
@@ -56,7 +55,7 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "second": second(run),
         "common": common_curves(run),
-        "thresholds": thresholds(run),
+        "thresholds": only(run.criterion, ["eps1", "eps2"]) or None,
         "cost": cost(run),
         "matrices": matrices(run),
         "problems": problems(run),
@@ -205,14 +204,6 @@ def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
         key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})
         for key, name in names.items()
     }
-
-
-def thresholds(run: RunRecord) -> dict[str, Any] | None:
-    """The norm criterion's thresholds, and by cluster those with which it would split elsewhere."""
-    if run.criterion["name"] != "norms":
-        return None
-    sentences = {name: list(threshold_sentences(run, name)) for name in run.by_cluster}
-    return {**only(run.criterion, ["eps1", "eps2"]), "sentences": sentences}
 
 
 def cost(run: RunRecord) -> dict[str, Any]:
