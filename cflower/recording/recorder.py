@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision
+from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
@@ -56,7 +56,7 @@ from cflower.strategy.results import html_table
 
 MANY = 1000
 """Clients from which on the summary is one line (Python takes ten times as long to indent it), and
-only a cluster's last similarity matrix is kept (four megabytes and more in every round)."""
+only the similarity matrix of a split is kept (each has four megabytes and more)."""
 
 
 class Recorder(Observer):
@@ -139,8 +139,6 @@ class Recorder(Observer):
         self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
-        self._matrices: dict[str, Path] = {}
-        """The last similarity matrix of each cluster with `MANY` clients."""
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
 
@@ -178,16 +176,14 @@ class Recorder(Observer):
                 line = round_line(report, decision)
                 self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
-                if 0 < len(decision.clients) < MANY:
+                is_split = decision.outcome is Outcome.SPLIT
+                if decision.clients and (is_split or len(decision.clients) < MANY):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
                 write = append_lines if name == ROUNDS else replace_file
                 write(self.path / name, content)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
-            for decision in report.decisions:
-                if len(decision.clients) >= MANY:
-                    self._keep_last(decision)
             self._write_json(TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
@@ -313,15 +309,6 @@ class Recorder(Observer):
         for path in self.path.glob("*/*.safetensors"):
             if path.parent.name in MODELS and path not in files:
                 path.unlink()
-
-    def _keep_last(self, decision: Decision) -> None:
-        """Write the similarity matrix of a large cluster in place of its last one."""
-        name, content = similarity_file(decision)
-        path = self.path / name
-        replace_file(path, content, lasting=False)
-        if before := self._matrices.get(decision.cluster):
-            before.unlink(missing_ok=True)
-        self._matrices[decision.cluster] = path
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         tree, failures, clients = report.state.tree, report.failures, self._clients
