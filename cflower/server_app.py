@@ -7,7 +7,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
@@ -78,7 +77,7 @@ def run(
     )
     tracker = Tracker(config.tracker, recorder)
     roll_call = RollCall(timeout=config.node_timeout)
-    terminal = [] if say is None else [RoundProgress(say, Console())]
+    terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
     # After the strategy, which sets whom the roll call asks.
     model = agree(grid, roll_call, config)
