@@ -129,7 +129,7 @@ def report(
     """Write report.html, one page with everything about a run; it needs no network."""
     folder = find_run(runs.expanduser(), run)
     with writing(folder, "RUN"):
-        path = write_report(folder, metric=metric)
+        path = write_report(folder, metric)
     print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):

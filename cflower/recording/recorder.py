@@ -28,7 +28,6 @@ from cflower.recording.serialization import (
     model_files,
     note_split,
     round_line,
-    scalars,
     served_lines,
     tree_lines,
     why_not_split,
@@ -171,7 +170,7 @@ class Recorder(Observer):
     def on_round(self, report: RoundReport) -> None:
         """Write what one round adds; if that fails, the next round tries to write both."""
         with self._writing(f"after round {report.server_round - 1}"):
-            self._metric, self._central = report.metric, scalars(report.central)
+            self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
                 self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
