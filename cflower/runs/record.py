@@ -95,7 +95,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return str(printable(self.path.name))
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
