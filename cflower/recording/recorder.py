@@ -144,8 +144,7 @@ class Recorder(Observer):
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
         self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
-        folder = self.path / CHECKPOINTS
-        self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
+        self._checkpoints = Checkpoints(self.path / CHECKPOINTS)
         record, checkpoint = self._labels | start_record(run, self.config), None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
