@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
@@ -134,7 +134,7 @@ class Recorder(Observer):
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
-        self._lock: IO[bytes] | None = None
+        self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
@@ -147,18 +147,16 @@ class Recorder(Observer):
         self._checkpoints = Checkpoints(self.path / CHECKPOINTS)
         record, checkpoint = self._labels | start_record(run, self.config), None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = locked(self.path)
-            if self._resumes:
-                checkpoint = self._resumed(record)
-            if checkpoint is None:
-                self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
-            self._write_facts(run.facts)
-        except RunFolderError:
-            self._unlock()
-            raise
+            with ExitStack() as lock:  # it is released if the run is refused
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(locked(self.path))
+                if self._resumes:
+                    checkpoint = self._resumed(record)
+                if checkpoint is None:
+                    self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
+                self._write_facts(run.facts)
+                self._lock = lock.pop_all()
         except OSError as error:
-            self._unlock()
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
@@ -213,7 +211,7 @@ class Recorder(Observer):
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
                 self.say(self._write_report())
         finally:
-            self._unlock()
+            self._lock.close()
 
     def _repr_html_(self) -> str:
         """The result and the clusters, in a notebook."""
@@ -222,10 +220,6 @@ class Recorder(Observer):
         rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
         text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
 
     def add_baseline(self, name: Baseline, report: FinalReport) -> None:
         """Compare the finished run with the ``final_report`` of a baseline, and print the result.
