@@ -75,10 +75,10 @@ def run(
         run_id=context.run_id,
         say=say,
     )
-    tracker = Tracker(config.tracker, recorder)
+    trackers = [Tracker(config.tracker, recorder)] if config.tracker else []
     roll_call = RollCall(timeout=config.node_timeout)
     terminal = [] if say is None else [RoundProgress(say)]
-    strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
     # After the strategy, which sets whom the roll call asks.
     model = agree(grid, roll_call, config)
     recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None
