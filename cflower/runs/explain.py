@@ -92,29 +92,12 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     if last["decision"] == Outcome.SPLIT:
         was = f"in the run: round {last['round']}"
         unknown = f"; later rounds than {last['round']} are not known"
-    splits = first_splits(run, cluster, given)
-    if not splits:
-        reason = rejudged(last, given, run).reason
-        return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
-    answers = [
-        f"{'would' if verdict.outcome else 'might'} have split in round {number}: {verdict.reason}."
-        for number, verdict in splits
-    ]
-    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
-
-
-def first_splits(
-    run: RunRecord, cluster: str, rule: NormCriterion
-) -> list[tuple[int, NormVerdict]]:
-    """The first round with a certain split, after the first one with a possible split, if any."""
-    possible: list[tuple[int, NormVerdict]] = []
     for line in run.by_cluster[cluster]:
-        verdict = rejudged(line, rule, run)
-        if verdict.outcome is Outcome.SPLIT:
-            return [*possible[:1], (line["round"], verdict)]
-        if verdict.outcome is None:
-            possible.append((line["round"], verdict))
-    return possible[:1]
+        verdict = rejudged(line, given, run)
+        if verdict.outcome in (Outcome.SPLIT, None):
+            could = f"{'would' if verdict.outcome else 'might'} have split in round {line['round']}"
+            return f"Cluster {cluster} ({was}): {could}: {verdict.reason}."
+    return f"Cluster {cluster}: would not have split ({was}): {verdict.reason}{unknown}."
 
 
 def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
