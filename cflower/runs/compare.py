@@ -5,7 +5,6 @@ from collections import ChainMap
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -21,8 +20,8 @@ ROWS = {
     "clients": ("clients", ""),
     "clusters": ("clusters", ""),
     "mean": ("mean of the clients", None),
-    "std": ("± std of the clients", None),
-    "worst": ("worst client", None),
+    "worst_tenth": ("worst tenth of the clients", None),
+    "spread": ("spread of the clients", None),
     "common_model": ("common model at the end", None),
     **{str(key): (words, None) for key, words in BASELINES.items()},
     "adjusted_rand_index": ("adjusted Rand index", ".3f"),
@@ -61,7 +60,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> Table:
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
     summary, metric = run.summary, run.metric
-    scores, measured = list(run.scores.values()), baselines_of(summary)
+    even, measured = summary["fairness"].get("own", {}), baselines_of(summary)
     return {
         "run": run.name,
         "finished": run.finished,
@@ -70,8 +69,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "clusters": len(summary["clusters"]),
         "metric": metric.name,
         "mean": summary["metrics"].get(metric.name),
-        "std": float(np.std(scores)) if scores else None,
-        "worst": metric.worst(scores),
+        **{key: even.get(key) for key in ("worst_tenth", "spread")},
         "common_model": common_score(summary),
         **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
