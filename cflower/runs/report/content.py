@@ -60,7 +60,6 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "matrices": matrices(run),
         "problems": problems(run),
         "heard": heard(run),
-        "stays": stays(run),
         "data": client_data(run),
     }
     given = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
@@ -226,20 +225,6 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
         judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
-
-
-def stays(run: RunRecord) -> list[list[tuple[int, str]]] | None:
-    """The clusters of each client in turn, each with the first round; None without moves."""
-    if not run.summary["moves"]:
-        return None
-    stays: list[list[tuple[int, str]]] = [[] for _ in run.client_names]
-    last: dict[str, str] = {}
-    for line in run.decided:
-        for name in line["members"]:
-            if last.get(name) != line["cluster"]:
-                last[name] = line["cluster"]
-                stays[run.position[name]].append((line["round"], line["cluster"]))
-    return stays
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:
