@@ -53,7 +53,7 @@ def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, A
     return {name: line for name, line in (summary["baselines"] or {}).items() if line}
 
 
-def headline(summary: Mapping[str, Any]) -> str:
+def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "among") -> str:
     """The result in one sentence.
 
     >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "finished": False}
@@ -63,7 +63,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     members = sum(map(len, summary["clusters"].values()))
     so_far = "" if summary["finished"] else "so far, "
     return (
-        f"{counted(len(summary['clusters']), 'cluster')} among {counted(members, 'client')} "
+        f"{counted(len(summary['clusters']), parts)} {link} {counted(members, 'client')} "
         f"{so_far}after {counted(summary['rounds'], 'round')}."
     )
 

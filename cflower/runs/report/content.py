@@ -85,10 +85,11 @@ def about(run: RunRecord) -> dict[str, Any]:
     summary, metric, clustered = run.summary, run.metric, run.settings["method"] == "clustered"
     splits = [split["round"] for split in lasting(summary["splits"])]
     own = metric.name if summary["selection"] == "leaf" else f"leaf_{metric.name}"
+    sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
         "labels": [run.labels["app"], run.labels["name"], *run.labels["tags"]],
-        "sentence": headline(summary),
+        "sentence": sentence,
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
         "finished": run.finished,
