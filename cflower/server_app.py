@@ -7,7 +7,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
@@ -76,10 +75,10 @@ def run(
         run_id=context.run_id,
         say=say,
     )
-    tracker = Tracker(config.tracker, recorder)
+    trackers = [Tracker(config.tracker, recorder)] if config.tracker else []
     roll_call = RollCall(timeout=config.node_timeout)
-    terminal = [] if say is None else [RoundProgress(say, Console())]
-    strategy = strategy_of(config, criterion, roll_call, [recorder, tracker, *terminal])
+    terminal = [] if say is None else [RoundProgress(say)]
+    strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
     # After the strategy, which sets whom the roll call asks.
     model = agree(grid, roll_call, config)
     recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None

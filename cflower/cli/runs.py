@@ -17,18 +17,9 @@ from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.ordering import line, only, without
-from cflower.runs.compare import (
-    comparison_table,
-    differences,
-    differing,
-    measures_of,
-    named,
-    pair_lines,
-    pairs,
-)
+from cflower.runs.compare import comparison_table, differing, measures_of, pairs
 from cflower.runs.explain import explanation
 from cflower.runs.figures import write_figures
-from cflower.runs.plots import write_comparison
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
@@ -138,7 +129,7 @@ def report(
     """Write report.html, one page with everything about a run; it needs no network."""
     folder = find_run(runs.expanduser(), run)
     with writing(folder, "RUN"):
-        path = write_report(folder, metric=metric)
+        path = write_report(folder, metric)
     print(f"Report: {line(path)}")
     if figures is not None:
         with writing(figures, "--figures"):
@@ -187,35 +178,30 @@ def explain(
 def compare(
     names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
     runs: RunsDir = DEFAULT_RUNS,
-    figure: Annotated[
-        Path, typer.Option(help="Where the picture goes; .png, .svg or .pdf.")
-    ] = Path("comparison.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: one table, one picture, and the keys in which they differ."""
+    """Put runs side by side: one table, and the keys in which they differ."""
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
-    every = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
-    for record in every:  # in a key without an effect runs do not differ
+    records = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
+    for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
-    records = named(every)
+    compared = pairs(records, DATA_KEYS)
     if as_json:
         content = {
-            "runs": [measures_of(record) for record in every],
-            "differences": differing(every),
+            "runs": [measures_of(record) for record in records],
+            "differences": differing(records),
             "pairs": [
-                {"run": records[one].name, "against": records[other].name, **pair.as_json()}
-                for (one, other), pair in pairs(records, DATA_KEYS).items()
+                {"run": one.name, "against": other.name, **pair.as_json()}
+                for one, other, pair in compared
             ],
         }
         return print(json.dumps(content, indent=1))
     console = Console(highlight=False)
     console.print(comparison_table(records))
-    for text in [*(pair_lines(records, DATA_KEYS) or [UNPAIRED]), differences(every)]:
+    lines = [f"{one.name} against {other.name}: {pair.sentence}" for one, other, pair in compared]
+    for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
-    with writing(figure, "--figure"):
-        for path in write_comparison(records, figure.expanduser()):
-            print(f"Picture: {path}")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from pkgutil import resolve_name
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -21,7 +20,6 @@ from rich.text import Text
 
 import cflower
 from cflower.config import RunConfig, read_overrides
-from cflower.errors import CFlowerError
 from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
@@ -198,24 +196,18 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
 def simulate_foreign(
     folder: "AppFolder", config: Mapping[str, Any], clients: int, workers: int | None
 ) -> None:
-    """Run another app; its errors are printed with their traceback within its own code."""
+    """Run another app; without workers, the traceback of a client that fails is printed."""
     from cflower import simulate
 
-    try:
-        server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
-        grid: Callable[..., InlineGrid] = printing_grid(folder.path)
-        if workers:
-            grid = grid_for(clients, workers, partial(folder.load, "clientapp"))
-        simulate(client_app, clients, server_app=server_app, run_config=config, grid_type=grid)
-    except CFlowerError:
-        raise
-    except Exception as error:
-        print(traceback_of(error, folder.path), file=sys.stderr, end="")
-        raise typer.Exit(1) from None
+    server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
+    grid: Callable[..., InlineGrid] = printing_grid()
+    if workers:
+        grid = grid_for(clients, workers, partial(folder.load, "clientapp"))
+    simulate(client_app, clients, server_app=server_app, run_config=config, grid_type=grid)
 
 
-def printing_grid(app: Path) -> "type[InlineGrid]":
-    """A grid that prints each place in the app's code where a client failed, once."""
+def printing_grid() -> "type[InlineGrid]":
+    """A grid that prints the traceback of a client's error, once for each place in the code."""
     from cflower.simulation.inline_grid import InlineGrid
 
     class PrintingGrid(InlineGrid):
@@ -223,27 +215,12 @@ def printing_grid(app: Path) -> "type[InlineGrid]":
 
         def client_failed(self, client: int, error: Exception) -> None:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            if own_frames(error, app) is not None and place not in self.printed:
+            if place not in self.printed:
                 self.printed.append(place)
-                print(
-                    f"Client {client} failed:\n{traceback_of(error, app)}", file=sys.stderr, end=""
-                )
+                print(f"Client {client} failed:", file=sys.stderr)
+                traceback.print_exception(error)
 
     return PrintingGrid
-
-
-def own_frames(error: BaseException, app: Path) -> TracebackType | None:
-    """The traceback from the first frame in the app's folder on."""
-    frames = error.__traceback__
-    while frames is not None and not Path(frames.tb_frame.f_code.co_filename).is_relative_to(app):
-        frames = frames.tb_next
-    return frames
-
-
-def traceback_of(error: BaseException, app: Path) -> str:
-    """Python's traceback without the frames before the app's code."""
-    frames = own_frames(error, app) or error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def keys() -> None:

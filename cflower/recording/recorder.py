@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from secrets import randbelow
 from shutil import get_terminal_size
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
-from cflower.algorithm.criteria import Decision
+from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
@@ -28,7 +28,6 @@ from cflower.recording.serialization import (
     model_files,
     note_split,
     round_line,
-    scalars,
     served_lines,
     tree_lines,
     why_not_split,
@@ -56,7 +55,7 @@ from cflower.strategy.results import html_table
 
 MANY = 1000
 """Clients from which on the summary is one line (Python takes ten times as long to indent it), and
-only a cluster's last similarity matrix is kept (four megabytes and more in every round)."""
+only the similarity matrix of a split is kept (each has four megabytes and more)."""
 
 
 class Recorder(Observer):
@@ -135,34 +134,29 @@ class Recorder(Observer):
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
-        self._lock: IO[bytes] | None = None
+        self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = {}
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
-        self._matrices: dict[str, Path] = {}
-        """The last similarity matrix of each cluster with `MANY` clients."""
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
         self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
-        folder = self.path / CHECKPOINTS
-        self._checkpoints = Checkpoints(folder, lambda name, c: replace_file(folder / name, c))
+        self._checkpoints = Checkpoints(self.path / CHECKPOINTS)
         record, checkpoint = self._labels | start_record(run, self.config), None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = locked(self.path)
-            if self._resumes:
-                checkpoint = self._resumed(record)
-            if checkpoint is None:
-                self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
-            self._write_facts(run.facts)
-        except RunFolderError:
-            self._unlock()
-            raise
+            with ExitStack() as lock:  # it is released if the run is refused
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(locked(self.path))
+                if self._resumes:
+                    checkpoint = self._resumed(record)
+                if checkpoint is None:
+                    self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
+                self._write_facts(run.facts)
+                self._lock = lock.pop_all()
         except OSError as error:
-            self._unlock()
             raise RunFolderError(
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
@@ -173,21 +167,19 @@ class Recorder(Observer):
     def on_round(self, report: RoundReport) -> None:
         """Write what one round adds; if that fails, the next round tries to write both."""
         with self._writing(f"after round {report.server_round - 1}"):
-            self._metric, self._central = report.metric, scalars(report.central)
+            self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
                 self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
                 self._note(line)
-                if 0 < len(decision.clients) < MANY:
+                is_split = decision.outcome is Outcome.SPLIT
+                if decision.clients and (is_split or len(decision.clients) < MANY):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
                 write = append_lines if name == ROUNDS else replace_file
                 write(self.path / name, content)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
-            for decision in report.decisions:
-                if len(decision.clients) >= MANY:
-                    self._keep_last(decision)
             self._write_json(TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
@@ -219,7 +211,7 @@ class Recorder(Observer):
                 self.say(as_text(view, get_terminal_size((100, 24)).columns))
                 self.say(self._write_report())
         finally:
-            self._unlock()
+            self._lock.close()
 
     def _repr_html_(self) -> str:
         """The result and the clusters, in a notebook."""
@@ -228,10 +220,6 @@ class Recorder(Observer):
         rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
         text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
 
     def add_baseline(self, name: Baseline, report: FinalReport) -> None:
         """Compare the finished run with the ``final_report`` of a baseline, and print the result.
@@ -313,15 +301,6 @@ class Recorder(Observer):
         for path in self.path.glob("*/*.safetensors"):
             if path.parent.name in MODELS and path not in files:
                 path.unlink()
-
-    def _keep_last(self, decision: Decision) -> None:
-        """Write the similarity matrix of a large cluster in place of its last one."""
-        name, content = similarity_file(decision)
-        path = self.path / name
-        replace_file(path, content, lasting=False)
-        if before := self._matrices.get(decision.cluster):
-            before.unlink(missing_ok=True)
-        self._matrices[decision.cluster] = path
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
         tree, failures, clients = report.state.tree, report.failures, self._clients

@@ -94,32 +94,27 @@ class Tracker(Observer):
 
     Parameters
     ----------
-    name : {"tensorboard", "wandb", "mlflow", ""}
-        "": none.
+    name : {"tensorboard", "wandb", "mlflow"}
     recorder : Recorder
         Gives the config to show, and the folder to write into unless the tracker's own environment
         variables name another place.
     """
 
     def __init__(self, name: str, recorder: "Recorder") -> None:
-        check_choice("tracker", name, ("", *BACKENDS))
-        if name and find_spec(name) is None:
+        check_choice("tracker", name, BACKENDS)
+        if find_spec(name) is None:
             raise ConfigError(
                 f"tracker={name!r} needs the package {name}, which is not installed: "
                 f"pip install {name}."
             )
         self._name, self._recorder = name, recorder
-        self._backend: Backend | None = None
 
     def on_start(self, run: RunStart) -> None:
-        if self._name:
-            self._backend = BACKENDS[self._name](self._recorder.path, self._recorder.config)
+        self._backend = BACKENDS[self._name](self._recorder.path, self._recorder.config)
 
     def on_round(self, report: RoundReport) -> None:
-        if self._backend is not None:
-            lines = (measures_in(round_line(report, one)) for one in report.decisions)
-            self._backend.log(dict(ChainMap(*lines)), report.server_round)
+        lines = (measures_in(round_line(report, one)) for one in report.decisions)
+        self._backend.log(dict(ChainMap(*lines)), report.server_round)
 
     def on_end(self, report: FinalReport | None) -> None:
-        if self._backend is not None:
-            self._backend.close()
+        self._backend.close()

@@ -31,6 +31,7 @@ from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
 from cflower.runs.format import ROUNDS, tree_misfit
+from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
 FORMAT = "cflower-checkpoint-7"
@@ -110,16 +111,13 @@ class PackReader:
 
 
 class Checkpoints:
-    """The checkpoints of one run; ``write(name, content)`` replaces a file of the folder.
+    """The checkpoints of one run: the one store of its models and updates.
 
-    They are the one store of a run's models and updates: a run is resumed from them, and newcomers
-    are assigned with them.
+    A run is resumed from them, and newcomers are assigned with them.
     """
 
-    def __init__(
-        self, folder: Path, write: Callable[[str, bytes], None] = lambda name, content: None
-    ) -> None:
-        self._folder, self._write = folder, write
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._used: deque[Mapping[str, Place]] = deque([{}, {}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
         self._others: dict[str, tuple[int, Any]] = {}
@@ -144,9 +142,10 @@ class Checkpoints:
         structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})
         # One entry: safetensors writes several in any order.
         content = save(pack.new, metadata={"structure": structure})
-        self._write(f"{name}.safetensors", content)
+        replace_file(self._folder / f"{name}.safetensors", content)
         # The checksum comes last: without it the file does not count.
-        self._write(f"{name}.sha256", hashlib.sha256(content).hexdigest().encode())
+        checksum = hashlib.sha256(content).hexdigest()
+        replace_file(self._folder / f"{name}.sha256", checksum.encode())
         self._used.append(pack.used)
         self._digests = pack.digests
         checksums = sorted(self._folder.glob("*.sha256"))

@@ -1,56 +1,34 @@
 """`cflower compare`: several runs side by side."""
 
 import json
-from collections import ChainMap, Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections import ChainMap
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from cflower.errors import ConfigError
-from cflower.ordering import counted, only, without
+from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against
 from cflower.runs.findings import baselines_of, common_score
 from cflower.runs.record import RunRecord
+from cflower.runs.tables import shown, starred
 
-LONGEST = 60
-"""Characters of a name made of keys; for longer ones the ids of the runs are taken."""
-
-
-def mean_of(values: Sequence[float | None]) -> float:
-    """The mean of one measure over several runs; NaN if one has no value."""
-    return float(np.mean(np.array(values, float)))
-
-
-def spread(values: Sequence[float | None], show: Callable[[float], str]) -> str:
-    """Mean ± standard deviation of one measure over several runs; a dash if one has no value."""
-    mean, deviation = mean_of(values), float(np.std(np.array(values, float)))
-    if np.isnan(mean):
-        return "-"
-    return f"{show(mean)} ± {show(deviation)}" if deviation > 1e-9 else show(mean)
-
-
-Show = Callable[[Sequence[Any]], str]
-ROWS: dict[str, tuple[str, Show | None]] = {
-    "run": ("run", ", ".join),
-    "finished": ("finished", lambda values: "yes" if all(values) else "not finished"),
-    "rounds": ("rounds", partial(spread, show="{:g}".format)),
-    "clients": ("clients", partial(spread, show="{:g}".format)),
-    "clusters": ("clusters", partial(spread, show="{:.3g}".format)),
+ROWS = {
+    "rounds": ("rounds", ""),
+    "clients": ("clients", ""),
+    "clusters": ("clusters", ""),
     "mean": ("mean of the clients", None),
-    "std": ("± std of the clients", None),
-    "worst": ("worst client", None),
+    "worst_tenth": ("worst tenth of the clients", None),
+    "spread": ("spread of the clients", None),
     "common_model": ("common model at the end", None),
     **{str(key): (words, None) for key, words in BASELINES.items()},
-    "adjusted_rand_index": ("adjusted Rand index", partial(spread, show="{:.3f}".format)),
-    "seconds": ("seconds in rounds", partial(spread, show="{:.0f}".format)),
+    "adjusted_rand_index": ("adjusted Rand index", ".3f"),
+    "seconds": ("seconds in rounds", ".0f"),
 }
-"""The rows of the table by their measure in `measures_of`: the heading, and how to show the values
-of several runs; None for values of the leading metric."""
+"""The rows of the table by their measure in `measures_of`: heading and format; None for values of
+the leading metric."""
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -60,78 +38,29 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
     return {key: every for key, every in values.items() if every.count(every[0]) < len(every)}
 
 
-def differences(runs: Sequence[RunRecord]) -> str:
-    """The config keys in which the runs differ, as text."""
-    lines = [f"\n  {key}: {', '.join(map(repr, v))}" for key, v in differing(runs).items()]
-    return "".join(["The runs differ in:", *lines]) if lines else "The runs have one config."
-
-
-def labels(runs: Sequence[RunRecord], ignored: Collection[str] = ()) -> list[str]:
-    """The keys in which runs differ with their values, as a name for each run."""
-    names = [""] * len(runs)
-    for key, values in without(differing(runs), ignored).items():
-        names = [f"{name}, {key}={value}" for name, value in zip(names, values, strict=True)]
-    return [name.removeprefix(", ").removeprefix("method=") for name in names]
-
-
-def named(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
-    """Short names for runs: the keys in which they differ, else their ids.
-
-    Raises
-    ------
-    ConfigError
-        If one run is given twice.
-    """
-    ((path, times),) = Counter(run.path.resolve() for run in runs).most_common(1)
-    if times > 1:
-        raise ConfigError(f"Got the run {path.name} twice, but expected different ones.")
-    names = labels(runs)
-    if len(set(names)) < len(runs) or max(map(len, names)) > LONGEST:
-        names = [run.name for run in runs]
-    return dict(zip(names, runs, strict=True))
-
-
-def by_seeds(runs: Mapping[str, RunRecord]) -> dict[str, list[RunRecord]]:
-    """Runs that differ in nothing but the seed together; each by its own name if there are none."""
-    records, groups = list(runs.values()), dict[str, list[RunRecord]]()
-    for label, run in zip(labels(records, ignored=["seed"]), records, strict=True):
-        groups.setdefault(label, []).append(run)
-    if "seed" not in differing(records) or len(groups) == len(runs):
-        return {name: [run] for name, run in runs.items()}
-    return {
-        f"{label}, {counted(len(alike), 'seed')}".removeprefix(", "): alike
-        for label, alike in groups.items()
-    }
-
-
-def comparison_table(runs: Mapping[str, RunRecord]) -> Table:
-    """One column for each run, or for several that differ in the seed: mean ± their deviation."""
-    groups, metric = by_seeds(runs), next(iter(runs.values())).metric
+def comparison_table(runs: Sequence[RunRecord]) -> Table:
+    """One column for each run: the keys in which they differ, then their measures."""
+    metric, measures = runs[0].metric, list(map(measures_of, runs))
     title = f"{metric.name} of the runs side by side (on held-out examples, * = best)"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
-    for name in groups:
-        table.add_column(Text(name), justify="right", overflow="fold")
-    measures = [list(map(measures_of, alike)) for alike in groups.values()]
-    means = [mean_of([one["mean"] for one in several]) for several in measures]
-    best = metric.best(filter(np.isfinite, means))
-    for key, (heading, show) in ROWS.items():
-        show = show or partial(spread, show=metric.in_words)
-        cells = [show([one[key] for one in several]) for several in measures]
-        if key == "mean":
-            cells = [
-                f"{text}*" if mean == best else text
-                for text, mean in zip(cells, means, strict=True)
-            ]
+    for run in runs:
+        heading = run.name if run.finished else f"{run.name} (not finished)"
+        table.add_column(Text(heading), justify="right", overflow="fold")
+    for key, values in differing(runs).items():
+        table.add_row(key, *map(Text, map(str, values)))
+    for key, (heading, spec) in ROWS.items():
+        values = [one[key] for one in measures]
+        cells = [metric.in_words(v) if spec is None else shown(v, spec) for v in values]
         if set(cells) != {"-"}:
-            table.add_row(heading, *map(Text, cells))
+            table.add_row(heading, *map(Text, starred(values, metric) if key == "mean" else cells))
     return table
 
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
     summary, metric = run.summary, run.metric
-    scores, measured = list(run.scores.values()), baselines_of(summary)
+    even, measured = summary["fairness"].get("own", {}), baselines_of(summary)
     return {
         "run": run.name,
         "finished": run.finished,
@@ -140,8 +69,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "clusters": len(summary["clusters"]),
         "metric": metric.name,
         "mean": summary["metrics"].get(metric.name),
-        "std": float(np.std(scores)) if scores else None,
-        "worst": metric.worst(scores),
+        **{key: even.get(key) for key in ("worst_tenth", "spread")},
         "common_model": common_score(summary),
         **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
@@ -150,22 +78,19 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
 
 
 def pairs(
-    runs: Mapping[str, RunRecord], data_keys: Collection[str] = ()
-) -> dict[tuple[str, str], Paired]:
-    """Each finished run, by its name, against the first one with the same held-out examples.
+    runs: Sequence[RunRecord], data_keys: Collection[str] = ()
+) -> list[tuple[RunRecord, RunRecord, Paired]]:
+    """Each finished run after the first one with the same held-out examples, which comes first.
 
     ``data_keys`` are the keys of the run config that choose the clients' data. Runs that differ in
     one of them are not compared.
     """
-    compared: dict[tuple[str, str], Paired] = {}
-    first: dict[str, str] = {}
-    for name, run in runs.items():
-        if not run.finished:
-            continue
-        other = first.setdefault(examples_of(run, data_keys), name)
-        pair = against(runs[other].summary, run.scores, run.metric)
-        if pair and other != name:
-            compared[other, name] = pair
+    compared, first = [], dict[str, RunRecord]()
+    for run in filter(lambda run: run.finished, runs):
+        other = first.setdefault(examples_of(run, data_keys), run)
+        pair = against(other.summary, run.scores, run.metric)
+        if pair and other is not run:
+            compared.append((other, run, pair))
     return compared
 
 
@@ -179,8 +104,3 @@ def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
     config = only(run.config, data_keys)
     content = [run.metric, held_out, run.data, run.settings["seed"], config]
     return json.dumps(content, sort_keys=True)
-
-
-def pair_lines(runs: Mapping[str, RunRecord], data_keys: Collection[str] = ()) -> list[str]:
-    compared = pairs(runs, data_keys).items()
-    return [f"{first} against {second}: {pair.sentence}" for (first, second), pair in compared]

@@ -4,13 +4,13 @@ For other thresholds the norm criterion is applied again to what was recorded. O
 verdict that differs from the recorded run is certain: from there on it would go another way.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from cflower.algorithm.bipartition import Bipartition, bipartition, largest_safe_gamma
+from cflower.algorithm.bipartition import Bipartition, bipartition
 from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
@@ -49,7 +49,7 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
 
 
 def story(run: RunRecord, cluster: str) -> str:
-    """The paragraph of one cluster: its decisions, and its margins to another one."""
+    """The paragraph of one cluster: what became of it, and its decisions."""
     lines = run.by_cluster[cluster]
     last, fate = lines[-1], "was not split"
     if cluster not in run.clusters:
@@ -61,9 +61,6 @@ def story(run: RunRecord, cluster: str) -> str:
     judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]
     for alike in [list(group) for _, group in groupby(lines, itemgetter("decision"))] + judged:
         sentences.append(f"{span(alike)}, {alike[0]['decision']}: {reason_of(alike)}")
-    # Other criteria have no thresholds, or thresholds that change from round to round.
-    if run.criterion["name"] == "norms":
-        sentences += threshold_sentences(run, cluster)
     return "\n  ".join(sentences)
 
 
@@ -95,29 +92,12 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     if last["decision"] == Outcome.SPLIT:
         was = f"in the run: round {last['round']}"
         unknown = f"; later rounds than {last['round']} are not known"
-    splits = first_splits(run, cluster, given)
-    if not splits:
-        reason = rejudged(last, given, run).reason
-        return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
-    answers = [
-        f"{'would' if verdict.outcome else 'might'} have split in round {number}: {verdict.reason}."
-        for number, verdict in splits
-    ]
-    return f"Cluster {cluster} ({was}): " + "\n  For certain it ".join(answers)
-
-
-def first_splits(
-    run: RunRecord, cluster: str, rule: NormCriterion
-) -> list[tuple[int, NormVerdict]]:
-    """The first round with a certain split, after the first one with a possible split, if any."""
-    possible: list[tuple[int, NormVerdict]] = []
     for line in run.by_cluster[cluster]:
-        verdict = rejudged(line, rule, run)
-        if verdict.outcome is Outcome.SPLIT:
-            return [*possible[:1], (line["round"], verdict)]
-        if verdict.outcome is None:
-            possible.append((line["round"], verdict))
-    return possible[:1]
+        verdict = rejudged(line, given, run)
+        if verdict.outcome in (Outcome.SPLIT, None):
+            could = f"{'would' if verdict.outcome else 'might'} have split in round {line['round']}"
+            return f"Cluster {cluster} ({was}): {could}: {verdict.reason}."
+    return f"Cluster {cluster}: would not have split ({was}): {verdict.reason}{unknown}."
 
 
 def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
@@ -126,50 +106,17 @@ def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
     return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
 
 
-def rejudged(line: Line, rule: NormCriterion, run: RunRecord | None = None) -> NormVerdict:
+def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> NormVerdict:
     """The verdict of eqs. 32, 33 and 39 on a recorded round, by this rule.
 
-    Without the run, only the norms are judged. Its matrix was recorded only where they allowed a
-    split; other criteria record similarities of another kind.
+    Without a matrix only the norms are judged: it was recorded only where they allowed a split, and
+    other criteria record similarities of another kind.
     """
 
     def sides() -> Bipartition | None:
-        matrix = run.matrix(line) if run and run.criterion["name"] == "norms" else None
+        matrix = run.matrix(line) if run.criterion["name"] == "norms" else None
         return bipartition(matrix.values, rule.linkage) if matrix else None
 
     if line["decision"] == Outcome.TOO_FEW_HEARD:
         return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
     return rule.judge(line["mean_norm"], line["max_norm"], len(line["members"]), sides)
-
-
-def threshold_sentences(run: RunRecord, cluster: str) -> Iterator[str]:
-    """The thresholds that the split needed, and those with which the norms allow another one."""
-    last, rule = run.by_cluster[cluster][-1], rule_of(run.criterion)
-    if last["decision"] == Outcome.SPLIT:
-        gamma = largest_safe_gamma(last["alpha_cross"])
-        yield (
-            f"It needed eps1 above {last['mean_norm']:.4g}, eps2 below {last['max_norm']:.4g} "
-            f"and gamma-max below {gamma:.4g}."
-        )
-    for key, line in margins(run, cluster, rule).items():
-        sign, norm = ("above", "mean_norm") if key == "eps1" else ("below", "max_norm")
-        unknown = "; the similarities of this round were not recorded"
-        yield (
-            f"With {key} {sign} {line[norm]:.4g} alone the norms would have allowed a split in "
-            f"round {line['round']}{'' if run.has_matrix(line) else unknown}."
-        )
-
-
-def margins(run: RunRecord, cluster: str, rule: NormCriterion) -> dict[str, Line]:
-    """The round in which the smallest change of ε1, or of ε2, alone passes the norms."""
-    relaxations = (
-        ("eps1", "mean_norm", min, replace(rule, eps1=float("inf"))),
-        ("eps2", "max_norm", max, replace(rule, eps2=-1.0)),
-    )
-    smallest = {}
-    for key, norm, nearest, relaxed in relaxations:
-        refused = [line for line in run.by_cluster[cluster] if rejudged(line, rule).outcome]
-        allowed = [line for line in refused if rejudged(line, relaxed).outcome is None]
-        if allowed:
-            smallest[key] = nearest(allowed, key=itemgetter(norm))
-    return smallest

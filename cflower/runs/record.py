@@ -42,6 +42,11 @@ from cflower.runs.format import (
 )
 from cflower.runs.run_files import printable, read_json, read_lines
 
+UNREADABLE = (
+    *(AttributeError, BadReplyError, BadZipFile, KeyError, OSError, SafetensorError),
+    *(TypeError, ValueError),
+)
+"""The errors of a file with a content that does not fit."""
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
 
@@ -95,7 +100,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return str(printable(self.path.name))
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -148,8 +153,11 @@ class RunRecord:
         """Turn an error in the content of a file into a `RunFolderError`."""
         try:
             yield
-        except (BadZipFile, KeyError, OSError, TypeError, ValueError) as error:
-            raise RunFolderError(f"{self.path / file} is damaged: {error!r}.") from None
+        except UNREADABLE as error:
+            raise RunFolderError(
+                f"{self.path / file} is damaged or missing ({error!r}). Copy the whole run folder "
+                "again."
+            ) from None
 
     @cached_property
     def projection(self) -> Projection:
@@ -164,17 +172,14 @@ class RunRecord:
         No earlier checkpoint is taken if that one is damaged.
         """
         tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
-        length, clusters = self.projection.num_compared, tree.clusters.values()
-        try:
+        shape, clusters = (self.projection.num_compared,), tree.clusters.values()
+        with self._reading(CHECKPOINTS):
             edges = list(chain.from_iterable(cluster.edge.items() for cluster in clusters))
-            names = [*tree.clusters, *tree.clients, *map(itemgetter(0), edges)]
-            fits = all(np.isfinite(edge).all() and edge.shape == (length,) for _, edge in edges)
-            fits = fits and "".join(names).isprintable()
+            names = "".join([*tree.clusters, *tree.clients, *map(itemgetter(0), edges)])
+            fit = all(np.isfinite(edge).all() and edge.shape == shape for _, edge in edges)
+            if not fit or not names.isprintable():
+                raise ValueError(f"the updates do not fit {CONFIG}")
             sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
-        except (AttributeError, TypeError, ValueError):
-            fits = False
-        if not fits:
-            self._refuse(f"The newest checkpoint of {self.path} does not fit its {CONFIG}.")
         return ParameterTree(sent, tree.unassigned)
 
     def _as_sent(self, cluster: Cluster) -> Cluster:
@@ -186,16 +191,8 @@ class RunRecord:
 
     def own_model(self, file: str) -> Weights:
         """The model of one client, from its file in the run folder."""
-        path = self.path / file
-        try:
-            return self.layout.weights(record_of(load_file(path)))
-        except FileNotFoundError:
-            problem = "is missing"
-        except (OSError, SafetensorError) as error:
-            problem = f"is damaged: {error}"
-        except BadReplyError as error:
-            problem = f"{error}: it is damaged, or {CONFIG} is that of another run"
-        raise RunFolderError(f"{path} {problem}. Copy the whole run folder again.")
+        with self._reading(file):
+            return self.layout.weights(record_of(load_file(self.path / file)))
 
     @cached_property
     def metric(self) -> Metric:

@@ -25,8 +25,8 @@ from cflower.runs.findings import (
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
-MANY, FEW = 25, 10
-"""Above `MANY` clients the table is by cluster, followed by the `FEW` worst clients."""
+MANY = 25
+"""Clients above which the table is by cluster."""
 TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
     **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
@@ -79,20 +79,12 @@ def members_in_words(summary: Mapping[str, Any], members: Sequence[str]) -> str:
 
 
 def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
-    """Every client under each model; of many clients a row for each cluster, and the worst."""
-    metric, clients = metric_of(summary), all_clients(summary)
+    """Every client under each model; of many clients a row for each cluster."""
+    clients = all_clients(summary)
     if every or len(clients) <= MANY:
-        title = f"client × model ({metric.name}, * = best)"
-        return Group(client_table(title, clients, summary))
-    known = [name for name in clients if metric.name in clients[name]]
-    known.sort(key=lambda name: clients[name][metric.name], reverse=not metric.higher_is_better)
-    worst = only(clients, known[:FEW])
-    return Group(
-        cluster_table(clients, summary),
-        Text(),
-        client_table(f"the {FEW} clients with the worst models", worst, summary),
-        Text(f"All {len(clients)} clients: cflower show {summary['run_id']} --all"),
-    )
+        return Group(client_table(clients, summary))
+    hint = f"All {len(clients)} clients: cflower show {summary['run_id']} --all"
+    return Group(cluster_table(clients, summary), Text(hint))
 
 
 def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -100,9 +92,10 @@ def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
     return {f"{way}_{summary['metric']['name']}": HEADINGS[way] for way in ways_of(summary)}
 
 
-def client_table(title: str, clients: Entries, summary: Mapping[str, Any]) -> Table:
+def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each client; * marks the best of its models."""
-    columns, extra = columns_of(summary), {}
+    title, columns = f"client × model ({summary['metric']['name']}, * = best)", columns_of(summary)
+    extra = {}
     if summary["selection"] == "best":
         extra["best_cluster"] = "best is"
     if any(client["share"] for client in clients.values()):

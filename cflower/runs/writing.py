@@ -60,18 +60,16 @@ def append_lines(path: Path, lines: bytes) -> None:
             raise
 
 
-def locked(run: Path) -> IO[bytes] | None:
+def locked(run: Path) -> IO[bytes]:
     """Lock a run folder for this process until the returned file is closed.
 
-    Returns None where the system has no such locks (Windows), and raises `RunFolderError` if
-    another process has the lock.
+    Raises `RunFolderError` if another process has the lock. Without effect on systems and file
+    systems without such locks.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return None
     file = os.fdopen(no_link(str(run / LOCK), os.O_RDWR | os.O_CREAT), "r+b")
     try:
+        import fcntl
+
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
@@ -79,7 +77,6 @@ def locked(run: Path) -> IO[bytes] | None:
             f"The run {run.name} is being written by another process: let that one end, or end it, "
             "before you resume the run."
         ) from None
-    except OSError:  # a file system without locks
-        file.close()
-        return None
+    except (ImportError, OSError):  # Windows; a file system without locks
+        pass
     return file

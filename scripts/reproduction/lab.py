@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cflower.runs.plots import COLORS, new_figure, save
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
+from reproduction.pictures import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,12 +75,11 @@ def rounds(run: RunRecord) -> list[dict[str, Any]]:
 
 def draw_lab(results: Results, path: Path) -> None:
     """Accuracy and norms by round; label histogram and sample images."""
-    with new_figure(9, 6) as figure:
+    with new_figure(9, 6, path) as figure:
         axes = figure.subplot_mosaic([["accuracy", "norms"], ["labels", "samples"]])
         draw_rounds(axes["accuracy"], axes["norms"], results)
         draw_labels(axes["labels"], results)
         draw_samples(axes["samples"], results)
-        save(figure, path)
 
 
 def draw_rounds(left: "Axes", right: "Axes", results: Results) -> None:

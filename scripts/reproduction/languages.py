@@ -25,9 +25,9 @@ from torch.nn.functional import pad
 
 from cflower import assign
 from cflower.algorithm.tree import ROOT
-from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.pictures import COLORS, INNER, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -276,10 +276,9 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
 
 def draw(results: Results, path: Path) -> None:
     """The families as they are known, and by the updates, if their similarities are known."""
-    with new_figure(5.5, 4.6) as figure:
+    with new_figure(5.5, 4.6, path) as figure:
         if "similarity" in results:
             draw_kinship(figure.subplots(), results)
-        save(figure, path)
 
 
 def draw_kinship(axes: "Axes", results: Results) -> None:

@@ -13,10 +13,10 @@ from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
 from cflower.learning.models import build_model
 from cflower.ordering import in_order
-from cflower.runs.plots import COLORS, INNER, new_figure, save
 from cflower.server_app import criterion_of
 from reproduction.evaluation import separation_gap
 from reproduction.experiment import Experiment, Results, Setting, Watch, simulate
+from reproduction.pictures import COLORS, INNER, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,14 +133,13 @@ def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) ->
 
 def draw_permuted(results: Results, path: Path) -> None:
     """Accuracy above, gaps below, a line a cluster."""
-    with new_figure(6, 5) as figure:
+    with new_figure(6, 5, path) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True)
         draw_accuracy(top, results)
         draw_gaps(bottom, results)
         for axes in (top, bottom):
             for split in results["splits"]:
                 axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
-        save(figure, path)
 
 
 def draw_accuracy(axes: "Axes", results: Results) -> None:

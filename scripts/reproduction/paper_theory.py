@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.runs.plots import new_figure, save
 from cflower.seeding import generator
 from reproduction.evaluation import separation_gap
 from reproduction.experiment import Experiment, Results, Setting
+from reproduction.pictures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def guaranteed_gamma(num_groups: int) -> float:
 
 def draw_map(results: Results, path: Path) -> None:
     """The share as a map, with the bound."""
-    with new_figure(5.4, 3.8) as figure:
+    with new_figure(5.4, 3.8, path) as figure:
         axes: Axes = figure.subplots()
         shown = axes.pcolormesh(
             results["k"], results["gamma"], results["correct"], cmap="Blues", vmin=0, vmax=1
@@ -98,7 +98,6 @@ def draw_map(results: Results, path: Path) -> None:
         axes.set(ylim=(results["gamma"][0] / 2, None))
         axes.grid(visible=False)
         axes.legend(loc="upper right", frameon=True)
-        save(figure, path)
 
 
 EXPERIMENTS = (

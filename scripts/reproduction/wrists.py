@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cflower.runs.plots import COLORS, new_figure, save
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.pictures import COLORS, new_figure
 
 AXES = 6
 """Acceleration and rotation in three directions each."""
@@ -134,7 +134,7 @@ def mirrored(folder: Path) -> Path:
 
 def draw(results: Results, path: Path) -> None:
     """What the sides' axes feel, and every model's accuracy by method and seed."""
-    with new_figure(8, 3) as figure:
+    with new_figure(8, 3, path) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
         for place, (group, values) in enumerate(results["means"].items()):
             places = np.arange(len(values)) + 0.35 * place
@@ -151,7 +151,6 @@ def draw(results: Results, path: Path) -> None:
                 right.plot(mean(values), [label], "|", color=color, markersize=16)
         right.invert_yaxis()
         right.set(xlabel="accuracy on held-out windows, a mark a seed")
-        save(figure, path)
 
 
 EXPERIMENTS = (

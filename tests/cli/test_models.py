@@ -251,7 +251,7 @@ def cut(name):
         (written("examples.json", "[]"), "examples.json is damaged"),
         (lambda run: shutil.rmtree(run / "checkpoints"), "copy the whole run folder"),
         (cut("checkpoints/000008.safetensors"), "cannot be read: wrong checksum"),
-        (settings_with(**{"projection-dim": 7}), "does not fit its config.json"),
+        (settings_with(**{"projection-dim": 7}), "the updates do not fit config.json"),
     ],
 )
 def test_an_unusable_run_is_refused(copy, unseen, tmp_path, damage, says):

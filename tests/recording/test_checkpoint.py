@@ -18,8 +18,7 @@ CLIENTS, LENGTH = 100, 10_000
 
 def run(folder, rounds, share, before=None):
     """Write a checkpoint after each round, in which ``share`` clients reply in turn."""
-    folder.mkdir(exist_ok=True)
-    checkpoints = checkpoints_in(folder)
+    checkpoints = Checkpoints(folder)
     if before is not None:
         assert same(checkpoints.newest(pytest.fail), before)
     names = [f"c{i}" for i in range(CLIENTS)]
@@ -41,13 +40,6 @@ def run(folder, rounds, share, before=None):
         checkpoint = Checkpoint(server_round, state)
         checkpoints.save(checkpoint)
     return checkpoint
-
-
-def checkpoints_in(folder):
-    def write(name, content):
-        (folder / name).write_bytes(content)
-
-    return Checkpoints(folder, write)
 
 
 def same(one, other):
@@ -72,7 +64,7 @@ def test_a_round_writes_what_is_new_and_the_whole_can_be_read(tmp_path):
     # New updates, their averages and one origin; sometimes what is left of an older file.
     assert max(files[n] for n in files if n > 30) < every / 5
     assert sum(files.values()) < 3 * every
-    assert same(checkpoints_in(tmp_path).newest(pytest.fail), last)
+    assert same(Checkpoints(tmp_path).newest(pytest.fail), last)
 
 
 def test_a_resumed_run_refers_to_the_existing_files(tmp_path):
@@ -80,7 +72,7 @@ def test_a_resumed_run_refers_to_the_existing_files(tmp_path):
     last = run(tmp_path, range(12, 16), share=5, before=before)
     # Only the first one is written whole: it may not need the file that was just read.
     assert max(sizes(tmp_path)[n] for n in (13, 14, 15)) < 1.6 * CLIENTS * LENGTH
-    assert same(checkpoints_in(tmp_path).newest(pytest.fail), last)
+    assert same(Checkpoints(tmp_path).newest(pytest.fail), last)
 
 
 def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_path):
@@ -100,8 +92,8 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
         for client, role in zip("abcde", Role, strict=True)
     )
     written = Checkpoint(3, state, outstanding=outstanding)
-    checkpoints_in(tmp_path).save(written)
-    read = checkpoints_in(tmp_path).newest(pytest.fail)
+    Checkpoints(tmp_path).save(written)
+    read = Checkpoints(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
     assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 5
@@ -119,7 +111,7 @@ def test_one_damaged_file_leaves_one_checkpoint_whole(tmp_path):
         content = path.read_bytes()
         path.write_bytes(content[:-LENGTH] + bytes([content[-LENGTH] ^ 1]) + content[1 - LENGTH :])
         warnings: list[str] = []
-        found = checkpoints_in(tmp_path).newest(warnings.append)
+        found = Checkpoints(tmp_path).newest(warnings.append)
         assert same(found, {9: before, 10: last}[found.server_round])
         assert all("damaged" in text or "wrong checksum" in text for text in warnings)
         used.append(found.server_round)

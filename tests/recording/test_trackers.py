@@ -33,7 +33,6 @@ def test_a_figure_is_named_by_its_path_in_the_line():
 def test_a_missing_or_unknown_tracker_is_refused(monkeypatch, tmp_path):
     recorder = Recorder(tmp_path)
     monkeypatch.setattr("cflower.recording.trackers.find_spec", lambda name: None)
-    Tracker("", recorder)
     for name in BACKENDS:
         with pytest.raises(ConfigError, match=rf"{name}.*pip install {name}"):
             Tracker(name, recorder)

@@ -38,9 +38,8 @@ def test_texts_of_a_folder_are_printed_without_control_characters(run, command, 
             rewrite(path, old, ATTACK + old)
     shutil.rmtree(run / "similarity")  # its files have the old names
     folder = run.rename(tmp_path / f"run{ATTACK}")
-    last = ["--figure", tmp_path / "picture.png"] if command == "compare" else []
     names = {"list": ["--runs", tmp_path], "compare": [folder, folder]}.get(command, [folder])
-    done = cflower(command, *names, *last)
+    done = cflower(command, *names)
     for text in (done.stdout, done.stderr):
         assert not set(text) & {"\x1b", "\x07", "\u202e"}
 

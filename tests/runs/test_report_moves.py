@@ -22,10 +22,6 @@ def test_a_move_is_drawn_in_the_tree_and_listed_below_it(opened):
     text = " ".join(visit.texts("#moves li")[0].split())
     assert text == "Round 9: client-1 from 0.0 to 0.1. Why: its update was 31 times as long."
     assert "3 moves to another cluster" in visit.texts("#facts span")
-    rows = visit.page.locator("#moves svg")
-    rows.focus()
-    visit.page.keyboard.press("Home")
-    assert visit.text("#tip") == "client-1\nrounds 1–6: 0\nrounds 7–9: 0.0\nrounds 10–20: 0.1"
     arrows.first.click()
     assert visit.page.input_value("#pick-client") == "1"
     assert visit.page.input_value("#pick-round") == "9"

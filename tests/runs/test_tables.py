@@ -32,13 +32,10 @@ def test_baselines_and_selection_have_columns_of_their_own(tmp_path):
     assert row == ["client-2", "20", "0.0", "70.0%", "90.2%", "25.0%", "95.0%*", "50.0%", "0", "0"]
 
 
-def test_many_clients_are_summed_up_and_the_worst_named(tmp_path):
+def test_many_clients_are_summed_up(tmp_path):
     text = view(made_up_run(tmp_path / "run", clients=60))
     rows = [line.split() for line in text.splitlines()]
     assert ["0.1", "30", "600", "75.0%", "92.8%*", "90.0%"] in rows
-    shown = [row[0] for row in rows if row and row[0].startswith("client-") and row[1] == "20"]
-    assert shown[:3] == ["client-0", "client-50", "client-1"]
-    assert len(shown) == 10
     assert "All 60 clients: cflower show run --all" in text
     every = view(tmp_path / "run", every=True)
     assert sum(line.split()[1:2] == ["20"] for line in every.splitlines()) == 60
@@ -56,4 +53,4 @@ def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(tmp_path, width, c
     text = view(run, width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    assert "100.0%*" in text
+    assert "95.0%*" in text

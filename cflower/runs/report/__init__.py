@@ -10,11 +10,11 @@ from cflower.runs.writing import replace_file
 REPORT = "report.html"
 
 
-def write_report(run: Path, *, live: bool = False, metric: str = "") -> Path:
+def write_report(run: Path, metric: str = "") -> Path:
     """Write a run's page into its folder; ``metric`` as in `RunRecord.read`.
 
     Raises a `RunFolderError` if a file is damaged.
     """
     path, content = run / REPORT, page_content(RunRecord.read(run, metric))
-    replace_file(path, page(content, live=live).encode(), lasting=False)
+    replace_file(path, page(content).encode(), lasting=False)
     return path

@@ -10,7 +10,6 @@ from cflower.algorithm.tree import ROOT
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
-from cflower.runs.explain import threshold_sentences
 from cflower.runs.findings import (
     all_clients,
     baselines_of,
@@ -56,12 +55,11 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "second": second(run),
         "common": common_curves(run),
-        "thresholds": thresholds(run),
+        "thresholds": only(run.criterion, ["eps1", "eps2"]) or None,
         "cost": cost(run),
         "matrices": matrices(run),
         "problems": problems(run),
         "heard": heard(run),
-        "stays": stays(run),
         "data": client_data(run),
     }
     given = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
@@ -207,14 +205,6 @@ def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
     }
 
 
-def thresholds(run: RunRecord) -> dict[str, Any] | None:
-    """The norm criterion's thresholds, and by cluster those with which it would split elsewhere."""
-    if run.criterion["name"] != "norms":
-        return None
-    sentences = {name: list(threshold_sentences(run, name)) for name in run.by_cluster}
-    return {**only(run.criterion, ["eps1", "eps2"]), "sentences": sentences}
-
-
 def cost(run: RunRecord) -> dict[str, Any]:
     """Seconds of all rounds, trainings of clients (also for personal steps), bytes of a model."""
     steps, members = run.summary["personal"], run.summary["clusters"]
@@ -236,20 +226,6 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
         judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
-
-
-def stays(run: RunRecord) -> list[list[tuple[int, str]]] | None:
-    """The clusters of each client in turn, each with the first round; None without moves."""
-    if not run.summary["moves"]:
-        return None
-    stays: list[list[tuple[int, str]]] = [[] for _ in run.client_names]
-    last: dict[str, str] = {}
-    for line in run.decided:
-        for name in line["members"]:
-            if last.get(name) != line["cluster"]:
-                last[name] = line["cluster"]
-                stays[run.position[name]].append((line["round"], line["cluster"]))
-    return stays
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:

@@ -216,4 +216,4 @@ const clientName = (i) => run.clients[i].name;
 // Whether a cluster came out of the picked one, or is it.
 const isWithin = (name) => state.cluster === '' || look.clusters.get(name).members.every((client) => isMember(client, state.cluster));
 const isMember = (client, cluster) => cluster === '' || (look.members.get(cluster)?.has(client) ?? false);
-const wasIn = (client, cluster) => isMember(client, cluster) || (run.stays?.[client] ?? []).some(([, name]) => name === cluster);
+const wasIn = (client, cluster) => isMember(client, cluster) || run.moves.some((move) => move.client === client && move.from === cluster);

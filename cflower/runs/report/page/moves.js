@@ -1,9 +1,7 @@
 // Clients with changed data that moved to the cluster they resemble now
 //
 // In the tree each is an arrow, several that go the same way in the same round are one. Below it each
-// of these clients has a row in the colours of the clusters it was in, and each move its sentence.
-const MOST_ROWS = 60;
-
+// move has its sentence.
 function moveGroups() {
   const found = new Map();
   for (const move of run.moves) {
@@ -44,47 +42,6 @@ function drawMoves() {
     button(clientName(move.client), () => toggle('client', move.client), { class: 'plain', 'data-key': `move:${move.round}:${move.client}` }),
     ' from ', cluster(move.from), ' to ', cluster(move.to), `. Why: ${move.reason}.`));
   return fill('moves', html('h3', {}, 'Moves to another cluster'),
-    html('p', { class: 'hint' }, 'Clients with changed data, in the colours of the clusters they were in.'),
-    picture('moves', movesPicture, { class: 'chart' }),
+    html('p', { class: 'hint' }, 'Clients with changed data.'),
     html('ul', { class: 'note moves', tabindex: 0, 'aria-label': 'All moves' }, list));
 }
-
-function movesPicture(width) {
-  const movers = [...new Set(run.moves.map(({ client }) => client))].sort((a, b) => a - b);
-  const shown = movers.slice(0, MOST_ROWS);
-  const tall = 22;
-  const start = Math.min(width * 0.3, 16 + 6.6 * Math.max(...shown.map((client) => clientName(client).length)));
-  const [end, bottom] = [width - 12, 6 + shown.length * tall];
-  const x = scale(0, run.run.planned, start, end);
-  const drawing = svg('svg', { width, height: bottom + 24 });
-  const most = Math.floor((start - 12) / 6.6);
-  shown.forEach((client, row) => {
-    const y = 4 + row * tall;
-    const name = clientName(client);
-    drawing.append(svg('text', { x: start - 8, y: y + 15, 'text-anchor': 'end', class: client === state.client ? 'strong' : '' }, name.length > most ? `${name.slice(0, most - 1)}…` : name));
-    staysOf(client).forEach(({ from, to, cluster }) => {
-      const long = x(to) - x(from - 1);
-      drawing.append(svg('rect', { x: x(from - 1), y: y + 2, width: Math.max(1, long - 1), height: tall - 4, rx: 2, fill: colorOf(cluster), 'fill-opacity': look.order.has(cluster) ? 1 : 0.45 }));
-      if (long > cluster.length * 7 + 14) {
-        drawing.append(svg('rect', { x: x(from - 1) + 4, y: y + 4, width: cluster.length * 6.2 + 8, height: tall - 8, rx: 4, fill: 'var(--card)' }),
-          svg('text', { x: x(from - 1) + 8, y: y + 15, class: 'strong' }, cluster));
-      }
-    });
-  });
-  drawing.append(axes({ x, rounds: [0, run.run.planned], left: start, right: end, bottom }));
-  if (movers.length > shown.length) drawing.append(svg('text', { x: end, y: 12, 'text-anchor': 'end', class: 'halo' }, `and ${movers.length - shown.length} more`));
-  if (state.round !== null) drawing.append(svg('line', { class: 'picked', x1: x(state.round), x2: x(state.round), y1: 0, y2: bottom }));
-  const mark = svg('rect', { x: start - 4, width: end - start + 8, height: tall, fill: 'none', stroke: 'var(--ink)', visibility: 'hidden' });
-  drawing.append(mark);
-  const describe = (row) => [clientName(shown[row]),
-    ...staysOf(shown[row]).map(({ from, to, cluster }) => `rounds ${from}–${to}: ${cluster}`)].join('\n');
-  return along(drawing, { key: 'moves', label: 'Clusters of the clients that moved', steps: shown.map((_, row) => row), describe,
-    nearest: ([, y]) => Math.max(0, Math.min(shown.length - 1, Math.floor((y - 4) / tall))),
-    mark: (row) => {
-      mark.setAttribute('visibility', row === null ? 'hidden' : 'visible');
-      if (row !== null) mark.setAttribute('y', String(4 + row * tall));
-    },
-    pick: (row) => toggle('client', shown[row]) });
-}
-
-const staysOf = (client) => run.stays[client].map(([from, cluster], k, all) => ({ from, cluster, to: all[k + 1] ? all[k + 1][0] - 1 : run.run.rounds }));

@@ -48,8 +48,7 @@ function figuresOf(given, i = null) {
 
 // The norms with the thresholds, where the criterion has some, and rounds in a row with one outcome.
 function pastOf(name, lines) {
-  return [run.thresholds ? picture(`norms-${name}`, (width) => normPicture(name, lines, width)) : null,
-    (run.thresholds?.sentences[name] ?? []).map((text) => note(text)), stretches(name, lines)];
+  return [run.thresholds ? picture(`norms-${name}`, (width) => normPicture(name, lines, width)) : null, stretches(name, lines)];
 }
 
 function stretches(name, lines) {
