@@ -26,7 +26,6 @@ from records import Record, read_all, run_all
 from tables import Row, draw, show
 
 from cflower.config import read_overrides
-from families.late import LateGrid
 from families.planted import (
     BASELINES,
     CRITERIA,
@@ -36,7 +35,6 @@ from families.planted import (
     FLAT,
     MODELS,
     Job,
-    OneView,
     Oracle,
     judge,
     run_config,
@@ -63,9 +61,6 @@ def battery(
     rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
     more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    late: Annotated[
-        int, typer.Option(min=0, help="One client of ten answers so many rounds later.")
-    ] = 0,
     keep: Annotated[bool, typer.Option(help="Keep the run folders, in OUT/runs.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
 ) -> None:
@@ -83,32 +78,30 @@ def battery(
             for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
             for rule in chosen("criterion", criterion, CRITERIA)
         ]
-        measure = partial(run_one, out=out, keep=keep, late=late)
+        measure = partial(run_one, out=out, keep=keep)
         failed = run_all(jobs, measure, out, sentence, workers)
     report(out)
     raise typer.Exit(1 if failed else 0)
 
 
-def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
+def run_one(job: Job, out: Path, keep: bool) -> Record:
     """One run through cflower's own apps; its record."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
     from cflower.server_app import run
-    from cflower.simulation.inline_grid import InlineGrid
 
     began, folder = time.monotonic(), out / "runs" / job.name
     shutil.rmtree(folder, ignore_errors=True)
     config = job.config | {"output-dir": str(folder)}
     truth = truth_of(config)
-    rule = {"oracle": Oracle(truth), "auto-one-view": OneView()}.get(job.criterion)
+    rule = Oracle(truth) if job.criterion == "oracle" else None
     server = partial(run, say=lambda text: None, criterion=rule)
     summary = simulate(
         client_app,
         len(truth),
         server_app=server,
         run_config=config,
-        grid_type=partial(LateGrid, rounds=late) if late else InlineGrid,
     )
     tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run

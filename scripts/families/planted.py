@@ -1,12 +1,11 @@
 """What the battery measures: the families, the data, the criteria, and what counts as right."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
@@ -130,8 +129,6 @@ BASELINES: dict[str, Keys] = {
 }
 CRITERIA: dict[str, Keys] = {
     **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
-    # With the criterion `OneView` below.
-    "auto-one-view": {"split-criterion": "auto"},
     "norms-complete": {"split-criterion": "norms", "linkage": "complete"},
     # What everyone copies from the authors' code, without the tests that we added.
     "norms-0.4-1.6": {
@@ -226,15 +223,6 @@ class Oracle:
     def inherit(self, memory: Memory) -> Memory:
         """Nothing."""
         return {}
-
-
-@dataclass(frozen=True)
-class OneView(AutoCriterion):
-    """`auto` without the class-matched view of the output layer."""
-
-    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """By the clients' whole updates alone."""
-        return super().decide(replace(evidence, outputs=()), memory)
 
 
 def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> dict[str, Any]:

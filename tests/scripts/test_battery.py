@@ -9,7 +9,6 @@ from families.generated import FAMILIES as GENERATED
 from families.planted import CRITERIA, FAMILIES, Job, judge, run_config, truth_of
 from records import is_done
 
-from cflower.runs.run_files import read_lines
 from tests.command import script
 
 
@@ -35,15 +34,6 @@ def test_it_measures_and_resumes(tmp_path):
     assert all(f"│ {family}" in again for family, _ in rows)
     assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs").iterdir())
-
-
-@pytest.mark.slow
-def test_one_client_of_ten_is_late(tmp_path):
-    battery(tmp_path, "--families", "rotation-2", "--late", "1", "--keep")
-    (rounds,) = tmp_path.glob("runs/*/*/rounds.jsonl")
-    first, second = read_lines(rounds)
-    assert (first["late"], first["outstanding"]) == ({}, {"partition-9": 1})
-    assert (second["late"], second["outstanding"]) == ({"partition-9": 1}, {})
 
 
 def judged(family: str, *sides: str) -> dict[str, Any]:
