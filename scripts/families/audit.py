@@ -53,7 +53,7 @@ def audit(
         failed = run_all(jobs, audited, out, sentence, workers)
     runs: dict[str, list[Record]] = {}
     for record in read_all(out):
-        runs.setdefault(record["config"]["family"], []).append(record)
+        runs.setdefault(record["family"], []).append(record)
     lines = [line(name, runs[name]) for name in FAMILIES if name in runs]
     write_table(lines, out / "audit.csv")
     show(lines, width=130)
@@ -94,7 +94,6 @@ def audited(job: Job) -> Record:
         "gain": gain,  # null where nothing was split
         "moved": len(state.moves),  # steps of clients that seemed to change; none does
         "joined": joined,  # pairs of leaves
-        "config": job.settings,
     }
 
 

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 from command import ALL, chosen, folders, numbers, out_folder, write_table
-from records import Record, read_all, run_all
+from records import Job, Record, read_all, run_all
 from tables import Row, draw, show
 
 from cflower.config import read_overrides
@@ -34,7 +34,6 @@ from families.planted import (
     FAMILIES,
     FLAT,
     MODELS,
-    Job,
     Oracle,
     judge,
     run_config,
@@ -72,7 +71,10 @@ def battery(
         if rounds is not None:
             keys["num-server-rounds"] = rounds
         jobs = [
-            Job(name, family, rule, seed, run_config(name, folder, family, rule, seed, keys))
+            Job(
+                {"data": name, "family": family, "criterion": rule, "seed": seed},
+                run_config(name, folder, family, rule, seed, keys),
+            )
             for seed in numbers(seeds)
             for name, folder in folders(data, MODELS).items()
             for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
@@ -85,7 +87,7 @@ def battery(
 
 
 def run_one(job: Job, out: Path, keep: bool) -> Record:
-    """One run through cflower's own apps; its record."""
+    """The figures of one run through cflower's own apps."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
@@ -93,31 +95,21 @@ def run_one(job: Job, out: Path, keep: bool) -> Record:
 
     began, folder = time.monotonic(), out / "runs" / job.name
     shutil.rmtree(folder, ignore_errors=True)
-    config = job.config | {"output-dir": str(folder)}
+    config = {**job.settings, "output-dir": str(folder)}
     truth = truth_of(config)
-    rule = Oracle(truth) if job.criterion == "oracle" else None
+    rule = Oracle(truth) if job.what["criterion"] == "oracle" else None
     server = partial(run, say=lambda text: None, criterion=rule)
-    summary = simulate(
-        client_app,
-        len(truth),
-        server_app=server,
-        run_config=config,
-    )
+    summary = simulate(client_app, len(truth), server_app=server, run_config=config)
     tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run
     if not keep:
         shutil.rmtree(folder)
     return {
-        "data": job.data,
-        "family": job.family,
-        "criterion": job.criterion,
-        "seed": job.seed,
         "rounds": summary["rounds"],
         **judge(summary, tree, config),
         "seconds": round(time.monotonic() - began, 1),
         "found": summary["clusters"],
         "split_lines": summary["splits"],
-        "config": job.settings,
     }
 
 

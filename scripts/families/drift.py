@@ -62,10 +62,9 @@ def drift(
     if not table:
         overrides = read_overrides([more]) if more else {}
         jobs = [
-            Job(what, config_of(scheme, rounds, keys), cost=rounds * len(steps) * len(steps[0]))
+            Job(what, config_of(scheme, rounds, keys))
             for name, folder in folders(data).items()
             for scheme in chosen("scheme", schemes, SCHEMES)
-            for steps in [SCHEMES[scheme]]
             for seed in numbers(seeds)
             for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
             for what in [{"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed}]
@@ -94,15 +93,14 @@ def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_one(job: Job, out: Path, rounds: int) -> Record:
-    """One run; its record."""
+    """The figures of one run."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.server_app import run
 
     steps, way, config = SCHEMES[job.what["scheme"]], job.what["way"], dict(job.settings)
-    record = {**job.what, "rounds": rounds, "config": config}
     if way in FEDDRIFT:
-        return record | by_feddrift(config, FEDDRIFT[way], len(steps))
+        return {"rounds": rounds, **by_feddrift(config, FEDDRIFT[way], len(steps))}
     folder = out / "runs" / job.name
     server = with_oracle if way == "oracle" else partial(run, say=lambda text: None)
     config = config | {"output-dir": str(folder)}
@@ -112,7 +110,8 @@ def run_one(job: Job, out: Path, rounds: int) -> Record:
         found = by_round.setdefault(line["round"], [])
         found += [client["accuracy"] for client in line["clients"].values()]
     shutil.rmtree(folder)
-    return record | {
+    return {
+        "rounds": rounds,
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "clusters": summary["clusters"],

@@ -117,12 +117,9 @@ def measured(job: Job, out: Path) -> Record:
     shutil.rmtree(folder)
     unsplit = [{"client": client, "known": True, "right": False} for client in absent]
     return {
-        "data": job.what["data"],
-        "shift": job.what["shift"],
         "exact": summary["adjusted_rand_index"] == 1.0,
         "last_split": max((s["round"] for s in summary["splits"]), default=None),
         "newcomers": found or unsplit,
-        "config": job.settings,
     }
 
 

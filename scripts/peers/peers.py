@@ -9,51 +9,26 @@ runs in the folder, and `peers.csv`, `peers.md` and `peers.png`. The methods are
 one; `--given "alpha=20 epochs=3"` tries other values of what they must be given.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from command import ALL, chosen, folders, numbers, out_folder, write_table
-from families.planted import FAMILIES, MODELS, Job, run_config
+from families.planted import FAMILIES, MODELS, run_config
 from records import Record, read_all, run_all
 from tables import by_family, draw, markdown, names, show
 
 from cflower.config import RunConfig, read_overrides
-from peers.contest import IFCA, NAMES, TUNED, applies, compete, entry, right_of
+from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import lines, summary_lines
 
 ROTATED = "rotated-mnist"
 """IFCA's federation (Ghosh et al., 2020), with a tenth of its 1,200 clients and fewer rounds."""
-NOT_BY_FAMILY = {"isolated", *IFCA} - {"ifca"}
+NOT_BY_FAMILY = {"isolated", "ifca-restarts"}
 """Not in the table by family, which has too many columns to be read with them."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A method on one federation, with values of its own where it must be given some."""
-
-    job: Job
-    tuned: Mapping[str, float]
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        return self.job.name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on."""
-        right = right_of(self.job.config)
-        given = entry(self.job.criterion, self.job.data, right, self.tuned).given
-        return self.job.settings | {"given": given}
-
-    @property
-    def cost(self) -> int:
-        """In proportion to its training steps."""
-        return self.job.cost
 
 
 def main(
@@ -76,7 +51,7 @@ def main(
             keys["num-server-rounds"] = rounds
         tuned = {key: float(value) for key, value in read_overrides([given]).items()}
         jobs = [
-            Contestant(Job(name, family, method, seed, config), tuned)
+            job_of(name, family, method, seed, config, tuned)
             for seed in numbers(seeds)
             for name, folder in folders(data, MODELS).items()
             for family in chosen(
@@ -84,9 +59,8 @@ def main(
             )
             for config in [config_of(name, folder, family, seed, keys, out)]
             for method in chosen("method", methods, NAMES)
-            if applies(method, right_of(config))
         ]
-        failed = run_all(jobs, measured, out, sentence, workers)
+        failed = run_all(jobs, partial(compete, tuned=tuned), out, sentence, workers)
     report(read_all(out), out)
     raise typer.Exit(1 if failed else 0)
 
@@ -117,11 +91,6 @@ def config_of(
         place = out / "data" / f"{data}-{family}-{seed}"
         keys = written(Path(folder), kind, int(level), seed, place)
     return RunConfig.read({**keys, "seed": seed, **more}).as_keys()
-
-
-def measured(contestant: Contestant) -> Record:
-    """One run; its record."""
-    return compete(contestant.job, contestant.tuned) | {"config": contestant.settings}
 
 
 def sentence(record: Record) -> str:
