@@ -43,13 +43,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import typer
-from command import folders, numbers, quieten_flower, write_table
+from command import folders, numbers, quieten_flower
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import strategy as flower
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from safetensors.numpy import load_file
+from tables import write_table
 
 from cflower import client_app as client_module
 from cflower import server_app, simulate

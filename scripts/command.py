@@ -1,9 +1,8 @@
 """What the scripts that measure have in common: how they start, keep quiet and read options."""
 
-import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +67,6 @@ def numbers(seeds: str) -> list[int]:
         return [n for first, *last in ends for n in range(first, (*last, first)[0] + 1)]
     except ValueError:
         raise ConfigError(f"Got seeds {seeds!r}, but expected such as 0-4 or 0,2,5-7.") from None
-
-
-def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Lines of the same figures as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:

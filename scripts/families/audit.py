@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
-from command import ALL, chosen, numbers, out_folder, write_table
+from command import ALL, chosen, numbers, out_folder
 from records import Job, Record, read_all, run_all
-from tables import show
+from tables import show, table_of, write_table
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit
@@ -51,12 +52,10 @@ def audit(
             for seed in numbers(seeds)
         ]
         failed = run_all(jobs, audited, out, sentence, workers)
-    runs: dict[str, list[Record]] = {}
-    for record in read_all(out):
-        runs.setdefault(record["family"], []).append(record)
-    lines = [line(name, runs[name]) for name in FAMILIES if name in runs]
+    runs = table_of(read_all(out), family=FAMILIES)
+    lines = [line(str(name), some) for name, some in runs.groupby("family", sort=False)]
     write_table(lines, out / "audit.csv")
-    show(lines, width=130)
+    show(lines)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -185,22 +184,17 @@ def loss(federation: Federation, state: CFLState, client: int) -> float:
     return federation.clients.loss(client, model)
 
 
-def line(name: str, runs: list[Record]) -> dict[str, Any]:
+def line(name: str, runs: pd.DataFrame) -> dict[str, Any]:
     """One family's line of the table."""
-    gains = [run["gain"] for run in runs if run["gain"] is not None]
-    right = [run["last_split"] for run in runs if run["last_split"] and not run["false"]]
+    right = runs[~runs["false"]]["last_split"]
     return {
         "family": name,
         "kind": FAMILIES[name][0],
         "runs": len(runs),
-        "split": sum(run["last_split"] is not None for run in runs),
-        "exact": sum(run["exact"] for run in runs),
-        "undone": sum(run["undone"] for run in runs),
-        "false": sum(run["false"] for run in runs),
-        "moves": sum(run["moved"] for run in runs),
-        "joined": sum(run["joined"] for run in runs),
-        "clusters": f"{np.mean([run['clusters'] for run in runs]):.1f}",
-        "median last right split": f"{np.median(right):.0f}" if right else "",
-        "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",
-        "worst gain": f"{min(gains):.3g}" if gains else "",
+        "split": runs["last_split"].count(),
+        **runs[["exact", "undone", "false", "moved", "joined"]].sum(),
+        "clusters": runs["clusters"].mean(),
+        "median last right split": right.median(),
+        "mean gain where split": runs["gain"].mean(),
+        "worst gain": runs["gain"].min(),
     }

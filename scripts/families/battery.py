@@ -14,25 +14,22 @@ MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_da
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Annotated
 
+import pandas as pd
 import typer
-from command import ALL, chosen, folders, numbers, out_folder, write_table
+from command import ALL, chosen, folders, numbers, out_folder
 from records import Job, Record, read_all, run_all
-from tables import Row, draw, show
+from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 
 from cflower.config import read_overrides
 from families.planted import (
-    BASELINES,
     CRITERIA,
     DRIFTING,
     EVERY,
     FAMILIES,
-    FLAT,
     MODELS,
     Oracle,
     judge,
@@ -127,62 +124,25 @@ def sentence(record: Record) -> str:
 
 def report(out: Path) -> None:
     """Table, CSV and picture of all records in ``out``."""
-    records = sorted(
-        read_all(out),
-        key=lambda r: (
-            list(MODELS).index(r["data"]),
-            list(EVERY).index(r["family"]),
-            list(CRITERIA).index(r["criterion"]),
-            r["seed"],
-        ),
-    )
-    for data in dict.fromkeys(record["data"] for record in records):
-        show(rows_of([record for record in records if record["data"] == data]), data, width=130)
+    runs = table_of(read_all(out), data=MODELS, family=EVERY, criterion=CRITERIA)
+    runs["gap"] = gaps_to_oracle(runs, "criterion")
+    for data, some in runs.groupby("data", sort=False):
+        cells = some.groupby(["family", "criterion"], sort=False)
+        show([{"family": f, "criterion": c, **figures(cell)} for (f, c), cell in cells], str(data))
     print("last split: mean round. accuracy: of judged clients, held-out examples.")
-    write_table([{c: record.get(c) for c in COLUMNS} for record in records], out / "battery.csv")
-    draw(records, "criterion", list(CRITERIA), out / "battery.png")
+    write_table(runs, out / "battery.csv", COLUMNS)
+    draw(runs, "criterion", out / "battery.png")
     print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
 
 
-def rows_of(records: Sequence[Record]) -> list[Row]:
-    """The table of one data set: a row for each family and criterion.
-
-    Baselines have rows only where there is nothing else.
-    """
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["family"], record["criterion"]), []).append(record)
-    judged = {family for family, rule in groups if rule not in BASELINES}
-    return [
-        row_of(family, rule, runs, groups)
-        for (family, rule), runs in groups.items()
-        if rule not in BASELINES or family not in judged
-    ]
-
-
-def row_of(
-    family: str, rule: str, runs: list[Record], groups: dict[tuple[str, str], list[Record]]
-) -> Row:
-    """One row; accuracies of the baselines are of the same seeds."""
-    last = [run["last_split"] for run in runs if run["last_split"] is not None]
-
-    def accuracy(name: str) -> str:
-        # Without groups the oracle is conventional federated learning.
-        flat = EVERY[family].keys.items() >= FLAT.items()
-        others = groups.get((family, "federated" if flat and name == "oracle" else name), [])
-        seeds = {run["seed"] for run in runs}
-        values = [other["accuracy"] for other in others if other["seed"] in seeds]
-        return f"{mean(values):.4f}" if len(values) == len(seeds) else "-"
-
+def figures(runs: pd.DataFrame) -> Row:
+    """Those of a family and a criterion; against the oracle only on seeds that both have run."""
     return {
-        "family": family,
-        "criterion": rule,
         "runs": len(runs),
-        "exact": sum(run["exact"] for run in runs),
-        "false splits": sum(run["false_splits"] for run in runs),
-        "ARI": round(mean(run["adjusted_rand_index"] for run in runs), 3),
-        "last split": round(mean(last), 1) if last else None,
-        "accuracy": accuracy(rule),
-        "oracle": accuracy("oracle"),
-        "federated": accuracy("federated"),
+        "exact": runs["exact"].sum(),
+        "false splits": runs["false_splits"].sum(),
+        "ARI": runs["adjusted_rand_index"].mean(),
+        "last split": runs["last_split"].mean(),
+        "accuracy": runs["accuracy"].mean(),
+        "points above the oracle": runs["gap"].mean(),
     }

@@ -11,18 +11,20 @@ model that it is sent in a round, before it trains it, on its held-out examples 
 
 import shutil
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
-from command import chosen, folders, numbers, out_folder, write_table
+from command import chosen, folders, numbers, out_folder
 from flwr.app import Context
 from flwr.serverapp import Grid
 from peers import feddrift
 from peers.federation import Federation, Vector
 from records import Job, Record, read_all, run_all
-from tables import show
+from tables import show, write_table
 
 from cflower.config import RunConfig, read_overrides
 from cflower.data.client_data import load_client_data
@@ -61,22 +63,31 @@ def drift(
     out, failed = out_folder(out), 0
     if not table:
         overrides = read_overrides([more]) if more else {}
+        options = (
+            folders(data).items(),
+            chosen("scheme", schemes, SCHEMES),
+            numbers(seeds),
+            chosen("way", ways, (*WAYS, *FEDDRIFT)),
+        )
         jobs = [
-            Job(what, config_of(scheme, rounds, keys))
-            for name, folder in folders(data).items()
-            for scheme in chosen("scheme", schemes, SCHEMES)
-            for seed in numbers(seeds)
-            for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
-            for what in [{"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed}]
-            for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
-            for keys in [given | overrides | WAYS.get(way, {})]
+            Job(
+                {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},
+                config_of(
+                    scheme,
+                    rounds,
+                    {"dataset": folder or name, "shift": shift, "seed": seed}
+                    | overrides
+                    | WAYS.get(way, {}),
+                ),
+            )
+            for (name, folder), scheme, seed, way in product(*options)
         ]
         failed = run_all(jobs, partial(run_one, out=out, rounds=rounds), out, sentence, workers)
-    records = read_all(out)
-    for what in dict.fromkeys((r["data"], r["shift"], r["scheme"]) for r in records):
-        here = [r for r in records if (r["data"], r["shift"], r["scheme"]) == what]
-        show([line for r in here for line in by_step(r)], ", ".join(what) + ": accuracy by step")
-    write_table([line for record in records for line in lines_of(record)], out / "drift.csv")
+    runs = pd.DataFrame(read_all(out))
+    for what, some in runs.groupby(["data", "shift", "scheme"]):
+        lines = [line for record in some.to_dict("records") for line in by_step(record)]
+        show(lines, ", ".join(what) + ": accuracy by step")
+    write_table(every_round(runs), out / "drift.csv")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -193,10 +204,9 @@ def by_step(record: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def lines_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same as a table of all rounds."""
-    what = {key: record[key] for key in ("data", "scheme", "shift", "seed", "way")}
-    return [
-        {**what, "round": i, "step": (i - 1) // record["rounds"], "accuracy": f"{value:.4f}"}
-        for i, value in enumerate(record["accuracy"], start=1)
-    ]
+def every_round(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each round of each run."""
+    lines = runs.explode("accuracy").astype({"accuracy": float})
+    lines["round"] = lines.groupby(level=0).cumcount() + 1
+    lines["step"] = (lines["round"] - 1) // lines["rounds"]
+    return lines[["data", "scheme", "shift", "seed", "way", "round", "step", "accuracy"]]

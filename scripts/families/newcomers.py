@@ -19,10 +19,11 @@ import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import pandas as pd
 import typer
 from command import folders, numbers, out_folder
 from records import Job, Record, read_all, run_all
@@ -42,6 +43,10 @@ NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0, "inner-int
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
 UNPLACED = ("ambiguous", "stranger")
+FOUND = (
+    "known", "right", "familiar", "noise_is_familiar", "unlabelled.outcome", "unlabelled.right",
+)  # fmt: skip
+"""Of a newcomer, as far as it was placed."""
 
 
 def newcomers(
@@ -69,7 +74,7 @@ def newcomers(
             for shift in (shifts.split(",") if name not in NATURAL else ("none",))
         ]
         failed = run_all(jobs, partial(measured, out=out), out, sentence, workers)
-    show(report(read_all(out)), "clients assigned afterwards", width=180)
+    show(report(read_all(out)), "clients assigned afterwards")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -125,7 +130,7 @@ def measured(job: Job, out: Path) -> Record:
 
 def sentence(record: Record) -> str:
     """One federation in a few words."""
-    return f"{share(n['right'] for n in record['newcomers'])} right"
+    return f"{share(pd.DataFrame(record['newcomers'])['right'])} right"
 
 
 def newcomers_of(
@@ -208,40 +213,35 @@ def with_random_labels(data: Any, client: int) -> Any:
 
 def report(records: list[Record]) -> list[Row]:
     """Shares over all newcomers of each data set and shift."""
-
-    def kind(record: Record) -> tuple[str, str]:
-        group = "" if all(n["known"] for n in record["newcomers"]) else " that was not there"
-        return record["data"], record["shift"] + group
-
-    rows: list[Row] = []
-    for (data, shift), group in groupby(sorted(records, key=kind), kind):
-        theirs = list(group)
-        everyone = [n for record in theirs for n in record["newcomers"]]
-        exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
-        placed = [n for n in everyone if "familiar" in n]
-        unlabelled = [n["unlabelled"] for n in exactly if "unlabelled" in n]
-        rows.append(
-            {
-                "data": data,
-                "shift": shift,
-                "federations": len(theirs),
-                "of them exact": sum(record["exact"] for record in theirs),
-                "last split": max((r["last_split"] or 0 for r in theirs), default=0),
-                "newcomers right": share(n["right"] for n in everyone),
-                "where exact": share(n["right"] for n in exactly),
-                "members taken for strangers": share(not n["familiar"] for n in placed),
-                "strangers recognised": share(not n["noise_is_familiar"] for n in placed),
-                "no labels: right": share(
-                    t["outcome"] == "placed" and t["right"] for t in unlabelled
-                ),
-                **{words: sum(t["outcome"] == words for t in unlabelled) for words in UNPLACED},
-                "wrong": sum(t["outcome"] == "placed" and not t["right"] for t in unlabelled),
-            }
-        )
-    return rows
+    run = ["data", "shift", "seed", "absent", "exact", "last_split"]
+    everyone = pd.json_normalize(records, "newcomers", run).reindex(columns=[*run, *FOUND])
+    everyone = everyone.astype({"exact": bool, "last_split": float})
+    everyone["shift"] += np.where(everyone["known"], "", " that was not there")
+    kinds = everyone.groupby(["data", "shift"])
+    return [{"data": data, "shift": shift, **shares(some)} for (data, shift), some in kinds]
 
 
-def share(cases: Iterable[bool]) -> str:
-    """How many of how many."""
-    found = list(cases)
-    return f"{sum(found)} of {len(found)}"
+def shares(newcomers: pd.DataFrame) -> Row:
+    """How many were placed rightly; those without labels only in federations that are exact."""
+    federations = newcomers.drop_duplicates(["seed", "absent"])
+    exactly = newcomers[newcomers["exact"]]
+    unlabelled = exactly.dropna(subset="unlabelled.outcome")
+    outcomes = unlabelled["unlabelled.outcome"]
+    right = (outcomes == "placed") & unlabelled["unlabelled.right"].astype(bool)
+    return {
+        "federations": len(federations),
+        "of them exact": federations["exact"].sum(),
+        "last split": federations["last_split"].max(),
+        "newcomers right": share(newcomers["right"]),
+        "where exact": share(exactly["right"]),
+        "members taken for strangers": share(1 - newcomers["familiar"]),
+        "strangers recognised": share(1 - newcomers["noise_is_familiar"]),
+        "no labels: right": share(right),
+        **{outcome: (outcomes == outcome).sum() for outcome in UNPLACED},
+        "wrong": (outcomes == "placed").sum() - right.sum(),
+    }
+
+
+def share(cases: pd.Series) -> str:
+    """How many of how many that are known."""
+    return f"{cases.sum():.0f} of {cases.count()}"

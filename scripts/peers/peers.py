@@ -4,8 +4,8 @@
 
 The families are the battery's and two of other papers: IFCA's rotated MNIST (`rotated-mnist`, with
 `--data mnist=FOLDER`), and FLUX's four kinds of shift at eight levels (such as `flux-px-4`, see
-`levels.py`). Runs go one after another, because their CPU time counts. Then the tables over all
-runs in the folder, and `peers.csv`, `peers.md` and `peers.png`. The methods are files beside this
+`levels.py`). Runs go one after another, because their CPU time counts. Then the table over all runs
+in the folder, and `peers.csv` and `peers.png`. The methods are files beside this
 one; `--given "alpha=20 epochs=3"` tries other values of what they must be given.
 """
 
@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from command import ALL, chosen, folders, numbers, out_folder, write_table
+from command import ALL, chosen, folders, numbers, out_folder
 from families.planted import FAMILIES, MODELS, run_config
 from records import Record, read_all, run_all
-from tables import by_family, draw, markdown, names, show
+from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
 from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
-from peers.report import lines, summary_lines
+from peers.report import summary_lines
 
 ROTATED = "rotated-mnist"
 """IFCA's federation (Ghosh et al., 2020), with a tenth of its 1,200 clients and fewer rounds."""
-NOT_BY_FAMILY = {"isolated", "ifca-restarts"}
-"""Not in the table by family, which has too many columns to be read with them."""
+COLUMNS = (
+    "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
+    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "given",
+)  # fmt: skip
 
 
 def main(
@@ -100,19 +102,14 @@ def sentence(record: Record) -> str:
 
 
 def report(records: Sequence[Record], out: Path) -> None:
-    """The table in the terminal, and all tables, the CSV and the picture in a folder."""
-    rows, order = summary_lines(records), (*FAMILIES, ROTATED, *LEVELS)
-    show(rows)
+    """The table in the terminal, and the CSV and the picture in a folder."""
+    families = (*FAMILIES, ROTATED, *LEVELS)
+    runs = table_of(records, data=MODELS, family=families, method=NAMES)
+    show(summary_lines(runs))
     print(
         "Accuracies in per cent, mean over runs ± standard deviation of the seeds' means; better, "
         "worse: runs, than cflower's; MB, s: medians of a run, training only, CPU time."
     )
-    text = [markdown(rows)]
-    for data in names(records, "data"):
-        of_data = [record for record in records if record["data"] == data]
-        columns = [n for n in names(of_data, "method", NAMES) if n not in NOT_BY_FAMILY]
-        text += [f"{data}:\n", markdown(by_family(of_data, "method", columns, order))]
-    (out / "peers.md").write_text("\n".join(text))
-    write_table(lines(records, order), out / "peers.csv")
-    draw(records, "method", NAMES, out / "peers.png")
-    print(f"Written: {out / 'peers.csv'}, {out / 'peers.md'}, {out / 'peers.png'}")
+    write_table(runs, out / "peers.csv", COLUMNS)
+    draw(runs, "method", out / "peers.png")
+    print(f"Written: {out / 'peers.csv'}, {out / 'peers.png'}")

@@ -31,7 +31,7 @@ def test_it_measures_and_resumes(tmp_path):
     with (tmp_path / "battery.csv").open() as file:
         rows = [(row["family"], row["seed"]) for row in csv.DictReader(file)]
     assert rows == [("no-groups-iid", "0"), ("rotation-2", "0")]
-    assert all(f"│ {family}" in again for family, _ in rows)
+    assert all(f"| {family}" in again for family, _ in rows)
     assert (tmp_path / "battery.png").read_bytes().startswith(b"\x89PNG")
     assert not list((tmp_path / "runs").iterdir())
 

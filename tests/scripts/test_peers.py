@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from families.planted import run_config
@@ -220,7 +221,7 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
         for method, runs in figures.items()
         for (family, seed), accuracy in runs.items()
     ]
-    found = {line["method"]: line for line in summary_lines(records)}
+    found = {line["method"]: line for line in summary_lines(pd.DataFrame(records))}
     assert found["ifca"]["accuracy"] == "66.0 ± 26.5"
     assert found["ifca"]["less cflower's"] == "-0.7 ± 1.8"
     assert found["ifca"]["better, worse"] == "1, 1"
@@ -235,12 +236,13 @@ def test_the_command_measures_all_methods_and_resumes(tmp_path):
     args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", tmp_path]
     count = 2 * len(NAMES)
     assert f"{count} runs, 0 there already, {count} to do." in script("run.py", "peers", *args)
-    assert f"{count} runs, {count} there already, 0 to do." in script("run.py", "peers", *args)
+    again = script("run.py", "peers", *args)
+    assert f"{count} runs, {count} there already, 0 to do." in again
     with (tmp_path / "peers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count
     assert {row["method"] for row in rows} == set(NAMES)
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
-    assert "| digits | ifca |" in (tmp_path / "peers.md").read_text()
+    assert "| digits | ifca " in again
     record = json.loads((tmp_path / "digits--rotation-2--ifca--0.json").read_text())
     assert record["config"]["model"] == "mlp"
