@@ -11,6 +11,8 @@ from cflower.errors import CFlowerError, ConfigError
 ALL = "all"
 DATA = ("digits", "mnist", "fashion-mnist", "cifar10")
 """Data sets by name; all but the first are folders that `datasets.load_dataset` reads."""
+EMBEDDED = ("digits", "table")
+"""Those that come with scikit-learn; the second is breast cancer."""
 
 
 def start(command: Callable[[], object]) -> None:
@@ -49,13 +51,15 @@ def chosen(what: str, names: str, known: Iterable[str], between: str = ",") -> l
 
 
 def folders(data: str, known: Iterable[str] = DATA) -> dict[str, str]:
-    """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
+    """``NAME=FOLDER`` between commas; the folder is empty for `EMBEDDED` data."""
     found = {}
     for part in data.split(","):
         name, _, folder = (piece.strip() for piece in part.partition("="))
         chosen("data", name, known)
-        if bool(folder) == (name == "digits"):
-            raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
+        if bool(folder) == (name in EMBEDDED):
+            raise ConfigError(
+                f"Got data {part!r}, but expected NAME=FOLDER, or the name alone of {EMBEDDED}."
+            )
         found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
     return found
 
