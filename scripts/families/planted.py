@@ -1,10 +1,11 @@
 """What the battery measures: the families, the data, the criteria, and what counts as right."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
@@ -211,11 +212,11 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
     parts = [found[name] if found[name] in with_honest else "" for name in truth]
     index = adjusted_rand_score(list(truth.values()), parts)
     splits = [split for split in summary["splits"] if split.get("trial") != "undone"]
-    clients = [summary["clients"][name] for name in judged]
-    known = [c["num_examples"] for c in clients if c["num_examples"]]
+    clients = pd.DataFrame([summary["clients"][name] for name in judged])
     # A client that was never placed in a leaf has not reported its number of examples.
-    weights = [c["num_examples"] or np.mean(known) for c in clients]
-    leaves = [c.get("leaf_accuracy", c["accuracy"]) for c in clients]
+    known = clients["num_examples"].astype(float).replace(0, np.nan)
+    weights = known.fillna(known.mean())
+    leaves = clients.get("leaf_accuracy", clients["accuracy"]).fillna(clients["accuracy"])
     return {
         "exact": bool(index == 1.0),
         "adjusted_rand_index": float(index),
@@ -226,7 +227,7 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "moves": len(summary.get("moves", ())),
         "false_splits": sum(separates(split, tree, truth, judged) for split in splits),
         "last_split": max((s["round"] for s in splits), default=None),
-        "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
+        "accuracy": float(np.average(clients["accuracy"], weights=weights)),
         "leaf_accuracy": float(np.average(leaves, weights=weights)),
         **(against_alone(summary, judged, weights) if config.get("baselines") else {}),
     }
@@ -239,22 +240,19 @@ def honest(config: Mapping[str, Any]) -> list[str]:
 
 
 def against_alone(
-    summary: Mapping[str, Any], judged: Iterable[str], weights: Sequence[float]
+    summary: Mapping[str, Any], judged: Sequence[str], weights: Sequence[float]
 ) -> dict[str, Any]:
     """The judged clients' accuracy alone, and how many are served worse by two standard errors.
 
     The errors are those of a difference of two shares of the client's own reported examples.
     """
-    alone = [summary["baselines"]["isolated"]["clients"][name] for name in judged]
+    alone = np.array([summary["baselines"]["isolated"]["clients"][name] for name in judged])
     clients = [summary["clients"][name] for name in judged]
-    worse = 0
-    for client, value in zip(clients, alone, strict=True):
-        shares = np.array([client["accuracy"], value])
-        error = np.sqrt((shares * (1 - shares)).sum() / client["held_out"])
-        worse += bool(value - client["accuracy"] > 2 * error)
+    own, held_out = (np.array([c[key] for c in clients]) for key in ("accuracy", "held_out"))
+    error = np.sqrt((own * (1 - own) + alone * (1 - alone)) / held_out)
     return {
         "alone": float(np.average(alone, weights=weights)),
-        "worse_than_alone": worse,
+        "worse_than_alone": int((alone - own > 2 * error).sum()),
         "judged": len(clients),
     }
 
