@@ -37,6 +37,7 @@ from statistics import mean
 from typing import Annotated, Any, NamedTuple
 from unittest.mock import patch
 
+import command
 import numpy as np
 import pandas as pd
 import torch
@@ -44,7 +45,7 @@ import typer
 from command import ALL, DATA, chosen, folders, numbers, out_folder
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import strategy as flower
-from records import Job, Record, read_all, run_all
+from records import Job, Record, run_all
 from safetensors.numpy import load_file
 from tables import show, write_table
 
@@ -329,9 +330,8 @@ def breast_cancer(place: Path) -> str:
 
     table = load_breast_cancer(as_frame=True)
     scaled_to_one = (table.data - table.data.mean()) / table.data.std()
-    place.mkdir(exist_ok=True)
-    scaled_to_one.assign(label=table.target).to_csv(place / "train.csv", index=False)
-    return str(place)
+    scaled_to_one.assign(label=table.target).to_csv(out_folder(place) / "train.csv", index=False)
+    return str(place.absolute())
 
 
 def federation_of(
@@ -362,10 +362,10 @@ def sentence(record: Record) -> str:
     return f"accuracy {record['accuracy']:.4f}"
 
 
-def report(out: Path) -> None:
+def report(records: list[Record], out: Path) -> None:
     """Means over the seeds by attack and rule; of the points against a run without, the worst."""
     run = ["data", "model", "groups", "clients", "adversaries", "rounds", "rule", "seed"]
-    runs = pd.DataFrame(read_all(out))
+    runs = pd.DataFrame(records)
     away = runs[runs["attack"] == AWAY].set_index(run)["accuracy"]
     runs["points"] = 100 * (runs["accuracy"] - runs[run].join(away, on=run)["accuracy"])
     write_table(runs.drop(columns="config"), out / "adversaries.csv")
@@ -384,7 +384,7 @@ def main(
     data: Annotated[
         str, typer.Option(help="digits, NAME=FOLDER, table (breast cancer); commas.")
     ] = "digits",
-    seeds: Annotated[str, typer.Option(help='Such as "0-2".')] = "0-2",
+    seeds: command.Seeds = "0-2",
     attacks: Annotated[str, typer.Option(help="all, or some; commas.")] = ALL,
     rules: Annotated[str, typer.Option(help="fedavg, fedmedian, ... FedMedian, Krum; commas.")] = (
         "fedavg"
@@ -397,31 +397,27 @@ def main(
     group_sizes: Annotated[
         str, typer.Option(help='Groups, such as "10,10"; adversaries are in the last.')
     ] = "",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/adversaries"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    out: command.Out = Path("outputs/adversaries"),
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure the attacks, print the means and write ``adversaries.csv``."""
-    out, failed = out_folder(out), 0
-    if not table:
-        options = (
-            folders(data, (*DATA, TABLE)).items(),
-            numbers(seeds),
-            rules.split(","),
-            chosen("attack", attacks, ATTACKS),
-        )
-        jobs = {}
-        for (name, folder), seed, rule, attack in product(*options):
-            keys = federation_of(name, folder, model, clients, examples, out)
-            halves = f"{clients - clients // 2},{clients // 2}" if ATTACKS[attack].grouped else ""
-            sizes = group_sizes or halves
-            keys |= {"num-server-rounds": rounds, "aggregation": rule, **shift_of(sizes)}
-            hostile = clients // 10 if attack == "sleeper" else adversaries
-            what = {"data": name, "model": keys["model"], "groups": sizes or "one", "rule": rule}
-            what |= {"clients": clients, "adversaries": hostile, "rounds": rounds, "seed": seed}
-            for one in (attack, AWAY) if rule.islower() else (attack,):
-                job = Job({**what, "attack": one}, {**keys, "seed": seed})
-                jobs[job.name] = job
-        failed = run_all(list(jobs.values()), measured, out, sentence, workers)
-    report(out)
-    raise typer.Exit(1 if failed else 0)
+    jobs: dict[str, Job] = {}
+    options = (
+        folders(data, (*DATA, TABLE)).items(),
+        numbers(seeds),
+        rules.split(","),
+        chosen("attack", attacks, ATTACKS),
+    )
+    for (name, folder), seed, rule, attack in product(*options):
+        keys = federation_of(name, folder, model, clients, examples, out)
+        halves = f"{clients - clients // 2},{clients // 2}" if ATTACKS[attack].grouped else ""
+        sizes = group_sizes or halves
+        keys |= {"num-server-rounds": rounds, "aggregation": rule, **shift_of(sizes)}
+        hostile = clients // 10 if attack == "sleeper" else adversaries
+        what = {"data": name, "model": keys["model"], "groups": sizes or "one", "rule": rule}
+        what |= {"clients": clients, "adversaries": hostile, "rounds": rounds, "seed": seed}
+        for one in (attack, AWAY) if rule.islower() else (attack,):
+            job = Job({**what, "attack": one}, {**keys, "seed": seed})
+            jobs[job.name] = job
+    run_all(jobs.values(), measured, sentence, report, out, workers, table)

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command import quieten_flower, write_record
+import typer
+from command import out_folder, quieten_flower, write_record
 
 from cflower.errors import ConfigError
 
@@ -55,22 +56,38 @@ def is_done(job: Job, out: Path) -> bool:
 
 
 def run_all(
-    jobs: Sequence[Job],
+    jobs: Iterable[Job],
     measure: Callable[[Job], Record],
-    out: Path,
     sentence: Callable[[Record], str],
+    report: Callable[[list[Record], Path], None],
+    out: Path,
     workers: int | None = None,
-) -> int:
-    """Measure what is missing in processes of one core each; the number of failed runs.
+    table: bool = False,
+) -> None:
+    """Measure what is missing in processes of one core each, then report; ends the script.
 
-    ``measure`` has the figures of a run, ``sentence`` a few words for its record. One worker for
-    each core by default.
+    Parameters
+    ----------
+    jobs : iterable of Job
+    measure : callable
+        The figures of a run.
+    sentence : callable
+        A few words for a record.
+    report : callable
+        Shows all records, and may write to the folder.
+    out : Path
+        Where the records are.
+    workers : int, optional
+        Processes; one for each core by default.
+    table : bool
+        Run nothing.
     """
+    out, failed = out_folder(out), 0
+    jobs = [] if table else list(jobs)
     missing = [job for job in jobs if not is_done(job, out)]
     print(f"{len(jobs)} runs, {len(jobs) - len(missing)} there already, {len(missing)} to do.")
-    began, failed = time.monotonic(), 0
-    processes = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, processes, be_quiet) as pool:
+    began, spawn = time.monotonic(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, be_quiet) as pool:
         running = {pool.submit(recorded, job, measure, out): job for job in missing}
         for count, future in enumerate(as_completed(running), start=1):
             try:
@@ -81,7 +98,8 @@ def run_all(
             left = (time.monotonic() - began) / 60 * (len(missing) - count) / count
             line = f"[{count}/{len(missing)}] {running[future].name}: {result}"
             print(f"{line}; about {left:.0f} min left", flush=True)  # a file shows it too
-    return failed
+    report(read_all(out), out)
+    raise typer.Exit(1 if failed else 0)
 
 
 def be_quiet() -> None:

@@ -11,14 +11,16 @@ judged by 12 held-out examples a client, and a run lasts until none is on trial.
 """
 
 from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Any
 
+import command
 import numpy as np
 import pandas as pd
 import typer
-from command import ALL, chosen, numbers, out_folder
-from records import Job, Record, read_all, run_all
+from command import ALL, chosen, numbers
+from records import Job, Record, run_all
 from tables import show, table_of, write_table
 
 from cflower.algorithm.auto.criterion import AutoCriterion
@@ -35,28 +37,26 @@ from families.generated import FAMILIES, HELD_OUT, Federation
 
 def audit(
     families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/audit"),
+    seeds: command.Seeds = "0-19",
+    out: command.Out = Path("outputs/audit"),
     trial_rounds: Annotated[
         int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
     ] = AutoCriterion.trial_rounds,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
-    out, failed = out_folder(out), 0
-    if not table:
-        jobs = [
-            job_of(family, seed, trial_rounds)
-            for family in chosen("family", families, FAMILIES, ";")  # their names have commas
-            for seed in numbers(seeds)
-        ]
-        failed = run_all(jobs, audited, out, sentence, workers)
-    runs = table_of(read_all(out), family=FAMILIES)
+    names = chosen("family", families, FAMILIES, ";")  # that have commas
+    options = product(names, numbers(seeds), [trial_rounds])
+    run_all(starmap(job_of, options), audited, sentence, report, out, workers, table)
+
+
+def report(records: list[Record], out: Path) -> None:
+    """The table, and as ``audit.csv``."""
+    runs = table_of(records, family=FAMILIES)
     lines = [line(str(name), some) for name, some in runs.groupby("family", sort=False)]
     write_table(lines, out / "audit.csv")
     show(lines)
-    raise typer.Exit(1 if failed else 0)
 
 
 def job_of(family: str, seed: int, trial_rounds: int) -> Job:

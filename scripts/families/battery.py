@@ -12,19 +12,19 @@ MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_da
 """
 
 import json
-import shutil
 import time
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import command
 import pandas as pd
 import typer
-from command import ALL, chosen, folders, numbers, out_folder
-from records import Job, Record, read_all, run_all
+from command import ALL, chosen, folders, numbers, overrides
+from records import Job, Record, run_all
 from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 
-from cflower.config import read_overrides
 from families.planted import (
     CRITERIA,
     DRIFTING,
@@ -46,61 +46,47 @@ COLUMNS = (
 
 def battery(
     criterion: Annotated[str, typer.Option(help=f"Of: {', '.join(CRITERIA)}.")] = "norms",
-    data: Annotated[
-        str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
-    ] = "digits",
+    data: command.Data = "digits",
     families: Annotated[
         str, typer.Option(help=f"Of: {', '.join(EVERY)}; all: not {', '.join(DRIFTING)}.")
     ] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/battery"),
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the run folders, in OUT/runs.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    seeds: command.Seeds = "0-4",
+    out: command.Out = Path("outputs/battery"),
+    rounds: command.Rounds = None,
+    more: command.More = "",
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, criteria and families also "all"."""
-    out = out_folder(out)
-    failed = 0
-    if not table:
-        keys = read_overrides([more]) if more else {}
-        if rounds is not None:
-            keys["num-server-rounds"] = rounds
-        jobs = [
-            Job(
-                {"data": name, "family": family, "criterion": rule, "seed": seed},
-                run_config(name, folder, family, rule, seed, keys),
-            )
-            for seed in numbers(seeds)
-            for name, folder in folders(data, MODELS).items()
-            for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
-            for rule in chosen("criterion", criterion, CRITERIA)
-        ]
-        measure = partial(run_one, out=out, keep=keep)
-        failed = run_all(jobs, measure, out, sentence, workers)
-    report(out)
-    raise typer.Exit(1 if failed else 0)
+    keys = overrides(more, rounds)
+    jobs = (
+        Job(
+            {"data": name, "family": family, "criterion": rule, "seed": seed},
+            run_config(name, folder, family, rule, seed, keys),
+        )
+        for seed in numbers(seeds)
+        for name, folder in folders(data, MODELS).items()
+        for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
+        for rule in chosen("criterion", criterion, CRITERIA)
+    )
+    run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
-def run_one(job: Job, out: Path, keep: bool) -> Record:
+def run_one(job: Job) -> Record:
     """The figures of one run through cflower's own apps."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
     from cflower.server_app import run
 
-    began, folder = time.monotonic(), out / "runs" / job.name
-    shutil.rmtree(folder, ignore_errors=True)
-    config = {**job.settings, "output-dir": str(folder)}
-    truth = truth_of(config)
+    began, truth = time.monotonic(), truth_of(job.settings)
     rule = Oracle(truth) if job.what["criterion"] == "oracle" else None
     server = partial(run, say=lambda text: None, criterion=rule)
-    summary = simulate(client_app, len(truth), server_app=server, run_config=config)
-    tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
+    with TemporaryDirectory() as folder:
+        config = {**job.settings, "output-dir": folder}
+        summary = simulate(client_app, len(truth), server_app=server, run_config=config)
+        tree = json.loads((Path(folder) / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run
-    if not keep:
-        shutil.rmtree(folder)
     return {
         "rounds": summary["rounds"],
         **judge(summary, tree, config),
@@ -122,9 +108,9 @@ def sentence(record: Record) -> str:
     )
 
 
-def report(out: Path) -> None:
-    """Table, CSV and picture of all records in ``out``."""
-    runs = table_of(read_all(out), data=MODELS, family=EVERY, criterion=CRITERIA)
+def report(records: list[Record], out: Path) -> None:
+    """Table, CSV and picture of all records."""
+    runs = table_of(records, data=MODELS, family=EVERY, criterion=CRITERIA)
     runs["gap"] = gaps_to_oracle(runs, "criterion")
     for data, some in runs.groupby("data", sort=False):
         cells = some.groupby(["family", "criterion"], sort=False)

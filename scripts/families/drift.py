@@ -9,24 +9,24 @@ Every other run goes through cflower's own apps. Accuracy is the mean over clien
 model that it is sent in a round, before it trains it, on its held-out examples as they are then.
 """
 
-import shutil
 from functools import partial
-from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import command
 import numpy as np
 import pandas as pd
 import typer
-from command import chosen, folders, numbers, out_folder
+from command import chosen, folders, numbers, overrides
 from flwr.app import Context
 from flwr.serverapp import Grid
 from peers import feddrift
 from peers.federation import Federation, Vector
-from records import Job, Record, read_all, run_all
+from records import Job, Record, run_all
 from tables import show, write_table
 
-from cflower.config import RunConfig, read_overrides
+from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
 from cflower.data.settings import DataSettings
@@ -51,44 +51,37 @@ def drift(
     ways: Annotated[str, typer.Option(help=f"Of: {', '.join((*WAYS, *FEDDRIFT))}.")] = ",".join(
         WAYS
     ),
-    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0",
-    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/drift"),
+    seeds: command.Seeds = "0",
+    data: command.Data = "digits",
+    out: command.Out = Path("outputs/drift"),
     rounds: Annotated[int, typer.Option(min=4, help="Of a step.")] = 8,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    more: command.More = "",
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure, and print the table; options that name several things take commas."""
-    out, failed = out_folder(out), 0
-    if not table:
-        overrides = read_overrides([more]) if more else {}
-        options = (
-            folders(data).items(),
-            chosen("scheme", schemes, SCHEMES),
-            numbers(seeds),
-            chosen("way", ways, (*WAYS, *FEDDRIFT)),
+    keys = overrides(more)
+    jobs = (
+        Job(
+            {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},
+            config_of(scheme, rounds, given | keys | WAYS.get(way, {})),
         )
-        jobs = [
-            Job(
-                {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},
-                config_of(
-                    scheme,
-                    rounds,
-                    {"dataset": folder or name, "shift": shift, "seed": seed}
-                    | overrides
-                    | WAYS.get(way, {}),
-                ),
-            )
-            for (name, folder), scheme, seed, way in product(*options)
-        ]
-        failed = run_all(jobs, partial(run_one, out=out, rounds=rounds), out, sentence, workers)
-    runs = pd.DataFrame(read_all(out))
+        for name, folder in folders(data).items()
+        for scheme in chosen("scheme", schemes, SCHEMES)
+        for seed in numbers(seeds)
+        for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
+        for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
+    )
+    run_all(jobs, partial(run_one, rounds=rounds), sentence, report, out, workers, table)
+
+
+def report(records: list[Record], out: Path) -> None:
+    """The tables, and the accuracy of every round as ``drift.csv``."""
+    runs = pd.DataFrame(records)
     for what, some in runs.groupby(["data", "shift", "scheme"]):
         lines = [line for record in some.to_dict("records") for line in by_step(record)]
         show(lines, ", ".join(what) + ": accuracy by step")
     write_table(every_round(runs), out / "drift.csv")
-    raise typer.Exit(1 if failed else 0)
 
 
 def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +96,7 @@ def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
     return RunConfig.read(settings | keys).as_keys()
 
 
-def run_one(job: Job, out: Path, rounds: int) -> Record:
+def run_one(job: Job, rounds: int) -> Record:
     """The figures of one run."""
     from cflower import simulate
     from cflower.client_app import app as client_app
@@ -112,15 +105,15 @@ def run_one(job: Job, out: Path, rounds: int) -> Record:
     steps, way, config = SCHEMES[job.what["scheme"]], job.what["way"], dict(job.settings)
     if way in FEDDRIFT:
         return {"rounds": rounds, **by_feddrift(config, FEDDRIFT[way], len(steps))}
-    folder = out / "runs" / job.name
     server = with_oracle if way == "oracle" else partial(run, say=lambda text: None)
-    config = config | {"output-dir": str(folder)}
-    summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
+    with TemporaryDirectory() as folder:
+        config |= {"output-dir": folder}
+        summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
+        lines = read_lines(Path(folder) / summary["run_id"] / "rounds.jsonl")
     by_round: dict[int, list[float]] = {}
-    for line in read_lines(folder / summary["run_id"] / "rounds.jsonl"):
+    for line in lines:
         found = by_round.setdefault(line["round"], [])
         found += [client["accuracy"] for client in line["clients"].values()]
-    shutil.rmtree(folder)
     return {
         "rounds": rounds,
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],

@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import command
 import typer
-from command import ALL, chosen, folders, numbers, out_folder
+from command import ALL, chosen, folders, numbers, out_folder, overrides
 from families.planted import FAMILIES, MODELS, run_config
-from records import Record, read_all, run_all
+from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
-from cflower.config import RunConfig, read_overrides
+from cflower.config import RunConfig
 from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import summary_lines
@@ -36,35 +37,29 @@ COLUMNS = (
 def main(
     methods: Annotated[str, typer.Option(help=f"Of: {', '.join(NAMES)}.")] = ALL,
     families: Annotated[str, typer.Option(help="The battery's, rotated-mnist, flux-KIND-N.")] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-1" or "0,2,5-7".')] = "0-1",
-    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/peers"),
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    seeds: command.Seeds = "0-1",
+    data: command.Data = "digits",
+    out: command.Out = Path("outputs/peers"),
+    rounds: command.Rounds = None,
+    more: command.More = "",
     given: Annotated[str, typer.Option(help=f"Of: {', '.join(TUNED['digits'])}.")] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    workers: command.Workers = 1,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, methods and families also "all"."""
-    out, failed = out_folder(out), 0
-    if not table:
-        keys = read_overrides([more]) if more else {}
-        if rounds is not None:
-            keys["num-server-rounds"] = rounds
-        tuned = {key: float(value) for key, value in read_overrides([given]).items()}
-        jobs = [
-            job_of(name, family, method, seed, config, tuned)
-            for seed in numbers(seeds)
-            for name, folder in folders(data, MODELS).items()
-            for family in chosen(
-                "family", families, FAMILIES if families == ALL else (*FAMILIES, ROTATED, *LEVELS)
-            )
-            for config in [config_of(name, folder, family, seed, keys, out)]
-            for method in chosen("method", methods, NAMES)
-        ]
-        failed = run_all(jobs, partial(compete, tuned=tuned), out, sentence, workers)
-    report(read_all(out), out)
-    raise typer.Exit(1 if failed else 0)
+    keys = overrides(more, rounds)
+    tuned = {key: float(value) for key, value in overrides(given).items()}
+    jobs = (
+        job_of(name, family, method, seed, config, tuned)
+        for seed in numbers(seeds)
+        for name, folder in folders(data, MODELS).items()
+        for family in chosen(
+            "family", families, FAMILIES if families == ALL else (*FAMILIES, ROTATED, *LEVELS)
+        )
+        for config in [config_of(name, folder, family, seed, keys, out)]
+        for method in chosen("method", methods, NAMES)
+    )
+    run_all(jobs, partial(compete, tuned=tuned), sentence, report, out, workers, table)
 
 
 def config_of(
@@ -90,7 +85,7 @@ def config_of(
         }
     else:
         _, kind, level = family.split("-")
-        place = out / "data" / f"{data}-{family}-{seed}"
+        place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
         keys = written(Path(folder), kind, int(level), seed, place)
     return RunConfig.read({**keys, "seed": seed, **more}).as_keys()
 
