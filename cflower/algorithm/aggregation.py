@@ -24,10 +24,7 @@ BLOCK = 2**14
 class WeightedMean:
     """Σ w_i Δ_i / Σ w_i of every cluster; its memory does not grow with the number of replies.
 
-    Parameters
-    ----------
-    models : mapping of str to Weights
-        The clusters' models by name, for the shapes.
+    ``models`` are the clusters' models by name, for the shapes.
     """
 
     def __init__(self, models: Mapping[str, Weights]) -> None:
@@ -81,17 +78,11 @@ class TrimmedMean:
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:
-    """Mean of each coordinate without its largest and smallest values.
+    """Mean of each coordinate of vectors of shape (d,), without its largest and smallest values.
 
-    Parameters
-    ----------
-    vectors : sequence of ndarray, shape (d,)
-    trim : float in (0, 0.5]
-        The share of values that is left out at each end, rounded down; 0.5: the median. Yin et al.,
-        arXiv 1803.01498.
+    ``trim`` is the share of values that is left out at each end, in (0, 0.5], rounded down; 0.5:
+    the median. Yin et al., arXiv 1803.01498.
 
-    Examples
-    --------
     >>> vectors = np.array([[1.0], [2.0], [3.0], [4.0], [1000.0]])
     >>> trimmed_mean(vectors, 0.2), trimmed_mean(vectors, MEDIAN)
     (array([3.]), array([3.]))

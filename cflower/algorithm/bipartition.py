@@ -3,11 +3,10 @@
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 Linkage = Literal["single", "complete"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete")
-Sides = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Bipartition(NamedTuple):
@@ -33,32 +32,21 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
         weakest edge of the maximum spanning tree. ``"complete"`` is the linkage of the authors'
         code; it does not minimise ``alpha_cross`` but separates noisy groups more often.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than two clients.
-
     Examples
     --------
     >>> bipartition([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])
     Bipartition(first=(0, 1), second=(2,), alpha_cross=-0.7)
     """
-    matrix = np.asarray(similarity)
-    if len(matrix) < 2:
-        raise ValueError(f"Got {len(matrix)} client(s), but a bipartition needs at least 2.")
-    first, second = sorted(last_merge(matrix, linkage))
-    return Bipartition(first, second, float(matrix[np.ix_(first, second)].max()))
-
-
-def last_merge(similarity: NDArray[np.floating], method: Linkage) -> Sides:
-    """Both sides of the last merge of a linkage, in O(m²); ``fcluster`` fails on ties."""
     # Importing this takes a second for each message to a client, which never gets here.
-    from scipy.cluster.hierarchy import linkage, to_tree
+    from scipy.cluster.hierarchy import linkage as merges
+    from scipy.cluster.hierarchy import to_tree
     from scipy.spatial.distance import squareform
 
-    distances = squareform(1.0 - similarity.astype(np.float64), checks=False)
-    last = to_tree(linkage(distances, method))
-    return tuple(sorted(last.left.pre_order())), tuple(sorted(last.right.pre_order()))
+    matrix = np.asarray(similarity)
+    distances = squareform(1.0 - matrix.astype(np.float64), checks=False)
+    last = to_tree(merges(distances, linkage))  # fcluster fails on ties
+    first, second = sorted(tuple(sorted(side.pre_order())) for side in (last.left, last.right))
+    return Bipartition(first, second, float(matrix[np.ix_(first, second)].max()))
 
 
 def largest_safe_gamma(alpha_cross: float) -> float:

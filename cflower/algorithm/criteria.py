@@ -24,8 +24,6 @@ LARGE = 2_000
 
 
 class Outcome(StrEnum):
-    """The result of a decision about a cluster."""
-
     SPLIT = "split"
     MOVING = "still moving"
     CONTENT = "clients content"
@@ -62,23 +60,11 @@ class Evidence:
     """w_i, summing to 1, shape (m,)."""
     mean_norm: float
     """‖Σ w_i Δ_i‖, left side of eq. 32."""
-    rounds: NDArray[np.integer] | None = None
-    """The round of each update, shape (m,); by default this one."""
+    rounds: NDArray[np.integer]
+    """The round of each update, shape (m,)."""
     outputs: tuple[NDArray[np.floating], ...] = ()
     """Their updates of the output layer, shape (C, h + 1) each, a row for each class: weights, then
     bias; empty if the model has no such layer."""
-
-    @property
-    def num_members(self) -> int:
-        """Number of members, with or without a fresh update."""
-        return len(self.members)
-
-    @property
-    def arrived_now(self) -> NDArray[np.bool_]:
-        """Mask of the clients with an update from this very round, shape (m,)."""
-        if self.rounds is None:
-            return np.ones(len(self.clients), dtype=bool)
-        return np.asarray(self.rounds == self.server_round, dtype=bool)
 
     @property
     def max_norm(self) -> float:
@@ -124,7 +110,7 @@ class Decision:
 
 
 class Criterion(Protocol):
-    """Decides in every round whether to split a cluster; only the two methods are required.
+    """Decides in every round whether to split a cluster; only its two methods are required.
 
     Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
 
@@ -141,6 +127,7 @@ class Criterion(Protocol):
 
     def inherit(self, memory: Memory) -> Memory:
         """Return the memory that the children of a split cluster start with."""
+        return {}
 
 
 def sampled(members: NDArray[np.intp], cluster: str) -> NDArray[np.intp]:
@@ -164,11 +151,11 @@ def early_verdict(
     A split needs at least ``least`` members, and a ``share`` of all members must be ready; ``what``
     makes them ready, such as "a fresh update".
     """
-    if evidence.num_members < least:
-        reason = f"{counted(evidence.num_members, 'member')}, {least} needed for a split"
+    if len(evidence.members) < least:
+        reason = f"{counted(len(evidence.members), 'member')}, {least} needed for a split"
         return verdict(evidence, Outcome.TOO_SMALL, reason)
     # 0.14 * 150 is 21.000000000000004: the required share must not lose a client to rounding.
-    needed = max(least, ceil(share * evidence.num_members - 1e-9))
+    needed = max(least, ceil(share * len(evidence.members) - 1e-9))
     if ready < needed:
         reason = f"{counted(ready, 'member')} with {what}, {needed} needed"
         return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
@@ -177,36 +164,22 @@ def early_verdict(
 
 def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -> Decision:
     """Make a decision on this evidence; ``figures`` are the further fields of `Decision`."""
-    return Decision(
-        evidence.cluster,
-        evidence.server_round,
-        outcome,
-        reason,
-        evidence.mean_norm,
-        evidence.max_norm,
-        **figures,
-    )
+    norms = evidence.mean_norm, evidence.max_norm
+    return Decision(evidence.cluster, evidence.server_round, outcome, reason, *norms, **figures)
 
 
 @dataclass(frozen=True)
-class NeverSplit:
+class NeverSplit(Criterion):
     """Conventional federated learning and isolated training: clusters stay as they are."""
 
     name: ClassVar[str] = "never"
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """Refuse every split."""
         reason = "this method does not split clusters"
         return verdict(evidence, Outcome.NEVER, reason), memory
 
-    def inherit(self, memory: Memory) -> Memory:
-        """Return an empty memory."""
-        return {}
-
 
 class NormVerdict(NamedTuple):
-    """A verdict of `NormCriterion`."""
-
     outcome: Outcome | None
     """Unknown (None) where the norms allow a split but no similarities were recorded."""
     reason: str
@@ -215,7 +188,7 @@ class NormVerdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NormCriterion:
+class NormCriterion(Criterion):
     """The paper's criterion: split a stationary cluster of clients that are not (Algorithm 5).
 
     Parameters
@@ -256,11 +229,9 @@ class NormCriterion:
         least, ready = max(2, 2 * self.min_cluster_size), len(evidence.clients)
         if early := early_verdict(evidence, self.heard_share, least, ready, "a fresh update"):
             return early, memory
+        norms = evidence.mean_norm, evidence.max_norm
         outcome, reason, parts = self.judge(
-            evidence.mean_norm,
-            evidence.max_norm,
-            evidence.num_members,
-            lambda: bipartition(evidence.similarity, self.linkage),
+            *norms, len(evidence.members), lambda: bipartition(evidence.similarity, self.linkage)
         )
         assert outcome is not None  # the similarities are known
         if parts is None:
@@ -277,10 +248,6 @@ class NormCriterion:
             sides=sides if outcome is Outcome.SPLIT else (),
         )
         return decision, memory
-
-    def inherit(self, memory: Memory) -> Memory:
-        """Return an empty memory."""
-        return {}
 
     def judge(
         self,

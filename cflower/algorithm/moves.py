@@ -24,14 +24,11 @@ def watched(state: CFLState, server_round: int) -> CFLState:
 
     A late update has another length, because it is of an older model, and does not count.
     """
-    norms, timely = dict(state.norms), {}
-    for client, update in state.known.items():
-        if update.server_round == server_round and not update.staleness:
-            timely[client] = update.norm
-    timely = without(timely, state.tree.unassigned)
+    norms, known = dict(state.norms), without(state.known, state.tree.unassigned).items()
+    now = {c: update for c, update in known if update.server_round == server_round}
+    timely = {client: update.norm for client, update in now.items() if not update.staleness}
     for leaf in state.tree.leaves:
-        here = only(timely, leaf.members)
-        norms |= updated(norms, leaf.name, here, unsplit=leaf.name == ROOT)
+        norms |= updated(norms, leaf.name, only(timely, leaf.members))
     return replace(state, norms=norms)
 
 
@@ -111,16 +108,13 @@ def stepped(
     A client that resembles no child starts its own leaf: a member from the model of the leaf that
     it left, a newcomer from that of the split cluster. The step of a member is a `Move`.
     """
-    left, moves = state.tree.leaf_of(client), state.moves
+    tree, moves, child = state.tree, state.moves, placement.child
+    cluster, left = tree.clusters[placement.cluster], tree.leaf_of(client)
     is_member = suspicion or any(move.client == client for move in moves)
-    if placement.familiar:
-        tree = state.tree.descended({client: placement.child})
-        target = tree.unassigned.get(client, placement.child)
-    else:
-        target = state.tree.clusters[placement.cluster].next_child
-        start = left if is_member else state.tree.clusters[placement.cluster].grown
+    if not placement.familiar:
+        child, start = cluster.next_child, left if is_member else cluster.grown
         branch = Cluster(
-            target,
+            child,
             (),
             start.model,
             born=server_round,
@@ -128,9 +122,13 @@ def stepped(
             optimizer=start.optimizer,
             rounds=start.rounds,
         )
-        tree = state.tree.with_branch(client, branch)
+        tree = tree.update(replace(cluster, children=(*cluster.children, child)), branch)
+    tree = tree.descended({client: child})
     if is_member:
         reason = f"{suspicion}; {placement}" if suspicion else str(placement)
-        moves = (*moves, Move(server_round, client, left.name, target, reason))
+        moves = (
+            *moves,
+            Move(server_round, client, left.name, tree.unassigned.get(client, child), reason),
+        )
     # The client's last update is of a model that is no longer its own.
     return replace(state, tree=tree, moves=moves, known=without(state.known, [client]))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ERROR, FEW, LONG
+from cflower.algorithm.tree import ROOT
 
 Numbers = NDArray[np.floating]
 
@@ -55,9 +56,9 @@ class NormHistory(NamedTuple):
 
 
 def updated(
-    histories: Mapping[str, NormHistory], leaf: str, norms: Mapping[str, float], *, unsplit: bool
+    histories: Mapping[str, NormHistory], leaf: str, norms: Mapping[str, float]
 ) -> dict[str, NormHistory]:
-    """The histories of a leaf's members after one round.
+    """The histories of a leaf's members after one round, from ‖Δ_i‖ of those that replied.
 
     A member is suspected if its update is longer than all before in this leaf and, in addition, an
     outlier (Student's t), or twice as long below a split, or if most members' updates are longer
@@ -65,29 +66,14 @@ def updated(
     rounds: by then they are usual. A round with a suspected member is not added to any history. A
     history needs `FEW` rounds, and twice as many in an unsplit root, where no sibling model can
     confirm a suspicion.
-
-    ``norms`` are ‖Δ_i‖ of the members that replied in this round; ``unsplit``: the leaf is the
-    root.
     """
-    clients = [client for client, norm in norms.items() if 0 < norm < np.inf]
+    clients, unsplit = [client for client, norm in norms.items() if 0 < norm < np.inf], leaf == ROOT
     if not clients:
         return {}
     lengths = np.log([norms[client] for client in clients])
     relative = lengths - np.median(lengths)
     before = [histories.get(client, NormHistory(leaf)) for client in clients]
     before = [history if history.leaf == leaf else NormHistory(leaf) for history in before]
-    suspicions = suspected(before, relative, lengths, unsplit=unsplit)
-    if any(count for count, _ in suspicions):
-        now = zip(clients, before, suspicions, strict=True)
-        return {c: h._replace(suspected=count, factor=factor) for c, h, (count, factor) in now}
-    values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
-    return {client: history.extended(r, length) for client, history, r, length in values}
-
-
-def suspected(
-    before: list[NormHistory], relative: Numbers, lengths: Numbers, *, unsplit: bool
-) -> list[tuple[int, float]]:
-    """The next `NormHistory.suspected` and `NormHistory.factor` of each member."""
     rounds, longest, counts, factors = np.array(
         [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
     ).T
@@ -98,9 +84,13 @@ def suspected(
     still = longer & (counts > 0) & (counts < 2 * FEW)
     new = longer & (counts == 0) & (outliers | twice | most)
     ratios = np.exp(relative - [h.mean for h in before])
-    factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0)).tolist()
-    counts = np.where(still, counts + 1, new).astype(int).tolist()
-    return list(zip(counts, factors, strict=True))
+    factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0))
+    if np.any(still | new):
+        suspected = np.where(still, counts + 1, new).astype(int)
+        now = zip(clients, before, suspected.tolist(), factors.tolist(), strict=True)
+        return {c: h._replace(suspected=count, factor=factor) for c, h, count, factor in now}
+    values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
+    return {client: history.extended(r, length) for client, history, r, length in values}
 
 
 def are_outliers(

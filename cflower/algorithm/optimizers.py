@@ -58,17 +58,19 @@ class ServerOptimizer:
         eta = self.learning_rate
         if eta is None:
             eta = 0.1 if self.rule in ADAPTIVE else 1.0
+        zero, after = np.zeros_like(mean_update), state
         if self.rule == "fedavg":
-            return (model + eta * mean_update).astype(model.dtype, copy=False), state
-        zero = np.zeros_like(mean_update)
-        if self.rule == "fedavgm":
+            move = eta * mean_update
+        elif self.rule == "fedavgm":
             velocity = self.momentum * state.get("momentum", zero) + mean_update
-            return (model + eta * velocity).astype(model.dtype, copy=False), {"momentum": velocity}
-        beta = 0.0 if self.rule == "fedadagrad" else self.momentum
-        first = beta * state.get("momentum", zero) + (1 - beta) * mean_update
-        second = self._second_moment(state.get("second", zero + self.tau**2), mean_update**2)
-        moved = model + eta * first / (np.sqrt(second) + self.tau)
-        return moved.astype(model.dtype, copy=False), {"momentum": first, "second": second}
+            move, after = eta * velocity, {"momentum": velocity}
+        else:
+            beta = 0.0 if self.rule == "fedadagrad" else self.momentum
+            first = beta * state.get("momentum", zero) + (1 - beta) * mean_update
+            second = self._second_moment(state.get("second", zero + self.tau**2), mean_update**2)
+            move = eta * first / (np.sqrt(second) + self.tau)
+            after = {"momentum": first, "second": second}
+        return (model + move).astype(model.dtype, copy=False), after
 
     def _second_moment(self, second: Vector, square: Vector) -> Vector:
         if self.rule == "fedadagrad":

@@ -44,8 +44,6 @@ class Comparison(NamedTuple):
 
 
 class PairedTest(NamedTuple):
-    """The paired test by one metric."""
-
     measure: Measure
     own: float
     """Mean over the clients, weighted by held-out examples, under their leaves' models."""
@@ -78,10 +76,12 @@ class Verdict(NamedTuple):
     """The clients' judgement of a proposal."""
 
     better: bool | None
-    """Whether separate models are better; None if neither a gain nor a loss is likely enough."""
+    """Whether separate models are better; None if neither a gain nor a loss is significant."""
     reason: str
     """One sentence."""
     tests: tuple[PairedTest, ...] = ()
+    likely: bool = False
+    """Whether the gain is not significant, but likely."""
 
     @property
     def figures(self) -> dict[str, float]:
@@ -120,18 +120,9 @@ def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | Non
     freedom = len(known) - len(set(children))
     error = float(np.sqrt(sizes @ residuals**2 / max(freedom, 1) / sizes.sum()))
     enough = sizes.sum() >= ENOUGH_EXAMPLES and freedom > 0
-    return PairedTest(
-        measure,
-        float(own),
-        float(common),
-        gain,
-        error,
-        p_value(gain, error, freedom) if enough else None,
-        int((gains > 0).sum()),
-        int((gains < 0).sum()),
-        len(known),
-        float(sizes.sum()),
-    )
+    chance = p_value(gain, error, freedom) if enough else None
+    counts = int((gains > 0).sum()), int((gains < 0).sum()), len(known), float(sizes.sum())
+    return PairedTest(measure, float(own), float(common), gain, error, chance, *counts)
 
 
 def p_value(gain: float, error: float, freedom: int) -> float:
@@ -150,11 +141,10 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the gain by one of the metrics is significant and the loss by none of them is; they
-    also do if a gain by one is likely and a loss by none, because the criterion found the groups
-    before and a few clients may need longer than the trial to learn. With too few examples, or no
-    child with two clients that replied, the better mean of the first metric decides. Without any
-    evaluation they stand.
+    They do if the gain by one of the metrics is significant and the loss by none of them is. A gain
+    is likely if that by one is, and a loss by none. With too few examples, or no child with two
+    clients that replied, the better mean of the first metric decides. Without any evaluation they
+    stand.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -173,7 +163,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
     if min(chances) < SIGNIFICANT:
         return Verdict(True, f"the clients are served better: {tests[0]}", tests)
     if min(chances) < LIKELY and max(chances) <= 1 - LIKELY:
-        return Verdict(True, f"a gain is likely, but not significant: {tests[0]}", tests)
+        reason = f"a gain is likely, but not significant: {tests[0]}"
+        return Verdict(None, reason, tests, likely=True)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 
 

@@ -122,11 +122,10 @@ def after_training(
         after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
         trained[client] = as_sent(after)
     gains = gains_of(chain, replies, metric).sum(axis=1)
-    most = best.gains if best.gains.size else np.zeros(len(gains))
     if not gains.size:
         best = OwnModels(trained, trainings) if trained else best
-    elif chain.here and np.any(gains > most):
-        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, most))
+    elif chain.here and np.any(gains > best.gains):
+        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, best.gains))
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
     over = trainings == MOST_TRAININGS or not trained
     if over or chain.trainings - best.trainings >= PATIENCE:
@@ -158,7 +157,7 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted as after a trial: if a gain by the others' choices is likely.
+    """The leaf's choice, accepted if a gain by the others' choices is likely.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
@@ -168,7 +167,8 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     tested = any(test.chance is not None for test in verdict.tests)
-    accepted = chosen > 0 and tested and verdict.better is True and verdict.tests[0].gain >= 0
+    improves = verdict.better is True or verdict.likely
+    accepted = chosen > 0 and tested and improves and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(

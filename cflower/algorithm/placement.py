@@ -5,9 +5,8 @@ member with changed data get the same answer: the child with the most similar up
 the client resembles it at all. The latter is not in the paper, where every newcomer reaches a leaf.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -116,35 +115,17 @@ class Branches:
         return float(cosines_without_self(edge).max(axis=1).min())
 
 
-def place(tree: ParameterTree, cluster: str, update: Vector) -> Placement:
-    """One step of Algorithm 4, see `Branches.place`."""
-    return Branches.of(tree, cluster).place(update)
-
-
-def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> tuple[Placement, ...]:
-    """Algorithm 4: from the root to a leaf, always to the most similar child.
+def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> Iterator[Placement]:
+    """Algorithm 4: the steps from the root to a leaf, always to the most similar child.
 
     ``update_of`` returns the client's update of a cluster's stationary model as similarity sees it,
-    shape (k,), and is called once for every split cluster on the path. The steps are none if the
-    root was never split; else ``child`` of the last one is the leaf.
+    shape (k,), and is called at each step.
     """
-    cluster, steps = tree.root, list[Placement]()
+    cluster = tree.root
     while not cluster.is_leaf:
-        steps.append(place(tree, cluster.name, update_of(cluster)))
-        cluster = tree.clusters[steps[-1].child]
-    return tuple(steps)
-
-
-def confirms(tree: ParameterTree, leaf: str, update_of: Callable[[Cluster], Vector]) -> bool:
-    """Whether Algorithm 4 leads to a leaf, and the client resembles every child on the path.
-
-    ``update_of`` is as for `descend`.
-    """
-    for cluster, child in pairwise(tree.path(leaf)):
-        step = place(tree, cluster.name, update_of(cluster))
-        if step.child != child.name or not step.familiar:
-            return False
-    return True
+        step = Branches.of(tree, cluster.name).place(update_of(cluster))
+        yield step
+        cluster = tree.clusters[step.child]
 
 
 def usual_similarity(edges: Edges) -> float:

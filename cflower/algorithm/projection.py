@@ -81,28 +81,18 @@ class OutputLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class Projection:
-    """From the d trained entries to what is kept of them for comparing clients.
-
-    Parameters
-    ----------
-    num_trained : int
-        d.
-    length : int
-        k: how much of an update is kept; 0 keeps all of it. Shorter updates are kept as they
-        are.
-    seed : int
-        Of the projection, the same for all clients and rounds of a run.
-    mask : ndarray of bool, shape (d,), optional
-        The entries that similarity looks at; all if not given.
-    output : OutputLayer, optional
-        The output layer, of which updates are also kept as they are.
-    """
+    """From the d trained entries to what is kept of them for comparing clients."""
 
     num_trained: int
+    """The number d of trained entries."""
     length: int = 0
+    """The number k of entries kept of an update; 0 keeps all. Shorter updates are kept as are."""
     seed: int = 0
+    """The same for all clients and rounds of a run."""
     mask: NDArray[np.bool_] | None = None
+    """The entries that similarity looks at, shape (d,); all if not given."""
     output: OutputLayer | None = None
+    """The output layer, of which updates are also kept as they are."""
 
     @property
     def keeps_all(self) -> bool:

@@ -21,7 +21,7 @@ from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, ju
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.algorithm.state import DECIDE, Ask, CFLState, Move, Reply, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
-from cflower.algorithm.weights import Vector, Weights
+from cflower.algorithm.weights import Vector
 from cflower.ordering import in_order, only, without
 
 MOST_COMPARED = 50
@@ -98,21 +98,13 @@ def between_to_within(one: Sequence[Vector], other: Sequence[Vector]) -> float:
     return between / within if within > 0 else 0.0
 
 
-def join(first: Cluster, second: Cluster, common: Weights, server_round: int) -> Proposal:
-    """The proposal to join two leaves in a common model, judged in the same round."""
-    parts, leaves = (first.members, second.members), (first.name, second.name)
-    return Proposal(first.parent, server_round, server_round, parts, leaves=leaves, common=common)
-
-
 # ---------------------------------------------------------------------- the clients judge
 
 
-def judges(state: CFLState, proposals: Iterable[Proposal], server_round: int) -> tuple[Ask, ...]:
+def judges(tree: ParameterTree, proposals: Iterable[Proposal]) -> tuple[Ask, ...]:
     """The evaluations of these proposals: for every client its own model and the common one."""
-    pairs = [pair for proposal in proposals for pair in judged_by(state.tree, proposal)]
-    own, common = zip(*pairs, strict=True) if pairs else ((), ())
-    asks = (*dict.fromkeys(own), *common)
-    return tuple(ask._replace(server_round=server_round) for ask in asks)
+    pairs = [pair for proposal in proposals for pair in judged_by(tree, proposal)]
+    return (*dict.fromkeys(own for own, _ in pairs), *(common for _, common in pairs))
 
 
 def judged_by(tree: ParameterTree, proposal: Proposal) -> list[tuple[Ask, Ask]]:

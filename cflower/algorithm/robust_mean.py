@@ -7,7 +7,6 @@ members bounds both without a setting; nearly half of them may be wrong.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,14 +30,6 @@ def limited(claims: Iterable[float]) -> Vector:
     return examples if len(examples) < FEW else np.minimum(examples, MOST * np.median(examples))
 
 
-class Usual(NamedTuple):
-    """The medians of a cluster's members."""
-
-    trained: Vector
-    """Norm, claim and pull, shape (3,)."""
-    carried: Vector
-
-
 @dataclass
 class Members:
     """What is known of a cluster's members, of the last round and of this one so far."""
@@ -51,18 +42,19 @@ class Members:
     """Norm of the update of each array that is not trained, of this round only."""
     waiting: list[Reply] = field(default_factory=list)
     """Replies of this round that have not been passed on."""
-    usual: Usual | None = None
+    usual: tuple[Vector, Vector] | None = None
+    """The medians of ``trained`` and ``carried``."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
 
-    def medians(self, without: str = "") -> Usual:
+    def medians(self, without: str = "") -> tuple[Vector, Vector]:
         """The medians of the members, one of them left out."""
         others = [sizes for client, sizes in self.trained.items() if client != without]
         carried = [sizes for client, sizes in self.carried.items() if client != without]
-        none = np.zeros(0)
-        return Usual(np.median(others, axis=0), np.median(carried, axis=0) if carried else none)
+        return np.median(others, axis=0), np.median(carried, axis=0) if carried else np.zeros(0)
 
 
+@dataclass
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
@@ -75,66 +67,49 @@ class RobustMean:
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
-
-    Parameters
-    ----------
-    state : CFLState
-        Before the round.
-    carried : sequence of slice
-        The place of each array that is not trained in `Weights.carried`.
-    weight : callable
-        w_i before normalisation, from a number of examples.
-    max_norm_ratio : float
-        An update longer than this times the median is refused; 0: none is, unless its norm is not
-        finite.
-    most : float
-        Number of usual clients for which one may count; 0: any number, as eq. 2 has it.
-
-    Attributes
-    ----------
-    refused : dict of str to str
-        The reason for each reply that was not passed on; completes "the reply ...".
-    lowered : dict of str to float
-        The fraction of its claim for which a client counts, if it is bounded.
     """
 
-    def __init__(
-        self,
-        state: CFLState,
-        carried: Sequence[slice],
-        weight: Callable[[float], float],
-        max_norm_ratio: float = 0.0,
-        most: float = MOST,
-    ) -> None:
-        self._carried, self._weight = carried, weight
-        self._max_norm_ratio = max_norm_ratio or NO_LIMIT
-        self._most, self._longest = (most, LONG) if most else (NO_LIMIT, NO_LIMIT)
-        self._unassigned = state.tree.unassigned
-        self.refused: dict[str, str] = {}
-        self.lowered: dict[str, float] = {}
+    state: CFLState
+    """Before the round."""
+    carried: Sequence[slice]
+    """The place of each array that is not trained in `Weights.carried`."""
+    weight: Callable[[float], float]
+    """w_i before normalisation, from a number of examples."""
+    max_norm_ratio: float = 0.0
+    """A longer update than this times the median is refused; 0: only one with an infinite norm."""
+    most: float = MOST
+    """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """The reason for each reply that was not passed on; completes "the reply ..."."""
+    lowered: dict[str, float] = field(default_factory=dict)
+    """The fraction of its claim for which a client counts, if it is bounded."""
+
+    def __post_init__(self) -> None:
+        self._max_norm_ratio = self.max_norm_ratio or NO_LIMIT
+        self._most, self._longest = (self.most, LONG) if self.most else (NO_LIMIT, NO_LIMIT)
         self._members = {}
-        for name, cluster in state.tree.clusters.items():
+        for name, cluster in self.state.tree.clusters.items():
             # Nothing is known of inner models.
-            known = only(state.known, cluster.members) if cluster.is_leaf else {}
+            known = only(self.state.known, cluster.members) if cluster.is_leaf else {}
             trained = {c: self._measured(u.norm, u.num_examples) for c, u in known.items()}
             self._members[name] = Members(len(cluster.members), trained)
 
     def _measured(self, norm: float, num_examples: float) -> Vector:
-        claim = self._weight(num_examples)
+        claim = self.weight(num_examples)
         return np.array([norm, claim, norm * claim])
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
         for reply in replies:
             members, client = self._members[reply.ask.cluster], reply.client
-            places = reply.ask.role is Role.PLACE or client in self._unassigned
+            places = reply.ask.role is Role.PLACE or client in self.state.tree.unassigned
             if not np.isfinite(reply.norm):
                 self.refused[client] = "has an update with a norm that is not finite"
             elif places or members.size < FEW:
                 yield reply
             else:
                 assert reply.update is not None
-                parts = [reply.update.carried[place] for place in self._carried]
+                parts = [reply.update.carried[place] for place in self.carried]
                 members.trained[client] = self._measured(reply.norm, reply.num_examples)
                 members.carried[client] = np.array(list(map(np.linalg.norm, parts)))
                 members.waiting.append(reply)
@@ -146,7 +121,7 @@ class RobustMean:
     def _within_bounds(self, members: Members) -> Iterator[Reply]:
         """The waiting replies that are within the bounds by all that is known so far."""
         enough = min(FEW, members.size - 1)
-        if len(members.trained) <= enough or (self._carried and len(members.carried) <= enough):
+        if len(members.trained) <= enough or (self.carried and len(members.carried) <= enough):
             return
         new = members.waiting[-1:] if members.usual else members.waiting[:]
         num_known = len(members.trained) + len(members.carried)
@@ -156,8 +131,8 @@ class RobustMean:
         most = np.array([min(self._max_norm_ratio, self._longest), self._most, self._most])
         for reply in new:
             with np.errstate(over="ignore"):
-                trained = members.trained[reply.client] <= most * members.usual.trained
-                carried = members.carried[reply.client] <= self._most * members.usual.carried
+                trained = members.trained[reply.client] <= most * members.usual[0]
+                carried = members.carried[reply.client] <= self._most * members.usual[1]
             if trained.all() and carried.all():
                 members.waiting.remove(reply)
                 yield reply
@@ -168,8 +143,8 @@ class RobustMean:
         if len(members.trained) < FEW:
             yield reply
             return
-        usual = members.medians(without=client)
-        ratio = float(reply.norm / usual.trained[0]) if usual.trained[0] else 1.0
+        usual, usual_carried = members.medians(without=client)
+        ratio = float(reply.norm / usual[0]) if usual[0] else 1.0
         if ratio > self._max_norm_ratio:
             # The others are judged without it.
             del members.trained[client], members.carried[client]
@@ -186,17 +161,17 @@ class RobustMean:
             share = min(share, 1 / self._longest)
         if factor * share < 1:
             self.lowered[client] = factor * share
-        update, kept = self._shortened(reply, factor, members.carried[client], usual)
+        update, kept = self._shortened(reply, factor, members.carried[client], usual_carried)
         yield replace(reply, update=update, kept=kept, share=share)
 
-    def _share(self, members: Members, client: str, usual: Usual, factor: float) -> float:
+    def _share(self, members: Members, client: str, usual: Vector, factor: float) -> float:
         """The fraction of a client's weight that keeps its claim and its pull within the bounds."""
         if self._most == NO_LIMIT:
             return 1.0
         replied = only(members.trained, without(members.carried, [client]))
         total = np.sum(list(replied.values()), axis=0) if replied else np.zeros(3)
-        most = self._most * usual.trained
-        part = np.maximum(usual.trained, total * self._most / MOST**2)
+        most = self._most * usual
+        part = np.maximum(usual, total * self._most / MOST**2)
         most = np.where(total > 0, np.minimum(most, part), most)
         value = members.trained[client] * np.array([0.0, 1.0, factor])
         return float(
@@ -204,7 +179,7 @@ class RobustMean:
         )
 
     def _shortened(
-        self, reply: Reply, factor: float, lengths: Vector, usual: Usual
+        self, reply: Reply, factor: float, lengths: Vector, usual: Vector
     ) -> tuple[Weights, Vector]:
         """The update and what is kept of it, with each part within its bound."""
         assert reply.update is not None and reply.kept is not None
@@ -212,9 +187,9 @@ class RobustMean:
         if factor < 1:
             scale = trained.dtype.type(factor)
             trained, kept = trained * scale, kept * scale
-        if self._carried and usual.carried.size:
-            carried, bounds = carried.copy(), self._most * usual.carried
-            for place, length, bound in zip(self._carried, lengths, bounds, strict=True):
+        if self.carried and usual.size:
+            carried, bounds = carried.copy(), self._most * usual
+            for place, length, bound in zip(self.carried, lengths, bounds, strict=True):
                 if length > bound > 0:
                     carried[place] *= bound / length
         return Weights(trained, carried), kept

@@ -49,7 +49,6 @@ class Received:
     """The replies of a round, summed."""
 
     means: WeightedMean | TrimmedMean
-    """Mean update of every cluster."""
     longest: dict[str, float] = field(default_factory=dict)
     """Largest update norm of each split cluster that goes on learning."""
     general: dict[str, dict[str, Vector]] = field(default_factory=dict)
@@ -88,15 +87,9 @@ class CFL:
     def asks(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
     ) -> tuple[Ask, ...]:
-        """The training of a round: one ask for each client, and at most one more.
+        """The training of a round, counted from 1: one ask for each client, and at most one more.
 
-        Parameters
-        ----------
-        state : CFLState
-        server_round : int
-            Counted from 1.
-        clients : iterable of str, optional
-            The clients that take part; all members if not given.
+        ``clients`` are those that take part; all members if not given.
         """
         tree, first, general, places = state.tree, [], [], []
         for client in tree.clients if clients is None else clients:
@@ -156,17 +149,9 @@ class CFL:
     ) -> RoundResult:
         """The state after the clients' replies: to training, or to the asks of proposals.
 
-        Parameters
-        ----------
-        state : CFLState
-        replies : iterable of Reply
-            In an order that does not depend on chance.
-        server_round : int
-            Counted from 1.
-        excluded : container of str
-            Members that do not reply: no decision waits for them.
-        last : bool
-            Whether this is the last round: then the clients judge every split that is on trial.
+        ``replies`` come in an order that does not depend on chance, and rounds are counted from 1.
+        No decision waits for ``excluded`` members. In the ``last`` round the clients judge every
+        split that is on trial.
         """
         if state.judging is None:
             return self.run_round(state, replies, server_round, excluded, last=last)
@@ -214,9 +199,9 @@ class CFL:
                 state = replace(state, tree=state.tree.update(leaf))
             decisions.append(decision)
         state = self._learned_on(state, received)
-        for cluster, trial in open_trials(state.tree if last else before):
+        for trial in open_trials(state.tree if last else before):
             due = server_round if last else trial.due
-            decisions.append(self._on_trial(cluster, due, received, server_round))
+            decisions.append(self._on_trial(trial.cluster, due, received, server_round))
         if self.moving:
             suspects = without(received.places, before.unassigned)
             state = moves.checked(state, suspects, server_round)
@@ -240,25 +225,16 @@ class CFL:
                 received.longest[name] = max(reply.norm, received.longest.get(name, 0.0))
                 received.general.setdefault(name, {})[reply.client] = seen
             else:
-                update = self._known(tree.clusters[name], origins[name], reply, server_round)
-                known[reply.client] = update
-                # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
-                scale = 1 / (1 + update.staleness)
+                origin, staleness = origins[name], 0.0
+                if late := reply.origin:
+                    origin = self.projection.project(late.trained)
+                    # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
+                    staleness = norm(models[name].trained - late.trained) / (reply.norm or 1.0)
+                update = reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
+                known[reply.client] = KnownUpdate(server_round, *update)
+                scale = 1 / (1 + staleness)
                 received.means.add(name, reply.update, self._weight(reply), scale)
         return replace(state, known=known), received
-
-    def _known(
-        self, cluster: Cluster, origin: Vector, reply: Reply, server_round: int
-    ) -> KnownUpdate:
-        """What the state keeps of a reply."""
-        assert reply.kept is not None
-        staleness = 0.0
-        if reply.origin is not None:
-            origin = self.projection.project(reply.origin.trained)
-            staleness = norm(cluster.model.trained - reply.origin.trained) / (reply.norm or 1.0)
-        return KnownUpdate(
-            server_round, reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
-        )
 
     def _placed(self, state: CFLState, places: Mapping[str, Vector], server_round: int) -> CFLState:
         """Algorithm 4: every unassigned client that replied goes one level down."""
@@ -377,14 +353,11 @@ class CFL:
         learned = [self._learned(c, received.means.mean(c.name)) for c in clusters.values()]
         return replace(state, tree=state.tree.update(*learned))
 
-    def _on_trial(
-        self, cluster: Cluster, due: int, received: Received, server_round: int
-    ) -> Decision:
+    def _on_trial(self, name: str, due: int, received: Received, server_round: int) -> Decision:
         """The decision on a split that was on trial in this round."""
         reason = f"the clients judge in round {due}"
-        mean, longest = received.means.mean(cluster.name), received.longest.get(cluster.name, 0.0)
-        norms = norm(mean.trained), longest
-        return Decision(cluster.name, server_round, Outcome.ON_TRIAL, reason, *norms)
+        norms = norm(received.means.mean(name).trained), received.longest.get(name, 0.0)
+        return Decision(name, server_round, Outcome.ON_TRIAL, reason, *norms)
 
     def _propose(
         self,
@@ -396,17 +369,19 @@ class CFL:
         last: bool,
     ) -> RoundResult:
         """The proposals that the clients are to judge now: splits that are due, and joins."""
-        trials = [trial for _, trial in open_trials(state.tree)]
+        trials = open_trials(state.tree)
         due = [t._replace(due=server_round) for t in trials if last or t.due <= server_round]
         if self.moving and self.trial_rounds:
             for first, second in proposals.similar_leaves(state.tree, received.general):
                 common = self._joined_model(state, first, second)
                 if common is not None:
-                    due.append(proposals.join(first, second, common, server_round))
+                    parts, leaves = (first.members, second.members), (first.name, second.name)
+                    join = Proposal(first.parent, server_round, server_round, parts)
+                    due.append(join._replace(leaves=leaves, common=common))
         if not due:
             return RoundResult(state, decisions)
         state = replace(state, judging=Judging(tuple(due), decisions))
-        return RoundResult(state, decisions, proposals.judges(state, due, server_round))
+        return RoundResult(state, decisions, proposals.judges(state.tree, due))
 
     def _joined_model(self, state: CFLState, first: Cluster, second: Cluster) -> Weights | None:
         """The mean of two leaves' models; None if no update of one of them is known."""
@@ -466,7 +441,7 @@ class CFL:
         return num_examples if self.weighting == "examples" and not self.trim else 1.0
 
 
-def open_trials(tree: ParameterTree) -> list[tuple[Cluster, Proposal]]:
-    """The clusters with a split on trial, in natural order of their names, and these trials."""
+def open_trials(tree: ParameterTree) -> list[Proposal]:
+    """The splits that are on trial, in natural order of the clusters' names."""
     clusters = map(tree.clusters.__getitem__, in_order(tree.clusters))
-    return [(cluster, cluster.trial) for cluster in clusters if cluster.trial and cluster.on_trial]
+    return [cluster.trial for cluster in clusters if cluster.trial and cluster.on_trial]

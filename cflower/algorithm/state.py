@@ -39,8 +39,6 @@ class Role(StrEnum):
 
 
 class Ask(NamedTuple):
-    """A request to one client."""
-
     client: str
     cluster: str
     """The model of this cluster; for `Role.COMMON`, the common model of its proposal."""
@@ -55,8 +53,6 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to an ask."""
-
     ask: Ask
     num_examples: float
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +69,6 @@ class Reply:
 
     @property
     def client(self) -> str:
-        """Name of the client."""
         return self.ask.client
 
 
@@ -129,7 +124,7 @@ class OwnModels(NamedTuple):
     models: Mapping[str, Weights] = {}
     """Empty without a gain over the leaf's model."""
     trainings: int = 0
-    gains: Vector = np.zeros(0)
+    gains: Vector = np.zeros(1)
     """The largest gain so far by each measure."""
 
 
@@ -230,9 +225,7 @@ class CFLState:
     tree: ParameterTree
     known: Mapping[str, KnownUpdate] = field(default_factory=dict)
     norms: Mapping[str, NormHistory] = field(default_factory=dict)
-    """The history of each member's update norms."""
     moves: tuple[Move, ...] = ()
-    """All moves of the run."""
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
     judging: Judging | None = None
@@ -245,7 +238,6 @@ class CFLState:
         return {c: model for step in self.personal.values() for c, model in step.models.items()}
 
     def model_of(self, ask: Ask) -> Weights:
-        """The model that an ask is about."""
         if ask.role is Role.PERSONAL:
             assert self.judging is not None  # they are asked only during personal steps
             chain = self.judging.chains[ask.cluster]

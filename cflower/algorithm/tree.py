@@ -16,8 +16,6 @@ SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")
 
 
 class Status(StrEnum):
-    """The state of a proposal."""
-
     OPEN = "open"
     CONFIRMED = "confirmed"
     UNDONE = "undone"
@@ -33,7 +31,6 @@ class Proposal(NamedTuple):
     cluster: str
     """The split cluster, or the parent of the leaves that may be joined."""
     began: int
-    """Round of the proposal."""
     due: int
     """Round after which the clients judge."""
     parts: tuple[tuple[str, ...], ...]
@@ -67,9 +64,7 @@ class Cluster:
     edge: Mapping[str, Vector] = field(default_factory=dict)
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
-    """State of the server optimizer."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """State of the split criterion."""
     general: Weights | None = None
     """Model of a split cluster that has gone on learning; None if it has not."""
     trial: Proposal | None = None
@@ -106,7 +101,6 @@ class Cluster:
         return self.name.rpartition(".")[0]
 
     def __repr__(self) -> str:
-        """Without the arrays."""
         below = f", split into {', '.join(self.children)}" if self.children else ""
         return f"Cluster({self.name}: {len(self.members)} clients{below})"
 
@@ -124,7 +118,6 @@ class ParameterTree:
     unassigned: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Without the arrays."""
         leaves = ", ".join(f"{leaf.name}: {len(leaf.members)} clients" for leaf in self.leaves)
         return f"ParameterTree({leaves})"
 
@@ -143,7 +136,6 @@ class ParameterTree:
 
     @property
     def root(self) -> Cluster:
-        """The most general cluster."""
         return self.clusters[ROOT]
 
     @cached_property
@@ -158,8 +150,8 @@ class ParameterTree:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The members of all leaves."""
-        return in_order(self._leaf_of)
+        """All members, in natural order."""
+        return self.root.members
 
     def leaf_of(self, client: str) -> Cluster:
         """The leaf of a client; KeyError if it is in none."""
@@ -245,12 +237,6 @@ class ParameterTree:
         unassigned |= {c: child for c, child in children.items() if largest[child] != child}
         tree = self.update(unassigned=unassigned)
         return tree.moved({client: largest[child] for client, child in children.items()})
-
-    def with_branch(self, client: str, branch: Cluster) -> "ParameterTree":
-        """The tree with a leaf of its own for an unassigned client."""
-        parent = self.clusters[branch.parent]
-        parent = replace(parent, children=(*parent.children, branch.name))
-        return self.update(parent, branch).descended({client: branch.name})
 
     def moved(self, leaves: Mapping[str, str]) -> "ParameterTree":
         """The tree with clients as members of exactly the clusters on the path to their leaf."""

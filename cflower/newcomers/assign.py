@@ -199,7 +199,7 @@ def path_of(
     metrics_of: Callable[[Cluster], Mapping[str, Any]],
 ) -> tuple[Level, ...]:
     """The newcomer's path by Algorithm 4, with the metrics of every model on it."""
-    steps = descend(tree, update_of)
+    steps = tuple(descend(tree, update_of))
     path = tree.path(steps[-1].child)
     return tuple(
         Level(cluster.name, len(cluster.members), metrics_of(cluster.grown), step)

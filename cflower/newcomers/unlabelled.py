@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.placement import confirms
-from cflower.algorithm.tree import ROOT
+from cflower.algorithm.placement import descend
+from cflower.algorithm.tree import ROOT, is_below
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError
@@ -175,11 +175,15 @@ def plausible_leaves(members: MembersEntropies, confirmed: Mapping[str, bool]) -
 
 
 def pseudo_labels_confirm(saved: SavedRun, leaf: str, data: ClientData, progress: Progress) -> bool:
-    """Whether Algorithm 4 leads to a leaf with the labels that the leaf's model predicts."""
+    """Whether Algorithm 4 leads to a leaf with the labels that the leaf's model predicts.
+
+    The newcomer must resemble every child on the path.
+    """
     model = saved.module(saved.tree.clusters[leaf].model)
     labels = predict(model, data.train).argmax(axis=1)
     labelled = replace(data, train=replace(data.train, labels=labels))
-    return confirms(saved.tree, leaf, partial(newcomers_update, saved, labelled, progress))
+    steps = descend(saved.tree, partial(newcomers_update, saved, labelled, progress))
+    return all(step.familiar and is_below(leaf, step.child) for step in steps)
 
 
 def most_probable(probability: Mapping[str, float]) -> list[str]:

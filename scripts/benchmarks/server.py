@@ -223,17 +223,19 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
         vectors = rng.standard_normal((len(names[here]), k), dtype=np.float32)
         for group, centre in enumerate(centres):
             vectors[groups[here] == group] += centre
-        weights = np.full(len(vectors), 1 / len(vectors))
-        norms = np.full(len(vectors), np.sqrt(2 * k))
+        count, vectors = len(vectors), tuple(vectors)
+        norms, weights, rounds = (
+            np.full(count, value) for value in (np.sqrt(2 * k), 1 / count, server_round)
+        )
         clients = names[here]
-        return Evidence("0", server_round, names, clients, tuple(vectors), norms, weights, 0.1)
+        return Evidence("0", server_round, names, clients, vectors, norms, weights, 0.1, rounds)
 
     memory: Memory = {}
     criterion: Criterion = ALWAYS
     if rule == "auto":
         criterion = AutoCriterion(min_stable_rounds=1)
         for server_round in range(2 * turns):
-            memory = Averages.of(memory).updated(replied(server_round)).as_memory()
+            memory = vars(Averages(**memory).updated(replied(server_round)))
     evidence, began = replied(30), time.process_time()
     criterion.decide(evidence, memory)
     return {"seconds": time.process_time() - began, "gb": (peak_mb() - before) / 1000}

@@ -21,7 +21,7 @@ ACCEPTED = {
 
 def test_averages_weights_and_noise_follow_their_recursions():
     updates = generator(0, "updates").normal(size=(5, 4, 6))
-    known, average, power, share = Averages.of({}), np.zeros((4, 6)), np.zeros(4), 0.0
+    known, average, power, share = Averages(), np.zeros((4, 6)), np.zeros(4), 0.0
     for t, now in enumerate(updates, start=1):
         known = known.updated(evidence_of(now, t))
         difference, step = now - average, 4 / (t + 3)
@@ -37,9 +37,9 @@ def test_averages_weights_and_noise_follow_their_recursions():
 
 
 def test_a_later_client_is_counted_from_its_first_update_on():
-    known = Averages.of({}).updated(evidence_of(np.eye(2, 4), weights=(0.75, 0.25)))
+    known = Averages().updated(evidence_of(np.eye(2, 4), weights=(0.75, 0.25)))
     later = evidence_of([[0, 0, 2, 0], [0, 0, 0, 8]], 2, clients=(1, 2))
-    known = Averages.of(known.as_memory()).updated(later)
+    known = Averages(**vars(known)).updated(later)
     assert known.clients == ("client-0", "client-1", "client-2")
     np.testing.assert_array_equal(known.counts, [1, 2, 1])
     np.testing.assert_allclose(known.averages[1], [0, 0.2, 1.6, 0], rtol=1e-6)
@@ -50,7 +50,7 @@ def test_a_later_client_is_counted_from_its_first_update_on():
 
 def test_an_update_of_an_earlier_round_is_not_counted_again():
     old = replace(evidence_of(5 * np.eye(3), 2), rounds=np.array([1, 2, 1]))
-    assert Averages.of({}).updated(evidence_of(np.eye(3))).updated(old).counts.tolist() == [1, 2, 1]
+    assert Averages().updated(evidence_of(np.eye(3))).updated(old).counts.tolist() == [1, 2, 1]
 
 
 def test_a_split_takes_at_least_four_rounds():
@@ -89,8 +89,8 @@ def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, out
 
 def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_updates_since():
     counts, median = np.array([10, 10, 10, 10, 5, 4, 5]), np.array([10, 10, 10, 10, 0.0, 4, -1])
-    known = Averages.of({"counts": counts, "median": median, "averages": np.ones((7, 2))})
+    known = Averages(counts=counts, median=median, averages=np.ones((7, 2)))
     assert known.in_touch.tolist() == [True] * 4 + [True, False, False]
     numbers, averages = np.array([1, 2, 2]), np.array([[1.0], [1.0], [0.0]])
-    two_rounds = Averages.of({"counts": numbers, "median": numbers, "averages": averages})
+    two_rounds = Averages(counts=numbers, median=numbers, averages=averages)
     assert two_rounds.in_touch.tolist() == [False, True, False]

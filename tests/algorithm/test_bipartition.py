@@ -58,11 +58,6 @@ def test_two_sides_hold_every_client_once_and_alpha_cross_is_their_largest_simil
     assert alpha_cross == max(similarity[i, j] for i in first for j in second)
 
 
-def test_fewer_than_two_clients_have_no_bipartition():
-    with pytest.raises(ValueError, match=r"Got 1 client\(s\).*at least 2"):
-        bipartition([[1.0]])
-
-
 def test_complete_linkage_keeps_sides_compact_where_single_follows_a_chain():
     # A chain on a line, in steps of 0.1, 0.11, 0.12, 0.13, and its last link of 0.14.
     points = np.array([0.0, 0.1, 0.21, 0.33, 0.46, 0.60])

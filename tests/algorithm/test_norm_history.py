@@ -12,7 +12,7 @@ def histories(rounds: np.ndarray, leaf: str, unit: float = 1.0) -> dict[str, Nor
     state: dict[str, NormHistory] = {}
     for norms in rounds:
         now = {str(i): unit * n for i, n in enumerate(norms)}
-        state = updated(state, leaf, now, unsplit=leaf == "0")
+        state = updated(state, leaf, now)
     return state
 
 
@@ -42,7 +42,7 @@ def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_e
     state = histories(rounds, "0.0")
     for expected in (*range(1, 2 * FEW + 1), 0):
         now = {str(i): 5.0 if i == 2 else 1.0 for i in range(4)}
-        before, state = state, updated(state, "0.0", now, unsplit=False)
+        before, state = state, updated(state, "0.0", now)
         assert state["2"].suspected == expected
         grown = [history.rounds - before[c].rounds for c, history in state.items()]
         assert grown == [0 if expected else 1] * 4
@@ -50,4 +50,4 @@ def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_e
 
 def test_a_norm_without_a_logarithm_does_not_count():
     norms = {"a": 0.0, "b": 1.0, "c": float("inf")}
-    assert list(updated({}, "0", norms, unsplit=True)) == ["b"]
+    assert list(updated({}, "0", norms)) == ["b"]

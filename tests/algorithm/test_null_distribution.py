@@ -83,7 +83,7 @@ def test_copies_of_a_client_count_once() -> None:
     updates[:3] = updates[0]
     updates -= updates.mean(axis=0)
     assert decided(updates, noise=0.0, rounds=20) == set()
-    kept, copy_of = Averages.of({"averages": updates}).distinct(np.arange(10))
+    kept, copy_of = Averages(averages=updates).distinct(np.arange(10))
     assert (len(kept), copy_of[:4].tolist()) == (8, [0, 0, 0, 1])
 
 

@@ -1,7 +1,6 @@
 """The average updates of a cluster's clients over rounds: the memory of `AutoCriterion`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from cflower.algorithm.similarity import Matrix, marks_of
 Numbers = NDArray[np.float64]
 
 
-def empty(dtype: Any = float, dimensions: int = 1) -> Any:
-    """Field with an array without clients as its default."""
-    return field(default_factory=lambda: np.zeros((0,) * dimensions, dtype))
+def empty(dtype: Any = float, *row: int) -> Any:
+    """Field with an array without clients as its default, with rows of this shape."""
+    return field(default_factory=lambda: np.zeros((0, *row), dtype))
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Averages:
 
     clients: tuple[str, ...] = ()
     """All clients with an update since the cluster was born, in order of the first one."""
-    averages: Matrix = empty(np.float32, 2)
+    averages: Matrix = empty(np.float32, 0)
     """Average update, shape (m, k)."""
     counts: NDArray[np.int64] = empty(int)
     """Number of updates."""
@@ -40,7 +39,7 @@ class Averages:
     """Mean squared distance of an update from the average before it, without the common part."""
     median: Numbers = empty()
     """Median of ``counts`` at the last update."""
-    outputs: Matrix = empty(np.float32, 3)
+    outputs: Matrix = empty(np.float32, 0, 0)
     """Average update of the output layer, shape (m, C, h + 1); C = 0 without such a layer."""
     cut: NDArray[np.int32] = empty(np.int32, 2)
     """Part of each client in the last clustering of each view, shape (m, 2); -1 for clients that
@@ -50,40 +49,23 @@ class Averages:
     peak: float = 0.0
     """Largest `length` that this branch of the tree had."""
 
-    @classmethod
-    def of(cls, memory: Mapping[str, Any]) -> "Averages":
-        """Restore the averages from a criterion's memory, which may be empty."""
-        return cls(**memory)
-
-    def as_memory(self) -> dict[str, Any]:
-        """Convert to arrays, numbers and tuples by field name."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
-
     @property
     def length(self) -> float:
         """Norm of the second longest average: a single client cannot decide it."""
         return float(np.sort(np.linalg.norm(self.averages, axis=1))[-2:].min(initial=np.inf))
 
-    def only(self, members: tuple[str, ...]) -> "Averages":
-        """Drop all clients but these members."""
-        present = set(members)
-        kept = np.array([client in present for client in self.clients], dtype=bool)
-        if kept.all():
-            return self
-        arrays = {name: array[kept] for name, array in self._arrays().items()}
-        return replace(self, clients=tuple(c for c in self.clients if c in present), **arrays)
-
     def updated(self, evidence: Evidence) -> "Averages":
-        """Return the averages with this round's updates; these ones are not changed."""
-        now = np.flatnonzero(evidence.arrived_now)
-        if not len(now):  # such as after a round in which all models moved far
-            return self
+        """Return the members' averages with this round's updates; these ones are not changed."""
+        now = np.flatnonzero(evidence.rounds == evidence.server_round)
+        names, members = [evidence.clients[i] for i in now], {*evidence.members}
+        clients = tuple(dict.fromkeys((*(c for c in self.clients if c in members), *names)))
+        if not names:  # such as after a round in which all models moved far
+            return self._of(clients)
         updates = np.stack([evidence.vectors[i] for i in now])
         layers = evidence.outputs or (np.zeros((0, 0)),) * len(evidence.clients)
         outputs = np.stack([layers[i] for i in now])
-        names = [evidence.clients[i] for i in now]
-        after = self._extended(names, updates.shape[1], outputs.shape[1:])
-        place = {client: i for i, client in enumerate(after.clients)}
+        after = self._of(clients, averages=updates.shape[1:], outputs=outputs.shape[1:])
+        place = {client: i for i, client in enumerate(clients)}
         rows = np.array([place[name] for name in names])
         after.weights[rows] = evidence.weights[now]
         after.counts[rows] += 1
@@ -93,34 +75,26 @@ class Averages:
         updates = updates - after.averages[rows]
         after.averages[rows] += steps[:, None] * updates
         again = after.counts[rows] > 1
-        after._learn_power(rows[again], updates[again])
+        rows, own = rows[again], updates[again]
+        if (size := len(rows)) > 1:
+            own = own - own.mean(axis=0)  # without the common part
+            squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
+            # Of t updates, t - 1 had an average before them.
+            steps = (ETA + 1) / (after.counts[rows] - 1 + ETA)
+            after.power[rows] += steps * (squares - after.power[rows])
         return after
 
-    def _extended(self, names: list[str], width: int, layer: tuple[int, ...]) -> "Averages":
-        """Copy all arrays, with rows for new clients."""
-        clients = tuple(dict.fromkeys((*self.clients, *names)))
-        shapes = {"averages": (width,), "outputs": layer, "cut": (2,), "streak": (2,)}
-        arrays: dict[str, Any] = {}
-        for name, before in self._arrays().items():
-            fill = -1 if name == "cut" else 0
-            after = np.full((len(clients), *shapes.get(name, ())), fill, before.dtype)
-            after[: len(before)] = before if len(before) else after[:0]
-            arrays[name] = after
+    def _of(self, clients: tuple[str, ...], **shapes: tuple[int, ...]) -> "Averages":
+        """A copy with a row for each of these clients; ``shapes`` are those of rows by field."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        known = [i for i, client in enumerate(clients) if client in place]
+        arrays: dict[str, Any] = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        for name, before in arrays.items():
+            shape = len(clients), *shapes.get(name, before.shape[1:])
+            arrays[name] = np.full(shape, -1 if name == "cut" else 0, before.dtype)
+            if known:
+                arrays[name][known] = before[[place[clients[i]] for i in known]]
         return replace(self, clients=clients, **arrays)
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """The fields with a row or an entry for each client."""
-        return {k: v for k, v in self.as_memory().items() if isinstance(v, np.ndarray)}
-
-    def _learn_power(self, rows: NDArray[np.intp], differences: NDArray[Any]) -> None:
-        """Update ``power`` in place from the updates' differences to their averages."""
-        size = len(rows)
-        if size < 2:
-            return
-        own = differences - differences.mean(axis=0)  # without the common part
-        squares = np.einsum("ij,ij->i", own, own) * size / (size - 1)
-        # Of t updates, t - 1 had an average before them.
-        self.power[rows] += (ETA + 1) / (self.counts[rows] - 1 + ETA) * (squares - self.power[rows])
 
     @property
     def noise(self) -> Numbers:

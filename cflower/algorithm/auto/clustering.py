@@ -106,7 +106,8 @@ def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float
         if alone is None:  # later, members are alone because the others of their part are left out
             alone = np.isin(np.arange(size), members[~parts.grouped])
         may_be_alone = alone[members] & is_distinct(parts, noise[members])
-        margins[is_between(margins, parts)] = 0.0
+        usual = np.array([np.median(margins[parts.labels == p]) for p in range(len(parts.sizes))])
+        margins[margins < usual[parts.labels] / 2] = 0.0  # they are between two parts
         sure = np.where(parts.grouped, margins > needed, may_be_alone)
         labels, errors = np.full(size, -1, np.int32), np.zeros(size)
         labels[members[sure]] = in_appearance(parts.labels[sure])
@@ -183,12 +184,6 @@ def margin_errors(similarity: Matrix, parts: Parts) -> tuple[NDArray[np.float64]
     freedom = max(1, int(pairs.sum() - (pairs > 0).sum() - (sizes > 1).sum()) // 2)
     errors[grouped] = margins / standard / max(np.sqrt(residual / freedom), ROUNDING)
     return errors, freedom
-
-
-def is_between(margins: NDArray[np.float64], parts: Parts) -> NDArray[np.bool_]:
-    """Mask of the members with less than half of the usual margin of their part, shape (m,)."""
-    usual = np.array([np.median(margins[parts.labels == p]) for p in range(len(parts.sizes))])
-    return np.asarray(margins < usual[parts.labels] / 2)
 
 
 def is_distinct(parts: Parts, noise: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -118,23 +118,23 @@ class AutoCriterion:
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
-        known = Averages.of(memory).only(evidence.members).updated(evidence)
+        known = Averages(**memory).updated(evidence)
         ready = int((known.counts >= 2).sum())
         # Members that never trained do not count.
         sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
-        share = sufficient / max(1, evidence.num_members)
+        share = sufficient / max(1, len(evidence.members))
         if early := early_verdict(evidence, share, FEW, ready, "two or more updates"):
-            return early, known.as_memory()
+            return early, vars(known)
         known = replace(known, peak=max(known.peak, known.length))
         if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
             reason = f"updates have shrunk to {ratio:.0%} of the longest"
             figures = {"norm_ratio": ratio}
-            return verdict(evidence, Outcome.CONTENT, reason, figures=figures), known.as_memory()
+            return verdict(evidence, Outcome.CONTENT, reason, figures=figures), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
         if len(distinct) < FEW:
             reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
-            return verdict(evidence, Outcome.TOO_SMALL, reason), known.as_memory()
+            return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
         findings = []
         for view in views(known, distinct):
             cut = sure_clustering(view.similarity, view.noise, self.confidence_level)
@@ -154,11 +154,11 @@ class AutoCriterion:
         )
         if best.outcome is Outcome.SPLIT:
             decision = split_into(decision, best, clients)
-        return decision, known.as_memory()
+        return decision, vars(known)
 
     def inherit(self, memory: Memory) -> Memory:
         """Return the largest update norm; everything else starts anew."""
-        return {"peak": Averages.of(memory).peak}
+        return {"peak": Averages(**memory).peak}
 
     def _judged(
         self,
