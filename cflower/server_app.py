@@ -19,7 +19,7 @@ from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
-from cflower.privacy.permutation_mod import SeedAgreement, ask_first_model
+from cflower.privacy.permutation_mod import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
@@ -111,8 +111,8 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     clients = roll_call.gather(grid, config.min_available_nodes)
     facts = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
-    spec, seeds = most_common(facts), SeedAgreement.among(facts, permuted=private)
-    roll_call.require(lambda facts: spec.problem_with(facts) or seeds.problem_with(facts))
+    spec, seed_problem = most_common(facts), seed_check(facts, permuted=private)
+    roll_call.require(lambda facts: spec.problem_with(facts) or seed_problem(facts))
     roll_call.gather(grid, config.min_available_nodes)
     model = initial_model(config, spec)
     return ask_first_model(grid, roll_call, Layout.of(model)) if private else model

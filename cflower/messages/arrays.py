@@ -1,6 +1,6 @@
-"""Fast conversion between Flower's arrays and NumPy's.
+"""Conversion between Flower's arrays and NumPy's.
 
-Flower's own parsing and copying takes longer than the aggregation.
+Flower's own parsing and copying of replies takes longer than their aggregation.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,12 @@ def values_of(array: Array) -> NDArray[Any]:
 
 
 def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """A record with copies of the values, as ``ArrayRecord({key: Array(array), ...})`` makes it.
+    """A record with copies of the values.
 
     >>> record_of({"bias": np.ones(2)})["bias"].numpy()
     array([1., 1.])
     """
-    record = {}
-    for key, values in arrays.items():
-        flat = np.ravel(values).view(np.uint8)
-        data = b"".join((header_of(values.shape, values.dtype), flat))  # type: ignore[arg-type]
-        record[key] = Array(str(values.dtype), values.shape, "numpy.ndarray", data)
-    return ArrayRecord(record)
+    return ArrayRecord({key: Array(values) for key, values in arrays.items()})
 
 
 @lru_cache(maxsize=1024)

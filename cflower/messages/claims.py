@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
-from cflower.ordering import LONGEST_TEXT, line
+from cflower.ordering import LONGEST_TEXT, line, only
 
 LONGEST_NAME = 200
-MOST_FACTS = 50
 MOST_ITEMS = 100_000
 """Maximum length of a list, such as the names of classes, and of bytes."""
 COMMITMENT = "permutation"
@@ -62,16 +61,6 @@ def is_name_or_whole(value: Any, least: int = 0) -> bool:
     return is_name(value) or is_whole(value, least)
 
 
-def is_item(value: Any) -> bool:
-    """Whether a value is a number, a flag or a text that is short enough."""
-    return isinstance(value, int | float) or is_sized(value, str, most=LONGEST_TEXT)
-
-
-def is_short(value: Any) -> bool:
-    """Whether an app's own fact is short enough."""
-    return is_item(value) or is_sized(value, str | bytes) or is_list(value, is_item)
-
-
 NAME = Kind(is_name, "a printable name")
 FLAG = Kind(lambda value: isinstance(value, bool), "true or false")
 WHOLE_NUMBERS = Kind(partial(is_list, of=is_whole), "a list of whole numbers")
@@ -113,22 +102,17 @@ def facts_in(content: RecordDict, key: str) -> CheckedFacts:
 
 
 def checked(facts: Mapping[str, Any]) -> CheckedFacts:
-    """The facts of the right kind, with printable texts.
+    """The facts that cflower reads, if they are of the right kind, with printable texts.
 
     >>> checked({"client-id": "a", "evaluates-way": 1})
     CheckedFacts(facts={'client-id': 'a'}, problems=('evaluates-way is 1, not true or false',))
     """
-    if len(facts) > MOST_FACTS:
-        return CheckedFacts({}, (f"it reports {len(facts)} facts, more than {MOST_FACTS}",))
     usable, problems = dict[str, Any](), []
-    for key, value in facts.items():
-        kind = KINDS.get(key, Kind(is_short, "short"))
-        if not is_name(key):
-            problems.append(f"the name of a fact is {line(repr(key), 60)}, not {NAME.expected}")
-        elif not kind.accepts(value):
-            problems.append(f"{key} is {line(repr(value), 60)}, not {kind.expected}")
-        else:
+    for key, value in only(facts, KINDS).items():
+        if KINDS[key].accepts(value):
             usable[key] = printable(value)
+        else:
+            problems.append(f"{key} is {line(repr(value), 60)}, not {KINDS[key].expected}")
     if not problems and (problem := preview_problem(usable)):
         problems.append(problem)
         usable = {key: value for key, value in usable.items() if key not in PREVIEW}

@@ -22,6 +22,9 @@ PARTS_APART = "parts-apart"
 the client measures on the part that ``part`` in the config of a message asks for."""
 ROLL_CALL = "query.roll_call"
 EVALUATE = "evaluate.default"
+EVALUATE_PATH = "evaluate.way"
+"""The message with all models on a client's path, under their clusters' names; its reply has a
+MetricRecord for each of them, for the best one, and for the average of their predictions."""
 PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
 """Flower's mods for differential privacy."""
 

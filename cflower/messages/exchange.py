@@ -48,7 +48,8 @@ class Exchange:
     """Sends messages and yields the replies, in the order of the messages where possible.
 
     Sums of floats depend on their order. A reply that overtook others therefore waits for them,
-    unless `HOLD` replies are waiting already. Replies to earlier exchanges come last.
+    unless `HOLD` replies are waiting already. Replies to earlier exchanges come last; second
+    replies and those to other messages are ignored.
 
     ``timeout`` is in seconds, for the next reply: slow clients that share the cores of a simulation
     are awaited as long as one after another replies. ``quorum`` ends the exchange once the grid
@@ -61,9 +62,9 @@ class Exchange:
     recipients : dict of str to int
         Node id by message id, including the earlier messages. The sender of an error reply may be
         the SuperLink, so replies are attributed by the message that they answer.
-    lost, silent, strays : list of int
-        Nodes to which the grid could not send; that did not answer in time; with replies to other
-        messages and second replies, which are not yielded. Complete after the last reply.
+    lost, silent : list of int
+        Nodes to which the grid could not send; that did not answer in time. Complete after the
+        last reply.
     unanswered : tuple of str
         Messages without a reply when the quorum was reached.
     """
@@ -91,7 +92,7 @@ class Exchange:
         self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
         self.lost = list(lost.values())
-        self.silent, self.strays = list[int](), list[int]()
+        self.silent = list[int]()
         self.unanswered: tuple[str, ...] = ()
         self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
         self._successful: set[int] = set()
@@ -121,12 +122,10 @@ class Exchange:
             arrived = list(self._grid.pull_messages(self._missing.keys()))
             for reply in arrived:
                 message_id = reply.metadata.reply_to_message_id
-                node = self.recipients.get(message_id, reply.metadata.src_node_id)
                 if message_id not in self._missing:
-                    self.strays.append(node)
                     continue
                 if not reply.has_error():
-                    self._successful.add(node)
+                    self._successful.add(self.recipients[message_id])
                 yield self._missing.pop(message_id), reply
                 self._deadline = before + self._timeout
             # In process the clients compute during the pull. Reading a reply takes time too.

@@ -16,6 +16,7 @@ from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
+from cflower.messages.client_names import EVALUATE_PATH
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, Fault, Problem
 from cflower.messages.layout import Layout
@@ -87,12 +88,9 @@ class ClientMessenger:
         return {sent.ask.client: sent.ask.server_round for sent in self.outstanding.values()}
 
     def messages(
-        self,
-        asks: Mapping[Ask, Mapping[str, Weights]],
-        config: ConfigRecord,
-        message_type: str = "",
+        self, asks: Mapping[Ask, Mapping[str, Weights]], config: ConfigRecord
     ) -> list[Message]:
-        """A message for every ask, with its models by their keys; its type is the ask's task.
+        """A message for every ask, with its models by their keys: `EVALUATE_PATH` if several.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
         another; the arrays in them are made once for each model. ``server-round``, ``cluster``
@@ -109,7 +107,8 @@ class ClientMessenger:
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
             )
             node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
-            message = Message(content, node, message_type or ask.task, group_id=group)
+            kind = ask.task if len(models) == 1 else EVALUATE_PATH
+            message = Message(content, node, kind, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]
 
@@ -136,7 +135,6 @@ class ClientMessenger:
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
             (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
-            (exchange.strays, "came twice, or answers a message of another round", Fault.CLIENT),
         ):
             for node in nodes:
                 self.set_aside(self.roll_call.name_of(node), problem, fault)

@@ -183,17 +183,16 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
     >>> weighted_mean([ClientMetrics({"f1": [1, 0]}, 1), ClientMetrics({"f1": [0, 0]}, 3)])
     {'f1': [0.25, 0.0]}
     """
-    totals: dict[tuple[str, tuple[int, ...]], Any] = defaultdict(float)
-    weights: dict[tuple[str, tuple[int, ...]], float] = defaultdict(float)
-    clients: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    reported = defaultdict[str, list[tuple[Any, float]]](list)
     for one in measured:
         for key, value in one.metrics.items():
-            shape = np.shape(value)
-            totals[key, shape] += one.num_examples * np.asarray(value, dtype=float)
-            weights[key, shape] += one.num_examples
-            clients[key][shape] += 1
-    usual = {key: counts.most_common(1)[0][0] for key, counts in clients.items()}
-    return {key: (totals[key, s] / weights[key, s]).tolist() for key, s in usual.items()}
+            reported[key].append((np.asarray(value, dtype=float), one.num_examples))
+    means: Metrics = {}
+    for key, pairs in reported.items():
+        usual = Counter(value.shape for value, _ in pairs).most_common(1)[0][0]
+        total = sum(value * weight for value, weight in pairs if value.shape == usual)
+        means[key] = (total / sum(w for value, w in pairs if value.shape == usual)).tolist()
+    return means
 
 
 def mean_over_clients(measured: Iterable[ClientMetrics]) -> Metrics:

@@ -230,25 +230,22 @@ class RollCall:
         """The facts in the answers that are there; none of a client that replies with an error."""
         answers, failed = dict[int, dict[str, Any]](), defaultdict[str, list[str]](list)
         open_ids = {one.message_id: node for node, one in self._asked.items() if one.message_id}
-        for _ in tuple(open_ids):
-            for reply in (replies := list(grid.pull_messages(set(open_ids)))):
+        while open_ids and (replies := list(grid.pull_messages(open_ids.keys()))):
+            for reply in replies:
                 node = open_ids.pop(reply.metadata.reply_to_message_id, None)
-                code = reply.error.code if reply.has_error() else CLIENT_FAILED
                 if node is None:
                     continue
                 asked = self._asked.pop(node)
-                if FAULTS.get(code, Fault.CLIENT) in UNREACHABLE:
+                if not reply.has_error():
+                    answers[node], invalid = facts_in(reply.content, FACTS)
+                    if invalid:
+                        answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
+                elif FAULTS.get(reply.error.code, Fault.CLIENT) in UNREACHABLE:
                     self._asked[node] = asked._replace(message_id="")
-                    continue
-                answers[node], invalid = (
-                    ({}, ()) if reply.has_error() else facts_in(reply.content, FACTS)
-                )
-                if invalid:
-                    answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
-                if code != CLIENT_FAILED:
-                    failed[first_line(reply.error.reason)].append(str(node))
-            if not replies:
-                break
+                else:
+                    answers[node] = {}
+                    if reply.error.code != CLIENT_FAILED:
+                        failed[first_line(reply.error.reason)].append(str(node))
         for reason, nodes in failed.items():
             log(WARNING, FAILED, listed(nodes), reason)
         return answers

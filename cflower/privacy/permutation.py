@@ -10,7 +10,7 @@ norms and similarities but are permuted too. Arrays are taken in the order of th
 """
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import shake_256
 from pathlib import Path
@@ -62,13 +62,27 @@ def commitment(seed: bytes) -> str:
     return _digest(seed, "commitment").hex()
 
 
-def permuted(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
-    """Pθ: a model as it is sent.
+def permuted(
+    arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED, *, back: bool = False
+) -> dict[str, Any]:
+    """Pθ: a model as it is sent; with ``back`` P⁻¹θ.
 
     P depends on the seed and on the names, shapes and dtypes of all arrays; ``untrained``, as in
     `Layout.of`, has to be equal on all clients and the server.
     """
-    return _rearranged(arrays, seed, untrained)
+    alike: dict[str, list[str]] = {}
+    for key in sorted(arrays):
+        dtype = arrays[key].dtype
+        kind = "trained" if is_trained(key, dtype, untrained) else "carried"
+        alike.setdefault(f"{kind} {dtype.name}", []).append(key)
+    moved = dict(arrays)
+    for group, keys in alike.items():
+        flat = np.concatenate([arrays[key].reshape(-1) for key in keys])
+        flat = flat[_order(seed, group, len(flat), back=back)]
+        ends = np.cumsum([arrays[key].size for key in keys])
+        for key, part in zip(keys, np.split(flat, ends[:-1]), strict=True):
+            moved[key] = part.reshape(arrays[key].shape)
+    return moved
 
 
 def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED)
     >>> permuted(model, seed)["w"].tolist(), turn_back(permuted(model, seed), seed)["w"].tolist()
     ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
     """
-    return _rearranged(arrays, seed, untrained, back=True)
+    return permuted(arrays, seed, untrained, back=True)
 
 
 def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:
@@ -118,24 +132,6 @@ def refuse_chosen_model(received: Arrays, first: Arrays, server_round: int) -> N
 def derived_number(seed: bytes, purpose: str) -> int:
     """A 63-bit number for one purpose, which does not reveal the seed."""
     return int.from_bytes(_digest(seed, purpose)[:8], "big") >> 1
-
-
-def _rearranged(
-    arrays: Arrays, seed: bytes, untrained: Iterable[str], *, back: bool = False
-) -> dict[str, Any]:
-    alike: dict[str, list[str]] = {}
-    for key in sorted(arrays):
-        dtype = arrays[key].dtype
-        kind = "trained" if is_trained(key, dtype, untrained) else "carried"
-        alike.setdefault(f"{kind} {dtype.name}", []).append(key)
-    moved = dict(arrays)
-    for group, keys in alike.items():
-        flat = np.concatenate([arrays[key].reshape(-1) for key in keys])
-        flat = flat[_order(seed, group, len(flat), back=back)]
-        ends = np.cumsum([arrays[key].size for key in keys])
-        for key, part in zip(keys, np.split(flat, ends[:-1]), strict=True):
-            moved[key] = part.reshape(arrays[key].shape)
-    return moved
 
 
 @lru_cache(maxsize=8)

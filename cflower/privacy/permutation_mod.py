@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -99,26 +99,23 @@ def seed_of(context: Context) -> bytes | None:
     return read_seed(str(path)) if path else None
 
 
-class SeedAgreement(NamedTuple):
-    """Whether weights are permuted, and the commitment to the seed that all clients must have."""
+def seed_check(
+    facts: Iterable[Mapping[str, Any]], *, permuted: bool
+) -> Callable[[Mapping[str, Any]], str]:
+    """From a client's facts to the reason why it cannot take part; empty if it can.
 
-    permuted: bool
-    commitment: str
+    With permuted weights all clients need the seed of most of them (the first one in a tie).
+    """
+    seeds = Counter(str(one[COMMITMENT]) for one in facts if COMMITMENT in one)
+    agreed = seeds.most_common(1)[0][0] if permuted and seeds else ""
 
-    @classmethod
-    def among(cls, facts: Iterable[Mapping[str, Any]], *, permuted: bool) -> "SeedAgreement":
-        """The agreement of most clients; the first one in a tie."""
-        commitments = Counter(str(one[COMMITMENT]) for one in facts if COMMITMENT in one)
-        if not (permuted and commitments):
-            return cls(permuted, "")
-        return cls(permuted, commitments.most_common(1)[0][0])
-
-    def problem_with(self, facts: Mapping[str, Any]) -> str:
-        """Why a client with these facts cannot take part; empty if it can."""
+    def problem_with(facts: Mapping[str, Any]) -> str:
         theirs = str(facts.get(COMMITMENT, ""))
-        if bool(theirs) is self.permuted:
-            return "" if theirs == self.commitment else OTHER_SEED
-        return NO_SEED if self.permuted else NOT_PERMUTED
+        if bool(theirs) is permuted:
+            return "" if theirs == agreed else OTHER_SEED
+        return NO_SEED if permuted else NOT_PERMUTED
+
+    return problem_with
 
 
 def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:

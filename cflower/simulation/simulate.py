@@ -60,7 +60,7 @@ def simulate(
     Raises
     ------
     ConfigError
-        If there is no client, not exactly one of `server_app` and `strategy`, or no initial model.
+        If there is no client, or not either `strategy` with `arrays` or `server_app` alone.
 
     Examples
     --------
@@ -85,18 +85,12 @@ def simulate(
     array([2.])
     """
     require(num_clients > 0, f"Got num_clients={num_clients}, but expected at least one client.")
-    given = "neither" if strategy is None else "both"
+    arguments = {"server_app": server_app, "strategy": strategy, "arrays": arrays, **start}
+    given = [name for name, value in arguments.items() if value is not None]
     require(
-        (server_app is None) is not (strategy is None),
-        f"Got {given} of server_app and strategy, but expected exactly one.",
-    )
-    model = {} if arrays is None else {"arrays": arrays}
-    require(
-        strategy is not None or not model | start,
-        f"Got {', '.join(model | start)} with server_app, but only a strategy needs it.",
-    )
-    require(
-        strategy is None or bool(model), "Got strategy without arrays: it needs an initial model."
+        given == ["server_app"] or given[:2] == ["strategy", "arrays"],
+        f"Got {', '.join(given) or 'neither server_app nor strategy'}, but expected a strategy "
+        "with arrays, its initial model, or a server_app alone.",
     )
     needed = getattr(strategy, "min_available_nodes", 0)
     require(

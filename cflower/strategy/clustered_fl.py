@@ -34,7 +34,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import PROGRESS, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
-from cflower.messages.messenger import ClientMessenger, MetricsAggregation, Sent
+from cflower.messages.messenger import ClientMessenger, MetricsAggregation
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, only
@@ -60,7 +60,6 @@ PERSONAL_STEP = (
     "Personal step: the members of each cluster train its model by themselves, up to %d times, and "
     "judge whether this serves them better."
 )
-UNASKED = "%d more nodes are connected; they are asked for their names when they are sampled."
 BY_CRITERION = {"trial_rounds": 0, "moving": False, "inner_interval": 0, "personal": False}
 """Settings with a default of the criterion's, and their values if it has none."""
 
@@ -70,8 +69,7 @@ class ClusteredFL(Strategy):
     """Train a model per cluster of clients that belong together, detected from their updates.
 
     Replaces ``FedAvg`` in a ServerApp; each client gets the model of its own cluster. Flower's
-    wrappers for differential privacy with clipping on the clients may be put around it: their noise
-    is added to every cluster's model, longer by the factor by which it is smaller.
+    wrappers for differential privacy with clipping on the clients may be put around it.
 
     Parameters
     ----------
@@ -197,11 +195,9 @@ class ClusteredFL(Strategy):
         self.final_report: FinalReport | None = None
         self._run: Run  # like `_cfl` and `_messenger`, from `_begin` on
         self._observers = Observers(self.observers)
-        self._quorum = Quorum(self.round_share, self.round_seconds or math.inf)
         self._round = RoundReport(0, self.tree, self.state, self.layout)
         self._judges: Sequence[Ask] = ()
         self._by_round: dict[int, Metrics] = {}
-        self._from = Checkpoint(0, self.state)
         self._wrapper = Wrapper()
 
     def __repr__(self) -> str:
@@ -262,16 +258,15 @@ class ClusteredFL(Strategy):
         """
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         result = Result(initial_arrays)
-        self._begin(Run(grid, result, num_rounds, timeout, *configs, evaluate_fn))
-        log(INFO, "Starting %s with %d clients:", type(self).__name__, len(self.tree.clients))
-        if unasked := self.roll_call.connected - len(self.roll_call.nodes):
-            log(INFO, UNASKED, unasked)
+        before = self._begin(Run(grid, result, num_rounds, timeout, *configs, evaluate_fn))
+        clients = len(self.tree.clients), self.roll_call.connected
+        log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
-            self._messenger.send_again(self._from.outstanding, configs[0])
+            self._messenger.send_again(before.outstanding, configs[0])
             self._run.evaluate_centrally(0, self.tree, self.layout)
-            for server_round in range(self._from.server_round + 1, num_rounds + 1):
+            for server_round in range(before.server_round + 1, num_rounds + 1):
                 if self._play(server_round):
                     log(INFO, "An observer ends the run after round %d.", server_round)
                     self._run = self._run._replace(num_rounds=server_round)
@@ -284,22 +279,8 @@ class ClusteredFL(Strategy):
             self._observers.end(self.final_report)
         return ClusteredResult.of(result, self.final_report, self.models)
 
-    def resume(
-        self,
-        state: CFLState,
-        server_round: int,
-        failures: FailureRecord | None = None,
-        outstanding: Sequence[Sent] = (),
-    ) -> None:
-        """Let `start` go on after ``server_round`` as an uninterrupted run would.
-
-        Clients that owe a reply are sent the same ask again; it counts when it comes.
-        """
-        failures = failures or FailureRecord()
-        self._from = Checkpoint(server_round, state, failures, tuple(outstanding))
-
-    def _begin(self, run: Run) -> None:
-        """Wait for the clients and lay out the model."""
+    def _begin(self, run: Run) -> Checkpoint:
+        """Wait for the clients and lay out the model; the state from which the run goes on."""
         self._run, roll_call, least = run, self.roll_call, max(self.min_available_nodes, 1)
         clients = roll_call.gather(run.grid, least)
         self.layout = Layout.of(run.result.arrays, self.untrained)
@@ -313,16 +294,17 @@ class ClusteredFL(Strategy):
         self._cfl = algorithm_of(self, run)
         facts, settings = only(roll_call.facts, clients), self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading.now, settings, self.layout, facts)
-        self._from = self._observers.start(start) or self._from
-        if self._from.server_round:
-            self.state, self.failures = self._from.state, self._from.failures
+        before = self._observers.start(start)
+        if before:
             roll_call.share = 1.0  # its clients may be at any node
             clients = roll_call.gather(run.grid, least)
-            self._observers.refuse_other_clients(self.tree.clients, clients)
+            self._observers.refuse_other_clients(before.state.tree.clients, clients)
         else:
             tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
-            self.state = CFLState(tree)
+            before = Checkpoint(0, CFLState(tree))
+        self.state, self.failures = before.state, before.failures
         self._messenger.silent = self.failures.silent
+        return before
 
     def _play(self, server_round: int) -> bool:
         """One round; whether an observer ends the run after it."""
@@ -330,7 +312,8 @@ class ClusteredFL(Strategy):
         log(INFO, "")
         log(INFO, "[ROUND %d/%d]", server_round, run.num_rounds)
         messages = self.configure_train(server_round, result.arrays, run.train_config, run.grid)
-        replies = self._messenger.exchange(messages, self._quorum, late=True)
+        quorum = Quorum(self.round_share, self.round_seconds or math.inf)
+        replies = self._messenger.exchange(messages, quorum, late=True)
         arrays, metrics = self.aggregate_train(server_round, replies)
         result.arrays = arrays or result.arrays
         keep(result.train_metrics_clientapp, server_round, metrics)
@@ -338,7 +321,7 @@ class ClusteredFL(Strategy):
             messages = self.configure_evaluate(
                 server_round, result.arrays, run.evaluate_config, run.grid
             )
-            replies = self._messenger.exchange(messages, self._quorum)
+            replies = self._messenger.exchange(messages, quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
             keep(result.evaluate_metrics_clientapp, server_round, metrics)
         self._judge(server_round)
@@ -370,16 +353,13 @@ class ClusteredFL(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger = self._cfl, self.state, self._messenger
-        num_rounds, failures = self._run.num_rounds, self.failures
-        report = RoundReport(
-            server_round, before.tree, before, self.layout, num_rounds, failures=failures
-        )
+        report = RoundReport(server_round, before.tree, before, self.layout, self._run.num_rounds)
         limits = self.max_norm_ratio, self.max_influence
         bounds = RobustMean(before, self.layout.carried, cfl.weight_of, *limits)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
-        last = server_round == num_rounds
+        last = server_round == self._run.num_rounds
         self.state, decisions, self._judges = cfl.heard(
-            before, report.noted(usable), server_round, failures.absent, last=last
+            before, report.noted(usable), server_round, self.failures.absent, last=last
         )
         self._round = replace(report, decisions=decisions)
         for measured in (report.measured, *report.general.values()):
@@ -388,9 +368,7 @@ class ClusteredFL(Strategy):
             messenger.set_aside(client, problem)
         messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
-        self.failures = report.failures_after(
-            messenger, self.exclude_after, len(self._present), self.roll_call.simulated
-        )
+        self.failures = report.failures_after(self.failures, messenger, self.exclude_after)
         messenger.silent = self.failures.silent
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])

@@ -8,18 +8,19 @@ all their predictions on its examples: by it newcomers without labels are placed
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
 from typing import Any
 
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE, FACTS, has_function
@@ -27,33 +28,28 @@ from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import content_of, read_metrics, read_record
-from cflower.ordering import only, without
+from cflower.ordering import only
 from cflower.strategy.reports import ClientResult
 from cflower.strategy.results import Run
 
-WAY = f"{MessageType.EVALUATE}.way"
-"""The message with all models on a client's path, under their clusters' names; its reply has a
-MetricRecord for each of them, and `BEST` and `ENSEMBLE`."""
 BEST, ENSEMBLE = "best", "ensemble"
 PERSONAL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
 BEST_CLUSTER = "best-cluster"
 """Key in the `FACTS` of the reply: the cluster with the best model."""
 OTHER = "other "
-"""In a message `WAY`, before the name of a leaf that is not the client's own."""
+"""In the message, before the name of a leaf that is not the client's own."""
 ENTROPIES = "entropies"
 """Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
 MOST_OTHERS = 3
 """Other leaves with models that a client gets: it bounds the cost of the last message."""
-Models = Mapping[str, Mapping[str, Cluster]]
-"""The clusters with the models that each client gets, by their keys in its message."""
 Levels = dict[str, ClientMetrics]
 """A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
 
 @dataclass
 class FinalEvaluation:
-    """The exchanges of a final evaluation.
+    """The exchange of a final evaluation.
 
     Attributes
     ----------
@@ -65,81 +61,69 @@ class FinalEvaluation:
     messenger: ClientMessenger
     state: CFLState
     problems: dict[str, str] = field(default_factory=dict)
-    _levels: dict[str, Levels] = field(default_factory=lambda: defaultdict(dict))
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def evaluate(
-        self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
+        self, clients: Sequence[str], facts: Mapping[str, Mapping[str, object]]
     ) -> dict[str, ClientResult]:
         """Clients of the tree under the models on their paths, given their facts.
 
         `FederationError` if the simulation engine broke down.
         """
-        if not has_function(self.run.grid, EVALUATE, if_unknown=True):
+        run, messenger = self.run, self.messenger
+        if not has_function(run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return {}
-        paths = {client: self.state.tree.path_of(client) for client in clients}
-        at_once = self._at_once(paths, facts)
-        self._ask(at_once, self._read_path, WAY)
-        in_turn = without(paths, at_once)
-        self._ask_for_one({client: path[-1] for client, path in in_turn.items()})
-        general = {c: path[0] for c, path in in_turn.items() if path[1:] and c in self._levels}
-        self._ask_for_one(general)
-        personal = only(self.state.personal_models, paths)
-        own = {c: replace(paths[c][-1], model=model) for c, model in personal.items()}
-        self._ask_for_one(own, Role.PERSONAL)
-        return {
-            client: self._result(client, path)
-            for client, path in paths.items()
-            if path[0].name in self._levels[client]
+        asks = dict(self._asks(clients, facts))
+        replies = messenger.exchange(messenger.messages(asks, run.evaluate_config))
+        measured = {
+            (sent.ask.client, level): metrics
+            for sent, levels in messenger.read(replies, self._read)
+            for level, metrics in levels.items()
         }
-
-    def _at_once(
-        self, paths: Mapping[str, Sequence[Cluster]], facts: Mapping[str, Mapping[str, object]]
-    ) -> Models:
-        """The models of the clients that evaluate all on their path in one message."""
-        others, models = other_leaves(self.state.tree), dict[str, dict[str, Cluster]]()
-        for client, path in paths.items():
-            if path[1:] and facts[client].get("evaluates-way"):
-                more = others[client] if facts[client].get("tells-entropies") else {}
-                models[client] = more | {cluster.name: cluster for cluster in path}
-        return models
-
-    def _ask_for_one(self, clusters: Mapping[str, Cluster], role: Role = Role.OWN) -> None:
-        """Ask the clients about one model each, in Flower's plain evaluate messages."""
-        key = self.messenger.arrays_key
-        self._ask({c: {key: cluster} for c, cluster in clusters.items()}, self._read_one, role=role)
-
-    def _ask(
-        self,
-        models: Models,
-        read: Callable[[Sent, Message], Levels],
-        kind: str = MessageType.EVALUATE,
-        role: Role = Role.OWN,
-    ) -> None:
-        """Ask the clients about the models that each gets; keep the plausible metrics."""
-        asks, run, messenger = {}, self.run, self.messenger
-        for client, clusters in models.items():
-            # The last model is that of the client's own cluster, or the root's.
-            *_, cluster = clusters.values()
-            ask = Ask(client, cluster.name, role, run.num_rounds, "evaluate")
-            asks[ask] = {key: cluster.model for key, cluster in clusters.items()}
-        messages = messenger.messages(asks, run.evaluate_config, kind)
-        replies = messenger.exchange(messages)
-        levels = {sent.ask.client: one for sent, one in messenger.read(replies, read)}
-        outcome = ExchangeOutcome(levels, messenger.drain_problems())
+        outcome = ExchangeOutcome({client for client, _ in measured}, messenger.drain_problems())
         if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
         self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
-        measured = {
-            (c, name): metrics for c, one in levels.items() for name, metrics in one.items()
-        }
-        for (client, name), metrics in messenger.plausible(measured).items():
-            self._levels[client][name] = metrics
+        by_client = defaultdict[str, Levels](dict)
+        for (client, level), metrics in messenger.plausible(measured).items():
+            by_client[client][level] = metrics
+        results = {client: self._result(client, by_client[client]) for client in clients}
+        return {client: result for client, result in results.items() if result}
 
-    def _read_path(self, sent: Sent, message: Message) -> Levels:
-        content, client = content_of(message), sent.ask.client
+    def _asks(
+        self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
+    ) -> Iterator[tuple[Ask, dict[str, Weights]]]:
+        """What each client is asked, with the models by their keys in the message."""
+        tree, key, personal = self.state.tree, self.messenger.arrays_key, self.state.personal_models
+        others = other_leaves(tree)
+        for client in clients:
+            path = tree.path_of(client)
+            root, leaf = path[0], path[-1]
+            own = Ask(client, leaf.name, Role.OWN, self.run.num_rounds, "evaluate")
+            if root is not leaf and facts[client].get("evaluates-way"):
+                more = others[client] if facts[client].get("tells-entropies") else {}
+                on_path = {cluster.name: cluster for cluster in path}
+                yield own, {name: cluster.model for name, cluster in (more | on_path).items()}
+            else:
+                yield own, {key: leaf.model}
+                if root is not leaf:
+                    yield own._replace(cluster=root.name), {key: root.model}
+            if client in personal:
+                yield own._replace(role=Role.PERSONAL), {key: personal[client]}
+
+    def _read(self, sent: Sent, message: Message) -> Levels:
+        ask = sent.ask
+        if sent.model is None:
+            return self._read_path(ask.client, content_of(message))
+        metrics = read_metrics(message, self.messenger.weighted_by)
+        if ask.role is Role.PERSONAL:
+            return {PERSONAL: metrics}
+        self._read_facts(ask.client, message.content)
+        return {ask.cluster: metrics}
+
+    def _read_path(self, client: str, content: RecordDict) -> Levels:
         path = [cluster.name for cluster in self.state.tree.path_of(client)]
         weighted_by, records = self.messenger.weighted_by, content.metric_records
         if missing := {*path, BEST, ENSEMBLE} - set(records):
@@ -156,13 +140,6 @@ class FinalEvaluation:
         }
         return levels
 
-    def _read_one(self, sent: Sent, message: Message) -> Levels:
-        metrics, ask = read_metrics(message, self.messenger.weighted_by), sent.ask
-        if ask.role is Role.PERSONAL:
-            return {PERSONAL: metrics}
-        self._read_facts(ask.client, message.content)
-        return {ask.cluster: metrics}
-
     def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
         """Keep and return the valid facts that a client reported with its metrics."""
         self._facts[client], problems = facts_in(content, FACTS)
@@ -170,14 +147,18 @@ class FinalEvaluation:
             log(WARNING, "A fact reported by client %s is ignored: %s.", client, problem)
         return self._facts[client]
 
-    def _result(self, client: str, path: Sequence[Cluster]) -> ClientResult:
-        measured, facts, leaf = self._levels[client], self._facts[client], path[-1].name
-        known = self.state.known.get(client)
+    def _result(self, client: str, measured: Levels) -> ClientResult | None:
+        """A client's result; None unless its leaf's and the root's model were evaluated."""
+        path = [cluster.name for cluster in self.state.tree.path_of(client)]
+        leaf = path[-1]
+        if not {path[0], leaf} <= measured.keys():
+            return None
+        facts, known = self._facts[client], self.state.known.get(client)
         sole = measured[leaf] if len(path) == 1 else None
         return ClientResult(
             leaf,
             known.num_examples if known else None,
-            only(measured, [cluster.name for cluster in path]),
+            only(measured, path),
             measured.get(BEST, sole),
             measured.get(ENSEMBLE, sole),
             facts.get(BEST_CLUSTER) if BEST in measured else sole and leaf,

@@ -16,12 +16,12 @@ from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import listed, only
+from cflower.ordering import listed, only, without
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One round. Until it is finished, ``state`` and ``failures`` are those before it."""
+    """One round. Until it is finished, ``state`` is the one before it."""
 
     server_round: int
     trained: ParameterTree
@@ -78,10 +78,11 @@ class RoundReport:
             self.problems.setdefault(client, problem.text + ended)
 
     def failures_after(
-        self, messenger: ClientMessenger, exclude_after: int, num_present: int, simulated: bool
+        self, before: FailureRecord, messenger: ClientMessenger, exclude_after: int
     ) -> FailureRecord:
         """Log and return the failures after training; `FederationError` if the run must stop."""
-        before, busy = self.failures, messenger.busy
+        busy, roll_call = messenger.busy, messenger.roll_call
+        num_present = len(without(roll_call.nodes, before.excluded))
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
         after = before.trained(outcome, exclude_after, num_present)
         received, failed = len(self.measured), len(outcome.problems)
@@ -92,7 +93,7 @@ class RoundReport:
         if busy:
             owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
             log(INFO, "The round is closed without %s: their replies may still come.", owed)
-        if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
+        if stop := after.must_stop(outcome, self.server_round, simulated=roll_call.simulated):
             raise FederationError(stop)
         return after
 
@@ -114,7 +115,7 @@ class ClientResult:
     """|D_i|, its training examples; None if it never trained."""
     levels: Mapping[str, ClientMetrics]
     """Its metrics under each model on its path, from the root to its leaf; only under these two if
-    its app does not know the message `final_evaluation.WAY`."""
+    its app does not know the message `client_names.EVALUATE_PATH`."""
     best: ClientMetrics | None = None
     """The level that its held-out examples choose, each evaluated by the choice of the others."""
     ensemble: ClientMetrics | None = None

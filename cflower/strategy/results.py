@@ -86,16 +86,9 @@ class ClusteredResult(Result):
         cls, result: Result, report: FinalReport, models: Mapping[str, ArrayRecord]
     ) -> "ClusteredResult":
         """A plain result with the final evaluation."""
-        leaves = report.state.tree.leaves
-        return cls(
-            result.arrays,
-            result.train_metrics_clientapp,
-            result.evaluate_metrics_clientapp,
-            result.evaluate_metrics_serverapp,
-            dict(models),
-            {leaf.name: leaf.members for leaf in leaves},
-            {leaf.name: MetricRecord(dict(report.metrics_of(leaf.members))) for leaf in leaves},
-        )
+        clusters = {leaf.name: leaf.members for leaf in report.state.tree.leaves}
+        metrics = {n: MetricRecord(dict(report.metrics_of(m))) for n, m in clusters.items()}
+        return cls(**vars(result), models=dict(models), clusters=clusters, cluster_metrics=metrics)
 
     def __repr__(self) -> str:
         """Flower's lines, and one for each cluster."""

@@ -22,8 +22,6 @@ MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
 """Models of each client that a personal step holds at most, and the memory that they may take."""
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
-IN_MEMORY = "aggregation = %r needs all updates of a round in memory: %.3g MB for each client."
-
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
@@ -110,9 +108,6 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
     if trial_rounds and not has_function(run.grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
-    if strategy.aggregation != "fedavg":
-        megabytes = (layout.num_trained * layout.dtype.itemsize + 8 * layout.num_carried) / 1e6
-        log(INFO, IN_MEMORY, strategy.aggregation, megabytes)
     obstacle = strategy.personal and personal_obstacle(strategy, run)
     if obstacle:
         log(INFO, "There will be no personal step: %s.", obstacle)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cflower.messages.arrays import record_of, values_of
+from cflower.messages.arrays import values_of
 from tests.algorithm.planted import laws
 
 shapes = array_shapes(min_dims=0, min_side=0)
@@ -35,14 +35,3 @@ def test_bytes_that_end_early_are_an_error(cut):
     broken = Array(array.dtype, array.shape, array.stype, array.data[:cut])
     with pytest.raises(Exception, match=r".+"):
         values_of(broken)
-
-
-@laws
-@given(small)
-def test_writes_what_flower_writes(values):
-    for kind in kinds:
-        array, expected = record_of({"it": values.astype(kind)})["it"], Array(values.astype(kind))
-        for field in ("dtype", "shape", "stype", "data"):
-            assert getattr(array, field) == getattr(expected, field)
-    turned = np.asfortranarray(values)
-    np.testing.assert_array_equal(record_of({"it": turned})["it"].numpy(), turned)

@@ -22,12 +22,11 @@ VALID = {
     "permutation": "ab12",
     "group": "north",
     "best-cluster": "0.1",
-    "site-temperature": 20.5,
 }
 
 
-def test_valid_facts_pass_unchanged():
-    assert checked(VALID) == (VALID, ())
+def test_valid_facts_pass_unchanged_and_others_are_ignored():
+    assert checked({**VALID, "own\x1bfact": 1}) == (VALID, ())
     assert checked({"client-id": 7, "group": -1}) == ({"client-id": 7, "group": -1}, ())
 
 
@@ -48,8 +47,6 @@ INVALID = {
     "permutation": [[1], "a" * 201],
     "group": [[1, 2], b"x", 0.5],
     "best-cluster": [1],
-    "own\x1bfact": [1],
-    "own-fact": [b"x" * (MOST_ITEMS + 1)],
 }
 
 
@@ -61,13 +58,7 @@ def test_invalid_facts_are_left_out_with_a_short_reason(key, value):
     assert key not in facts
     assert facts["num-partitions" if key == "client-id" else "client-id"]
     assert problem.isprintable() and len(problem) < 300
-    part = key.split("-")[0]
-    assert part in problem or not key.isprintable()
-
-
-def test_too_many_facts_are_all_dropped():
-    facts, (problem,) = checked({f"fact-{i}": i for i in range(51)})
-    assert facts == {} and "51 facts, more than 50" in problem
+    assert key.split("-")[0] in problem
 
 
 def test_facts_come_from_their_own_record_only():

@@ -51,10 +51,10 @@ def updated(roll_call, grid, live):
 
 
 def test_clients_are_known_by_the_name_they_report():
-    roll_call = gathered(grid_of({7: {"client_id": "p-10"}, 5: {"client_id": "p-2", "x": 9}}))
+    roll_call = gathered(grid_of({7: {"client_id": "p-10"}, 5: {"client_id": "p-2", "group": 9}}))
     assert roll_call.clients == ("p-2", "p-10")
     assert roll_call.nodes == {"p-2": 5, "p-10": 7}
-    assert roll_call.facts["p-2"] == {"client-id": "p-2", "x": 9}
+    assert roll_call.facts["p-2"] == {"client-id": "p-2", "group": 9}
     assert roll_call.name_of(7) == "p-10"
 
 

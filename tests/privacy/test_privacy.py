@@ -13,7 +13,7 @@ from cflower.messages.client_names import answer
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
 from cflower.privacy.permutation import permuted, turn_back
-from cflower.privacy.permutation_mod import SeedAgreement, ask_first_model
+from cflower.privacy.permutation_mod import ask_first_model, seed_check
 from cflower.seeding import generator
 from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.quadratics import Quadratics, clusters_of, initial_arrays, strategy_of
@@ -164,11 +164,11 @@ def test_the_roll_call_reports_seeds_that_differ_or_cannot_be_read(seeds, tmp_pa
     assert "holds 6 bytes" in refused["partition-3"]
     assert "No such file" in refused["partition-4"]
     facts = [roll_call.facts[name] for name in roll_call.clients]
-    problems = SeedAgreement.among(facts, permuted=True).problem_with
+    problems = seed_check(facts, permuted=True)
     assert [problems(one) != "" for one in facts] == [False, False, True, True]
     assert "its seed differs" in problems(roll_call.facts["partition-2"])
     assert "it has none" in problems(roll_call.facts["partition-5"])
-    plain = SeedAgreement.among(facts, permuted=False).problem_with
+    plain = seed_check(facts, permuted=False)
     assert "privacy = 'none'" in plain(roll_call.facts["partition-0"])
     assert plain(roll_call.facts["partition-5"]) == ""
     assert SEED.decode() not in str(roll_call.facts)

@@ -10,6 +10,7 @@ from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import NeverSplit
 from cflower.recording.serialization import round_line
 from cflower.seeding import generator
+from cflower.strategy.observers import Checkpoint
 from tests.strategy.chaos import ChaosGrid, Clock, Machines, Plan
 from tests.strategy.quadratics import (
     CENTERS,
@@ -140,8 +141,8 @@ def test_a_resumed_run_sends_the_outstanding_asks_again():
     (owed,) = reports[-1].outstanding
     gone = owed._replace(ask=owed.ask._replace(client="partition-7"))
     clients, after = Quadratics((0, 0, 0)), Reports()
+    after.on_start = lambda run: Checkpoint(2, before.state, outstanding=(owed, gone))
     strategy = ClusteredFL(NeverSplit(), observers=[after])
-    strategy.resume(before.state, 2, outstanding=[owed, gone])
     strategy.start(clients.grid(), initial_arrays(), 4)
     assert [report.late for report in after] == [{"partition-2": 1}, {}]
     assert after[0].problems == {}

@@ -98,8 +98,7 @@ def drawn_to_the_opposite(message, content, server_round):
 
 @pytest.mark.parametrize("projection_dim", [0, 4])
 @pytest.mark.parametrize("rule", ["fedavg", "fedmedian", "fedtrimmedavg"])
-def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim, caplog):
-    caplog.set_level(INFO, "flwr")
+def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim):
     bad = (0, 1)
     clients = Quadratics((0,) * 6 + (1,) * 6, spoil=dict.fromkeys(bad, drawn_to_the_opposite))
     options = {"trial_rounds": 2, "inner_interval": 5, "projection_dim": projection_dim}
@@ -111,8 +110,6 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim,
     ]
     assert max(errors[6:]) < 0.01
     assert bool(max(errors[2:6]) < 0.02) is (rule != "fedavg")
-    memory = [r.getMessage() for r in caplog.records if "in memory" in r.getMessage()]
-    assert len(memory) == (rule != "fedavg")
 
 
 def test_settings_of_a_rule_are_checked():
@@ -220,9 +217,7 @@ def test_a_run_with_the_same_seed_is_identical_also_after_a_resume():
     groups, settings = (0, 1, 2) * 3, {"fraction_train": 0.5, "seed": 7}
     whole, _, reports = run(Quadratics(groups), 24, **settings)
     for stop in (0, 1, 9, 17):
-        strategy = strategy_of(**settings)
-        if stop:
-            strategy.resume(reports[stop - 1].state, stop)
+        strategy = strategy_of(**settings, observers=[Kept(reports[:stop])])
         strategy.start(Quadratics(groups).grid(), initial_arrays(), num_rounds=24)
         assert picture(strategy) == picture(whole)
 
@@ -255,10 +250,10 @@ class Kept(Observer):
     """Has a checkpoint after the last of these reports."""
 
     def __init__(self, reports):
-        self.last = reports[-1]
+        self.reports = reports
 
     def on_start(self, run):
-        return Checkpoint(self.last.server_round, self.last.state)
+        return Checkpoint(len(self.reports), self.reports[-1].state) if self.reports else None
 
 
 @pytest.fixture
@@ -276,12 +271,12 @@ def test_real_nodes_become_clients_when_they_are_first_sampled(real_nodes):
     assert members[-1] == len(set(grid.asked)) == len(grid.asked) < 80
     trained = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
     assert all(10 <= trained[i + 1] <= 20 for i in range(12))
-    for resumed in (strategy_of(**settings), strategy_of(**settings, observers=[Kept(reports)])):
-        if not resumed.observers:
-            resumed.resume(reports[-1].state, 12)
-        grid = RealGrid(clients.app(), 100, {})
-        resumed.start(grid, initial_arrays(), 13)
-        assert len(grid.asked) == len(resumed.tree.clients) == 100
+    resumed, grid = (
+        strategy_of(**settings, observers=[Kept(reports)]),
+        RealGrid(clients.app(), 100, {}),
+    )
+    resumed.start(grid, initial_arrays(), 13)
+    assert len(grid.asked) == len(resumed.tree.clients) == 100
 
 
 def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_path):
