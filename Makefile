@@ -40,4 +40,5 @@ page:  ## the report's HTML, CSS and JavaScript joined into page.json
 
 picture:  ## docs/pictures/report.png: the README's run, and the first window of its report
 	cflower simulate --clients 20 --baselines --out outputs -c "shift='label-permutation' num-groups=4"
-	python scripts/screenshot.py "$$(ls -td outputs/2* | head -1)"
+	chromium --headless --no-sandbox --force-prefers-reduced-motion --hide-scrollbars --window-size=1200,900 \
+		--virtual-time-budget=5000 --screenshot=docs/pictures/report.png "file://$$(ls -td $(CURDIR)/outputs/2*/report.html | head -1)"

@@ -1,17 +1,30 @@
 """What the scripts that measure have in common: how they start, keep quiet and read options."""
 
-import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from cflower.config import read_overrides
 from cflower.errors import CFlowerError, ConfigError
 
 ALL = "all"
 DATA = ("digits", "mnist", "fashion-mnist", "cifar10")
 """Data sets by name; all but the first are folders that `datasets.load_dataset` reads."""
+EMBEDDED = ("digits", "table")
+"""Those that come with scikit-learn; the second is breast cancer."""
+
+
+Seeds = Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')]
+Data = Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")]
+More = Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")]
+Out = Annotated[Path, typer.Option(help="Where the records go.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
+TableOnly = Annotated[bool, typer.Option("--table", help="Run nothing.")]
 
 
 def start(command: Callable[[], object]) -> None:
@@ -50,15 +63,23 @@ def chosen(what: str, names: str, known: Iterable[str], between: str = ",") -> l
 
 
 def folders(data: str, known: Iterable[str] = DATA) -> dict[str, str]:
-    """``NAME=FOLDER`` between commas; the folder is empty for the digits."""
+    """``NAME=FOLDER`` between commas; the folder is empty for `EMBEDDED` data."""
     found = {}
     for part in data.split(","):
         name, _, folder = (piece.strip() for piece in part.partition("="))
         chosen("data", name, known)
-        if bool(folder) == (name == "digits"):
-            raise ConfigError(f"Got data {part!r}, but expected digits or NAME=FOLDER.")
+        if bool(folder) == (name in EMBEDDED):
+            raise ConfigError(
+                f"Got data {part!r}, but expected NAME=FOLDER, or the name alone of {EMBEDDED}."
+            )
         found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
     return found
+
+
+def overrides(more: str, rounds: int | None = None) -> dict[str, Any]:
+    """The keys of ``--set`` and ``--rounds``."""
+    keys = read_overrides([more]) if more else {}
+    return keys if rounds is None else keys | {"num-server-rounds": rounds}
 
 
 def numbers(seeds: str) -> list[int]:
@@ -68,14 +89,6 @@ def numbers(seeds: str) -> list[int]:
         return [n for first, *last in ends for n in range(first, (*last, first)[0] + 1)]
     except ValueError:
         raise ConfigError(f"Got seeds {seeds!r}, but expected such as 0-4 or 0,2,5-7.") from None
-
-
-def write_table(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Lines of the same figures as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:

@@ -13,22 +13,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from command import quieten_flower, write_record
+import typer
+from command import out_folder, quieten_flower, write_record
 
 from cflower.errors import ConfigError
 
 Record = dict[str, Any]
-"""One run: what it was, and what came out."""
-
-
-R = TypeVar("R")
-"""One run to be measured: `Job`, or another class with its name, settings and cost."""
+"""One run: what it was, what came out, and as ``config`` the settings."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class Job:
     what: Mapping[str, Any]
     """What it is, by which its record is named."""
     settings: Mapping[str, Any]
-    """What the result depends on: the record's ``config``."""
-    cost: float = 1.0
-    """In proportion to its duration, for the time left."""
+    """What the result depends on."""
 
     @property
     def name(self) -> str:
@@ -48,73 +43,71 @@ class Job:
         return re.sub(r"[^\w.-]+", "-", "--".join(map(str, self.what.values())))
 
 
-def is_done(run: Any, out: Path) -> bool:
+def is_done(job: Job, out: Path) -> bool:
     """Whether a run's record is there and of the same settings.
 
     Settings that are newer than the record do not count.
     """
-    path = out / f"{run.name}.json"
+    path = out / f"{job.name}.json"
     if not path.exists():
         return False
     known = json.loads(path.read_text())["config"]
-    return all(run.settings.get(key, value) == value for key, value in known.items())
+    return all(job.settings.get(key, value) == value for key, value in known.items())
 
 
 def run_all(
-    runs: Sequence[R],
-    measure: Callable[[R], Record],
-    out: Path,
+    jobs: Iterable[Job],
+    measure: Callable[[Job], Record],
     sentence: Callable[[Record], str],
+    report: Callable[[list[Record], Path], None],
+    out: Path,
     workers: int | None = None,
-) -> int:
-    """Measure what is missing in processes of one core each; the number of failed runs.
+    table: bool = False,
+) -> None:
+    """Measure what is missing in processes of one core each, then report; ends the script.
 
-    ``sentence`` says in a few words what a record holds. One worker for each core by default.
+    Parameters
+    ----------
+    jobs : iterable of Job
+    measure : callable
+        The figures of a run.
+    sentence : callable
+        A few words for a record.
+    report : callable
+        Shows all records, and may write to the folder.
+    out : Path
+        Where the records are.
+    workers : int, optional
+        Processes; one for each core by default.
+    table : bool
+        Run nothing.
     """
-    missing = [run for run in runs if not is_done(run, out)]
-    print(f"{len(runs)} runs, {len(runs) - len(missing)} there already, {len(missing)} to do.")
-    # Every worker computes on one core, and reads these when it loads its libraries.
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    began, cost_done, cost = time.monotonic(), 0.0, sum(run.cost for run in missing)
-    failed = 0
-    pool = ProcessPoolExecutor(
-        max(1, min(workers or os.cpu_count() or 1, len(missing))),
-        multiprocessing.get_context("spawn"),
-        be_quiet,
-    )
-    try:
-        running: dict[Future[Record], R] = {
-            pool.submit(kept, run, measure, out): run for run in missing
-        }
+    out, failed = out_folder(out), 0
+    jobs = [] if table else list(jobs)
+    missing = [job for job in jobs if not is_done(job, out)]
+    print(f"{len(jobs)} runs, {len(jobs) - len(missing)} there already, {len(missing)} to do.")
+    began, spawn = time.monotonic(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, be_quiet) as pool:
+        running = {pool.submit(recorded, job, measure, out): job for job in missing}
         for count, future in enumerate(as_completed(running), start=1):
-            run = running[future]
-            cost_done += run.cost
-            left = (time.monotonic() - began) * (cost - cost_done) / cost_done / 60
             try:
                 result = sentence(future.result())
             except Exception as error:
-                failed += 1
-                result = f"FAILED: {type(error).__name__}: {error} (see {run.name}.error.txt)"
-                lines = traceback.format_exception(error)
-                (out / f"{run.name}.error.txt").write_text("".join(lines))
-            line = f"[{count}/{len(missing)}] {run.name}: {result}; about {left:.0f} min left"
-            print(line, flush=True)  # a file shows it too while it goes on
-    except KeyboardInterrupt:
-        print("Stopped. The same command goes on from here.")
-        for worker in multiprocessing.active_children():
-            worker.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    return failed
+                traceback.print_exception(error)
+                failed, result = failed + 1, f"FAILED: {error!r}"
+            left = (time.monotonic() - began) / 60 * (len(missing) - count) / count
+            line = f"[{count}/{len(missing)}] {running[future].name}: {result}"
+            print(f"{line}; about {left:.0f} min left", flush=True)  # a file shows it too
+    report(read_all(out), out)
+    raise typer.Exit(1 if failed else 0)
 
 
 def be_quiet() -> None:
-    """Once in every worker: no progress bars of many runs in one terminal, Ctrl-C is ours.
+    """Once in every worker: nothing of its own in the terminal.
 
     A worker ends with the script, also when that is killed and cannot say so.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     script = multiprocessing.parent_process()
     assert script is not None
     threading.Thread(target=lambda: (script.join(), os._exit(1)), daemon=True).start()
@@ -122,11 +115,10 @@ def be_quiet() -> None:
     quieten_flower()
 
 
-def kept(run: R, measure: Callable[[R], Record], out: Path) -> Record:
+def recorded(job: Job, measure: Callable[[Job], Record], out: Path) -> Record:
     """One run's record, written to ``out``; in a worker."""
-    record = measure(run)
-    write_record(record, out / f"{run.name}.json")
-    (out / f"{run.name}.error.txt").unlink(missing_ok=True)
+    record = {**job.what, **measure(job), "config": job.settings}
+    write_record(record, out / f"{job.name}.json")
     return record
 
 

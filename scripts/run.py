@@ -20,7 +20,6 @@ MEASUREMENTS = {
     "drift": ("families.drift:drift", "clients that change their group during the run"),
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
     "adversaries": ("adversaries:main", "clients that spoil the training"),
-    "damage": ("damage:main", "run folders that are damaged, killed, on a full disk"),
     "peers": ("peers.peers:main", "other methods on the same clients"),
     "bench": ("benchmarks.bench:bench", "CPU time and memory"),
 }

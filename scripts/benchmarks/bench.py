@@ -55,20 +55,18 @@ def bench(
             known[name] = {"machine": machine(), "figures": [f.as_record() for f in figures]}
             if not quick:
                 out.write_text(json.dumps(known, indent=1) + "\n")
-        show([row_of(figure) for figure in figures], name, width=200)
+        show([row_of(figure) for figure in figures], name)
 
 
 def row_of(figure: Figure) -> Row:
     """A figure's row of the table."""
-    clock = "" if figure.wall_ratio is None else f"{figure.wall_ratio:.3g}"
     return {
         "figure": figure.name,
         "against": figure.against,
         "ours": f"{figure.ours:.3g} {figure.unit}",
         "theirs": f"{figure.theirs:.3g} {figure.unit}",
         "ratio": f"{figure.ratio:.3g}",
-        "on the clock": clock,
-        "goal": f"{'>=' if figure.at_least else '<='} {figure.goal:g}",
+        "goal": f"<= {figure.goal:g}",
         "": "met" if figure.met else "missed",
     }
 

@@ -1,8 +1,8 @@
 """How `bench` measures: medians of alternating repetitions, and peaks of processes of their own.
 
 Two things are compared by running them in turn, A B A B, so that whatever else the machine does
-meets both; each figure is the ratio of their medians. CPU time (user and system of this process)
-stands beside the time on the clock: on a shared machine it is the steadier of the two.
+meets both; each figure is the ratio of their medians. Time is CPU time (user and system of this
+process), which is steadier than the clock on a shared machine.
 """
 
 import gc
@@ -21,14 +21,6 @@ Measured = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Times:
-    """What one thing took, median over the repetitions, in seconds."""
-
-    wall: float
-    cpu: float
-
-
-@dataclass(frozen=True)
 class Figure:
     """One line of the table: ours against what it is measured against."""
 
@@ -36,50 +28,40 @@ class Figure:
     against: str
     ours: float
     theirs: float
-    ratio: float
     goal: float
-    """The ratio asked for: at most this, or at least this where ``at_least``."""
-    at_least: bool = False
+    """The ratio asked for, at most."""
     unit: str = "s CPU"
-    wall_ratio: float | None = None
-    """The ratio on the clock, where ``ratio`` is of CPU times."""
+
+    @property
+    def ratio(self) -> float:
+        """Ours in theirs."""
+        return self.ours / (self.theirs or 1)
 
     @property
     def met(self) -> bool:
         """Whether the goal is reached."""
-        return self.ratio >= self.goal if self.at_least else self.ratio <= self.goal
+        return self.ratio <= self.goal
 
     def as_record(self) -> dict[str, object]:
         """For JSON, four digits each."""
-        kept = {k: float(f"{v:.4g}") if type(v) is float else v for k, v in asdict(self).items()}
-        return kept | {"met": self.met}
+        found = asdict(self) | {"ratio": self.ratio, "met": self.met}
+        return {k: float(f"{v:.4g}") if type(v) is float else v for k, v in found.items()}
 
 
-def alternate(things: Mapping[str, Measured], repetitions: int) -> dict[str, Times]:
-    """Run the things in turn so many times, after one turn that does not count."""
-    found: dict[str, list[Times]] = {name: [] for name in things}
+def alternate(things: Mapping[str, Measured], repetitions: int) -> dict[str, float]:
+    """Run the things in turn so many times; of each the median of its CPU seconds.
+
+    One turn before these does not count.
+    """
+    found: dict[str, list[float]] = {name: [] for name in things}
     for turn in range(repetitions + 1):
         for name, thing in things.items():
             gc.collect()
-            wall, cpu = time.perf_counter(), time.process_time()
+            began = time.process_time()
             thing()
-            took = Times(time.perf_counter() - wall, time.process_time() - cpu)
             if turn:
-                found[name].append(took)
-    return {
-        name: Times(median(t.wall for t in times), median(t.cpu for t in times))
-        for name, times in found.items()
-    }
-
-
-def compared(
-    name: str, against: str, ours: Times, theirs: Times, goal: float, at_least: bool = False
-) -> Figure:
-    """The figure of two times; with ``at_least`` the ratio is how many times faster ours is."""
-    ratio, wall = ours.cpu / theirs.cpu, ours.wall / theirs.wall
-    if at_least:
-        ratio, wall = 1 / ratio, 1 / wall
-    return Figure(name, against, ours.cpu, theirs.cpu, ratio, goal, at_least, wall_ratio=wall)
+                found[name].append(time.process_time() - began)
+    return {name: median(seconds) for name, seconds in found.items()}
 
 
 def now_mb() -> float:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from peers import own
 
-from benchmarks.measure import Figure, alternate, compared, in_a_process, now_mb, peak_mb
+from benchmarks.measure import Figure, alternate, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
 from cflower.algorithm.auto.averages import Averages
 from cflower.algorithm.auto.criterion import AutoCriterion
@@ -132,16 +132,16 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     size = sum(int(np.prod(shape)) for shape in shapes)
     what = f"{clients} replies x {size / 1e6:.2f} M"
     theirs = "FedAvg.aggregate_train"
-    yield compared(f"aggregate_train, {what}, no split", theirs, took["quiet"], took["fedavg"], 1.0)
+    yield Figure(f"aggregate_train, {what}, no split", theirs, took["quiet"], took["fedavg"], 1.0)
     title = f"aggregate_train with `auto`, {what}"
-    yield compared(title, "the same without a criterion", took["quiet"], took["never"], 1.05)
+    yield Figure(title, "the same without a criterion", took["quiet"], took["never"], 1.05)
     for name in splitting:
         title = f"aggregate_train, {what}, split by {name}"
-        yield compared(title, theirs, took[name], took["fedavg"], 1.5)
+        yield Figure(title, theirs, took[name], took["fedavg"], 1.5)
     yield from peaks(clients, quick, what)
 
 
-def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
+def peaks(clients: int, quick: bool, replies: str) -> Iterator[Figure]:
     """Peak growth of memory, each as it is in a run: replies as a stream, and as a list."""
 
     def peak(who: str) -> float:
@@ -152,15 +152,8 @@ def peaks(clients: int, quick: bool, what: str) -> Iterator[Figure]:
 
     found = {who: peak(who) for who in ("stream", "list", "fedavg")}
     for who, title in (("stream", "as they come"), ("list", "given as a list too")):
-        yield Figure(
-            f"peak memory of aggregate_train, {what}, {title}",
-            "FedAvg with its list",
-            found[who],
-            found["fedavg"],
-            found[who] / (found["fedavg"] or 1),
-            0.25,
-            unit="MB",
-        )
+        what = f"peak memory of aggregate_train, {replies}, {title}"
+        yield Figure(what, "FedAvg with its list", found[who], found["fedavg"], 0.25, "MB")
 
 
 def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -> dict[str, float]:
@@ -195,9 +188,9 @@ def personal(quick: bool) -> Iterator[Figure]:
         for name, limit in (("trainings", 20), ("evaluations", 10)):
             most = float(max((step[name] for step in steps), default=0))
             asked_for = f"{limit} {name} asked for"
-            yield Figure(what, asked_for, most, limit, most / limit, 1, unit=f"{name} a client")
+            yield Figure(what, asked_for, most, limit, 1, f"{name} a client")
         times = alternate(runs, 1 if quick else 3)
-        yield compared(f"run with a {what}", "without", times[True], times[False], 1.5)
+        yield Figure(f"run with a {what}", "without", times[True], times[False], 1.5)
 
 
 def decisions(quick: bool) -> Iterator[Figure]:
@@ -209,57 +202,43 @@ def decisions(quick: bool) -> Iterator[Figure]:
         what = f"decision of `{rule}`, {size:,} members x 1,024"
         for name, unit, goal in (("seconds", "s CPU", seconds), ("gb", "GB", memory)):
             ours = found[name]
-            yield Figure(what, f"{goal:g} {unit} asked for", ours, goal, ours / goal, 1, unit=unit)
+            yield Figure(what, f"{goal:g} {unit} asked for", ours, goal, 1, unit)
 
 
 def decision(rule: str, members: str, entries: str) -> dict[str, float]:
     """CPU seconds of a decision over planted groups, one of 1 % among them, and GB beyond imports.
 
-    Of more than 100,000 members a tenth replies in each round. ``groups`` counts those that
-    fill a cluster (to 95 %) after a second decision on every part.
+    Of more than 100,000 members a tenth replies in each round.
     """
     m, k, before = int(members), int(entries), now_mb()
     rng = np.random.default_rng(0)
     shares = np.array([0.01, 0.09, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2])
     groups = rng.choice(len(shares), m, p=shares)
     centres = rng.standard_normal((len(shares), k), dtype=np.float32)
+    centres -= ((np.bincount(groups, minlength=len(shares)) / m) @ centres).astype(np.float32)
+    names, turns = tuple(map(str, range(m))), 1 + 9 * (m > 100_000)
 
-    def replied(server_round: int, members: np.ndarray) -> Evidence:
-        turns = 1 + 9 * (len(members) > 100_000)
-        here = members[server_round % turns :: turns]
-        vectors = rng.standard_normal((len(here), k), dtype=np.float32)
-        mean = (np.bincount(groups[members], minlength=len(shares)) / len(members)) @ centres
-        for group, centre in enumerate(centres - mean.astype(np.float32)):
+    def replied(server_round: int) -> Evidence:
+        here = slice(server_round % turns, None, turns)
+        vectors = rng.standard_normal((len(names[here]), k), dtype=np.float32)
+        for group, centre in enumerate(centres):
             vectors[groups[here] == group] += centre
-        names, clients = (tuple(map(str, some.tolist())) for some in (members, here))
+        count, vectors = len(vectors), tuple(vectors)
         norms, weights, rounds = (
-            np.full(len(here), value) for value in (np.sqrt(2 * k), 1 / len(here), server_round)
+            np.full(count, value) for value in (np.sqrt(2 * k), 1 / count, server_round)
         )
-        vectors = tuple(vectors)
+        clients = names[here]
         return Evidence("0", server_round, names, clients, vectors, norms, weights, 0.1, rounds)
 
-    def sides(members: np.ndarray) -> tuple[list[np.ndarray], float]:
-        memory: Memory = {}
-        criterion: Criterion = ALWAYS
-        if rule == "auto":
-            criterion = AutoCriterion(min_stable_rounds=1)
-            for server_round in range(2 * (1 + 9 * (len(members) > 100_000))):
-                memory = vars(Averages(**memory).updated(replied(server_round, members)))
-        evidence = replied(30, members)
-        began = time.process_time()
-        found, _ = criterion.decide(evidence, memory)
-        took = time.process_time() - began
-        unsure = found.unsure or ((),) * len(found.sides)
-        children = [side + near for side, near in zip(found.sides, unsure, strict=True)]
-        return [np.array(child, int) for child in children], took
-
-    parts, seconds = sides(np.arange(m))
-    found = {"seconds": seconds, "gb": (peak_mb() - before) / 1000, "parts": len(parts)}
+    memory: Memory = {}
+    criterion: Criterion = ALWAYS
     if rule == "auto":
-        leaves = [leaf for part in parts for leaf in (sides(part)[0] or [part])]
-        counts = [np.bincount(groups[leaf]) for leaf in leaves]
-        found["groups"] = len({int(c.argmax()) for c in counts if c.max() > 0.95 * c.sum()})
-    return found
+        criterion = AutoCriterion(min_stable_rounds=1)
+        for server_round in range(2 * turns):
+            memory = vars(Averages(**memory).updated(replied(server_round)))
+    evidence, began = replied(30), time.process_time()
+    criterion.decide(evidence, memory)
+    return {"seconds": time.process_time() - began, "gb": (peak_mb() - before) / 1000}
 
 
 ALONE: dict[str, Callable[..., dict[str, float]]] = {"round": peak_of, "decision": decision}

@@ -11,14 +11,17 @@ judged by 12 held-out examples a client, and a run lasts until none is on trial.
 """
 
 from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Any
 
+import command
 import numpy as np
+import pandas as pd
 import typer
-from command import ALL, chosen, numbers, out_folder, write_table
-from records import Job, Record, read_all, run_all
-from tables import show
+from command import ALL, chosen, numbers
+from records import Job, Record, run_all
+from tables import show, table_of, write_table
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit
@@ -34,30 +37,26 @@ from families.generated import FAMILIES, HELD_OUT, Federation
 
 def audit(
     families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-19" or "0,2,5-7".')] = "0-19",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/audit"),
+    seeds: command.Seeds = "0-19",
+    out: command.Out = Path("outputs/audit"),
     trial_rounds: Annotated[
         int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
     ] = AutoCriterion.trial_rounds,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
-    out, failed = out_folder(out), 0
-    if not table:
-        jobs = [
-            job_of(family, seed, trial_rounds)
-            for family in chosen("family", families, FAMILIES, ";")  # their names have commas
-            for seed in numbers(seeds)
-        ]
-        failed = run_all(jobs, audited, out, sentence, workers)
-    runs: dict[str, list[Record]] = {}
-    for record in read_all(out):
-        runs.setdefault(record["config"]["family"], []).append(record)
-    lines = [line(name, runs[name]) for name in FAMILIES if name in runs]
+    names = chosen("family", families, FAMILIES, ";")  # that have commas
+    options = product(names, numbers(seeds), [trial_rounds])
+    run_all(starmap(job_of, options), audited, sentence, report, out, workers, table)
+
+
+def report(records: list[Record], out: Path) -> None:
+    """The table, and as ``audit.csv``."""
+    runs = table_of(records, family=FAMILIES)
+    lines = [line(str(name), some) for name, some in runs.groupby("family", sort=False)]
     write_table(lines, out / "audit.csv")
-    show(lines, width=130)
-    raise typer.Exit(1 if failed else 0)
+    show(lines)
 
 
 def job_of(family: str, seed: int, trial_rounds: int) -> Job:
@@ -94,7 +93,6 @@ def audited(job: Job) -> Record:
         "gain": gain,  # null where nothing was split
         "moved": len(state.moves),  # steps of clients that seemed to change; none does
         "joined": joined,  # pairs of leaves
-        "config": job.settings,
     }
 
 
@@ -186,22 +184,17 @@ def loss(federation: Federation, state: CFLState, client: int) -> float:
     return federation.clients.loss(client, model)
 
 
-def line(name: str, runs: list[Record]) -> dict[str, Any]:
+def line(name: str, runs: pd.DataFrame) -> dict[str, Any]:
     """One family's line of the table."""
-    gains = [run["gain"] for run in runs if run["gain"] is not None]
-    right = [run["last_split"] for run in runs if run["last_split"] and not run["false"]]
+    right = runs[~runs["false"]]["last_split"]
     return {
         "family": name,
         "kind": FAMILIES[name][0],
         "runs": len(runs),
-        "split": sum(run["last_split"] is not None for run in runs),
-        "exact": sum(run["exact"] for run in runs),
-        "undone": sum(run["undone"] for run in runs),
-        "false": sum(run["false"] for run in runs),
-        "moves": sum(run["moved"] for run in runs),
-        "joined": sum(run["joined"] for run in runs),
-        "clusters": f"{np.mean([run['clusters'] for run in runs]):.1f}",
-        "median last right split": f"{np.median(right):.0f}" if right else "",
-        "mean gain where split": f"{np.mean(gains):.3g}" if gains else "",
-        "worst gain": f"{min(gains):.3g}" if gains else "",
+        "split": runs["last_split"].count(),
+        **runs[["exact", "undone", "false", "moved", "joined"]].sum(),
+        "clusters": runs["clusters"].mean(),
+        "median last right split": right.median(),
+        "mean gain where split": runs["gain"].mean(),
+        "worst gain": runs["gain"].min(),
     }

@@ -12,31 +12,25 @@ MNIST, Fashion-MNIST and CIFAR-10 come from local folders that `datasets.load_da
 """
 
 import json
-import shutil
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import command
+import pandas as pd
 import typer
-from command import ALL, chosen, folders, numbers, out_folder, write_table
-from records import Record, read_all, run_all
-from tables import Row, draw, show
+from command import ALL, chosen, folders, numbers, overrides
+from records import Job, Record, run_all
+from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 
-from cflower.config import read_overrides
-from families.late import LateGrid
 from families.planted import (
-    BASELINES,
     CRITERIA,
     DRIFTING,
     EVERY,
     FAMILIES,
-    FLAT,
     MODELS,
-    Job,
-    OneView,
     Oracle,
     judge,
     run_config,
@@ -52,79 +46,53 @@ COLUMNS = (
 
 def battery(
     criterion: Annotated[str, typer.Option(help=f"Of: {', '.join(CRITERIA)}.")] = "norms",
-    data: Annotated[
-        str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(MODELS)}.")
-    ] = "digits",
+    data: command.Data = "digits",
     families: Annotated[
         str, typer.Option(help=f"Of: {', '.join(EVERY)}; all: not {', '.join(DRIFTING)}.")
     ] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/battery"),
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    late: Annotated[
-        int, typer.Option(min=0, help="One client of ten answers so many rounds later.")
-    ] = 0,
-    keep: Annotated[bool, typer.Option(help="Keep the run folders, in OUT/runs.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    seeds: command.Seeds = "0-4",
+    out: command.Out = Path("outputs/battery"),
+    rounds: command.Rounds = None,
+    more: command.More = "",
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, criteria and families also "all"."""
-    out = out_folder(out)
-    failed = 0
-    if not table:
-        keys = read_overrides([more]) if more else {}
-        if rounds is not None:
-            keys["num-server-rounds"] = rounds
-        jobs = [
-            Job(name, family, rule, seed, run_config(name, folder, family, rule, seed, keys))
-            for seed in numbers(seeds)
-            for name, folder in folders(data, MODELS).items()
-            for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
-            for rule in chosen("criterion", criterion, CRITERIA)
-        ]
-        measure = partial(run_one, out=out, keep=keep, late=late)
-        failed = run_all(jobs, measure, out, sentence, workers)
-    report(out)
-    raise typer.Exit(1 if failed else 0)
+    keys = overrides(more, rounds)
+    jobs = (
+        Job(
+            {"data": name, "family": family, "criterion": rule, "seed": seed},
+            run_config(name, folder, family, rule, seed, keys),
+        )
+        for seed in numbers(seeds)
+        for name, folder in folders(data, MODELS).items()
+        for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
+        for rule in chosen("criterion", criterion, CRITERIA)
+    )
+    run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
-def run_one(job: Job, out: Path, keep: bool, late: int = 0) -> Record:
-    """One run through cflower's own apps; its record."""
+def run_one(job: Job) -> Record:
+    """The figures of one run through cflower's own apps."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.data.client_data import load_client_data
     from cflower.server_app import run
-    from cflower.simulation.inline_grid import InlineGrid
 
-    began, folder = time.monotonic(), out / "runs" / job.name
-    shutil.rmtree(folder, ignore_errors=True)
-    config = job.config | {"output-dir": str(folder)}
-    truth = truth_of(config)
-    rule = {"oracle": Oracle(truth), "auto-one-view": OneView()}.get(job.criterion)
+    began, truth = time.monotonic(), truth_of(job.settings)
+    rule = Oracle(truth) if job.what["criterion"] == "oracle" else None
     server = partial(run, say=lambda text: None, criterion=rule)
-    summary = simulate(
-        client_app,
-        len(truth),
-        server_app=server,
-        run_config=config,
-        grid_type=partial(LateGrid, rounds=late) if late else InlineGrid,
-    )
-    tree = json.loads((folder / summary["run_id"] / "tree.json").read_text())
+    with TemporaryDirectory() as folder:
+        config = {**job.settings, "output-dir": folder}
+        summary = simulate(client_app, len(truth), server_app=server, run_config=config)
+        tree = json.loads((Path(folder) / summary["run_id"] / "tree.json").read_text())
     load_client_data.cache_clear()  # another seed's examples: of no use to the next run
-    if not keep:
-        shutil.rmtree(folder)
     return {
-        "data": job.data,
-        "family": job.family,
-        "criterion": job.criterion,
-        "seed": job.seed,
         "rounds": summary["rounds"],
         **judge(summary, tree, config),
         "seconds": round(time.monotonic() - began, 1),
         "found": summary["clusters"],
         "split_lines": summary["splits"],
-        "config": job.settings,
     }
 
 
@@ -140,64 +108,27 @@ def sentence(record: Record) -> str:
     )
 
 
-def report(out: Path) -> None:
-    """Table, CSV and picture of all records in ``out``."""
-    records = sorted(
-        read_all(out),
-        key=lambda r: (
-            list(MODELS).index(r["data"]),
-            list(EVERY).index(r["family"]),
-            list(CRITERIA).index(r["criterion"]),
-            r["seed"],
-        ),
-    )
-    for data in dict.fromkeys(record["data"] for record in records):
-        show(rows_of([record for record in records if record["data"] == data]), data, width=130)
+def report(records: list[Record], out: Path) -> None:
+    """Table, CSV and picture of all records."""
+    runs = table_of(records, data=MODELS, family=EVERY, criterion=CRITERIA)
+    runs["gap"] = gaps_to_oracle(runs, "criterion")
+    for data, some in runs.groupby("data", sort=False):
+        cells = some.groupby(["family", "criterion"], sort=False)
+        show([{"family": f, "criterion": c, **figures(cell)} for (f, c), cell in cells], str(data))
     print("last split: mean round. accuracy: of judged clients, held-out examples.")
-    write_table([{c: record.get(c) for c in COLUMNS} for record in records], out / "battery.csv")
-    draw(records, "criterion", list(CRITERIA), out / "battery.png")
+    write_table(runs, out / "battery.csv", COLUMNS)
+    draw(runs, "criterion", out / "battery.png")
     print(f"Written: {out / 'battery.csv'}, {out / 'battery.png'}")
 
 
-def rows_of(records: Sequence[Record]) -> list[Row]:
-    """The table of one data set: a row for each family and criterion.
-
-    Baselines have rows only where there is nothing else.
-    """
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["family"], record["criterion"]), []).append(record)
-    judged = {family for family, rule in groups if rule not in BASELINES}
-    return [
-        row_of(family, rule, runs, groups)
-        for (family, rule), runs in groups.items()
-        if rule not in BASELINES or family not in judged
-    ]
-
-
-def row_of(
-    family: str, rule: str, runs: list[Record], groups: dict[tuple[str, str], list[Record]]
-) -> Row:
-    """One row; accuracies of the baselines are of the same seeds."""
-    last = [run["last_split"] for run in runs if run["last_split"] is not None]
-
-    def accuracy(name: str) -> str:
-        # Without groups the oracle is conventional federated learning.
-        flat = EVERY[family].keys.items() >= FLAT.items()
-        others = groups.get((family, "federated" if flat and name == "oracle" else name), [])
-        seeds = {run["seed"] for run in runs}
-        values = [other["accuracy"] for other in others if other["seed"] in seeds]
-        return f"{mean(values):.4f}" if len(values) == len(seeds) else "-"
-
+def figures(runs: pd.DataFrame) -> Row:
+    """Those of a family and a criterion; against the oracle only on seeds that both have run."""
     return {
-        "family": family,
-        "criterion": rule,
         "runs": len(runs),
-        "exact": sum(run["exact"] for run in runs),
-        "false splits": sum(run["false_splits"] for run in runs),
-        "ARI": round(mean(run["adjusted_rand_index"] for run in runs), 3),
-        "last split": round(mean(last), 1) if last else None,
-        "accuracy": accuracy(rule),
-        "oracle": accuracy("oracle"),
-        "federated": accuracy("federated"),
+        "exact": runs["exact"].sum(),
+        "false splits": runs["false_splits"].sum(),
+        "ARI": runs["adjusted_rand_index"].mean(),
+        "last split": runs["last_split"].mean(),
+        "accuracy": runs["accuracy"].mean(),
+        "points above the oracle": runs["gap"].mean(),
     }

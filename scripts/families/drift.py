@@ -9,22 +9,24 @@ Every other run goes through cflower's own apps. Accuracy is the mean over clien
 model that it is sent in a round, before it trains it, on its held-out examples as they are then.
 """
 
-import shutil
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import command
 import numpy as np
+import pandas as pd
 import typer
-from command import chosen, folders, numbers, out_folder, write_table
+from command import chosen, folders, numbers, overrides
 from flwr.app import Context
 from flwr.serverapp import Grid
 from peers import feddrift
 from peers.federation import Federation, Vector
-from records import Job, Record, read_all, run_all
-from tables import show
+from records import Job, Record, run_all
+from tables import show, write_table
 
-from cflower.config import RunConfig, read_overrides
+from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
 from cflower.data.settings import DataSettings
@@ -49,36 +51,37 @@ def drift(
     ways: Annotated[str, typer.Option(help=f"Of: {', '.join((*WAYS, *FEDDRIFT))}.")] = ",".join(
         WAYS
     ),
-    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0",
-    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/drift"),
+    seeds: command.Seeds = "0",
+    data: command.Data = "digits",
+    out: command.Out = Path("outputs/drift"),
     rounds: Annotated[int, typer.Option(min=4, help="Of a step.")] = 8,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    more: command.More = "",
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure, and print the table; options that name several things take commas."""
-    out, failed = out_folder(out), 0
-    if not table:
-        overrides = read_overrides([more]) if more else {}
-        jobs = [
-            Job(what, config_of(scheme, rounds, keys), cost=rounds * len(steps) * len(steps[0]))
-            for name, folder in folders(data).items()
-            for scheme in chosen("scheme", schemes, SCHEMES)
-            for steps in [SCHEMES[scheme]]
-            for seed in numbers(seeds)
-            for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
-            for what in [{"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed}]
-            for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
-            for keys in [given | overrides | WAYS.get(way, {})]
-        ]
-        failed = run_all(jobs, partial(run_one, out=out, rounds=rounds), out, sentence, workers)
-    records = read_all(out)
-    for what in dict.fromkeys((r["data"], r["shift"], r["scheme"]) for r in records):
-        here = [r for r in records if (r["data"], r["shift"], r["scheme"]) == what]
-        show([line for r in here for line in by_step(r)], ", ".join(what) + ": accuracy by step")
-    write_table([line for record in records for line in lines_of(record)], out / "drift.csv")
-    raise typer.Exit(1 if failed else 0)
+    keys = overrides(more)
+    jobs = (
+        Job(
+            {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},
+            config_of(scheme, rounds, given | keys | WAYS.get(way, {})),
+        )
+        for name, folder in folders(data).items()
+        for scheme in chosen("scheme", schemes, SCHEMES)
+        for seed in numbers(seeds)
+        for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
+        for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
+    )
+    run_all(jobs, partial(run_one, rounds=rounds), sentence, report, out, workers, table)
+
+
+def report(records: list[Record], out: Path) -> None:
+    """The tables, and the accuracy of every round as ``drift.csv``."""
+    runs = pd.DataFrame(records)
+    for what, some in runs.groupby(["data", "shift", "scheme"]):
+        lines = [line for record in some.to_dict("records") for line in by_step(record)]
+        show(lines, ", ".join(what) + ": accuracy by step")
+    write_table(every_round(runs), out / "drift.csv")
 
 
 def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -93,26 +96,26 @@ def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
     return RunConfig.read(settings | keys).as_keys()
 
 
-def run_one(job: Job, out: Path, rounds: int) -> Record:
-    """One run; its record."""
+def run_one(job: Job, rounds: int) -> Record:
+    """The figures of one run."""
     from cflower import simulate
     from cflower.client_app import app as client_app
     from cflower.server_app import run
 
     steps, way, config = SCHEMES[job.what["scheme"]], job.what["way"], dict(job.settings)
-    record = {**job.what, "rounds": rounds, "config": config}
     if way in FEDDRIFT:
-        return record | by_feddrift(config, FEDDRIFT[way], len(steps))
-    folder = out / "runs" / job.name
+        return {"rounds": rounds, **by_feddrift(config, FEDDRIFT[way], len(steps))}
     server = with_oracle if way == "oracle" else partial(run, say=lambda text: None)
-    config = config | {"output-dir": str(folder)}
-    summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
+    with TemporaryDirectory() as folder:
+        config |= {"output-dir": folder}
+        summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
+        lines = read_lines(Path(folder) / summary["run_id"] / "rounds.jsonl")
     by_round: dict[int, list[float]] = {}
-    for line in read_lines(folder / summary["run_id"] / "rounds.jsonl"):
+    for line in lines:
         found = by_round.setdefault(line["round"], [])
         found += [client["accuracy"] for client in line["clients"].values()]
-    shutil.rmtree(folder)
-    return record | {
+    return {
+        "rounds": rounds,
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "clusters": summary["clusters"],
@@ -194,10 +197,9 @@ def by_step(record: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def lines_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same as a table of all rounds."""
-    what = {key: record[key] for key in ("data", "scheme", "shift", "seed", "way")}
-    return [
-        {**what, "round": i, "step": (i - 1) // record["rounds"], "accuracy": f"{value:.4f}"}
-        for i, value in enumerate(record["accuracy"], start=1)
-    ]
+def every_round(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each round of each run."""
+    lines = runs.explode("accuracy").astype({"accuracy": float})
+    lines["round"] = lines.groupby(level=0).cumcount() + 1
+    lines["step"] = (lines["round"] - 1) // lines["rounds"]
+    return lines[["data", "scheme", "shift", "seed", "way", "round", "step", "accuracy"]]

@@ -15,17 +15,19 @@ also a cluster all of whose members are of its group, and wrong is only what is 
 A federation whose clusters are not those of the groups does not count there.
 """
 
-import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import command
+import numpy as np
+import pandas as pd
 import typer
-from command import folders, numbers, out_folder
-from records import Job, Record, read_all, run_all
+from command import folders, numbers
+from records import Job, Record, run_all
 from reproduction.wrists import KEYS as WRISTS
 from tables import Row, show
 
@@ -42,35 +44,35 @@ NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0, "inner-int
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
 UNPLACED = ("ambiguous", "stranger")
+FOUND = (
+    "known", "right", "familiar", "noise_is_familiar", "unlabelled.outcome", "unlabelled.right",
+)  # fmt: skip
+"""Of a newcomer, as far as it was placed."""
 
 
 def newcomers(
     data: Annotated[
         str, typer.Option(help=f"NAME=FOLDER, or digits alone; NAME of: {', '.join(DATA)}.")
     ] = "digits",
-    seeds: Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')] = "0-4",
+    seeds: command.Seeds = "0-4",
     shifts: Annotated[str, typer.Option(help="Some of them.")] = ",".join(SHIFTS),
     strangers: Annotated[bool, typer.Option("--strangers", help="One group at a time.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Absences of each seed, in turn.")] = 1000,
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/newcomers"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    out: command.Out = Path("outputs/newcomers"),
+    workers: command.Workers = None,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure, then print the table over all records in the folder."""
-    out, failed = out_folder(out), 0
-    if not table:
-        jobs = [
-            job_of(name, config_of(name, folder, shift, seed), absent)
-            for name, folder in folders(data, DATA).items()
-            for everyone in [absences(strangers, pairs=name in NATURAL)]
-            for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
-            for seed in numbers(seeds)
-            for absent in [everyone[(seed + turn) % len(everyone)]]
-            for shift in (shifts.split(",") if name not in NATURAL else ("none",))
-        ]
-        failed = run_all(jobs, partial(measured, out=out), out, sentence, workers)
-    show(report(read_all(out)), "clients assigned afterwards", width=180)
-    raise typer.Exit(1 if failed else 0)
+    jobs = (
+        job_of(name, config_of(name, folder, shift, seed), absent)
+        for name, folder in folders(data, DATA).items()
+        for everyone in [absences(strangers, pairs=name in NATURAL)]
+        for turn in range(min(most, len(everyone)))  # a part of it is of every seed and kind
+        for seed in numbers(seeds)
+        for absent in [everyone[(seed + turn) % len(everyone)]]
+        for shift in (shifts.split(",") if name not in NATURAL else ("none",))
+    )
+    run_all(jobs, measured, sentence, report, out, workers, table)
 
 
 def absences(strangers: bool = False, pairs: bool = False) -> list[tuple[int, ...]]:
@@ -108,27 +110,23 @@ def job_of(data: str, config: dict[str, Any], absent: Iterable[int]) -> Job:
     return Job({**what, "absent": "-".join(map(str, absent))}, config)
 
 
-def measured(job: Job, out: Path) -> Record:
+def measured(job: Job) -> Record:
     """One federation, and then its newcomers."""
-    folder, config = out / "runs" / job.name, dict(job.settings)
-    absent = tuple(map(int, job.what["absent"].split("-")))
-    summary = trained_without(absent, config, folder)
-    found = newcomers_of(folder / summary["run_id"], summary, config, absent)
-    shutil.rmtree(folder)
+    config, absent = dict(job.settings), tuple(map(int, job.what["absent"].split("-")))
+    with TemporaryDirectory() as folder:
+        summary = trained_without(absent, config | {"output-dir": folder})
+        found = newcomers_of(Path(folder) / summary["run_id"], summary, config, absent)
     unsplit = [{"client": client, "known": True, "right": False} for client in absent]
     return {
-        "data": job.what["data"],
-        "shift": job.what["shift"],
         "exact": summary["adjusted_rand_index"] == 1.0,
         "last_split": max((s["round"] for s in summary["splits"]), default=None),
         "newcomers": found or unsplit,
-        "config": job.settings,
     }
 
 
 def sentence(record: Record) -> str:
     """One federation in a few words."""
-    return f"{share(n['right'] for n in record['newcomers'])} right"
+    return f"{share(pd.DataFrame(record['newcomers'])['right'])} right"
 
 
 def newcomers_of(
@@ -171,7 +169,7 @@ def groups_in(clusters: dict[str, list[str]], truth: Record, cluster: str) -> se
     return {truth[name] for leaf in below for name in clusters[leaf]}
 
 
-def trained_without(absent: Collection[int], config: dict[str, Any], folder: Path) -> Record:
+def trained_without(absent: Collection[int], config: dict[str, Any]) -> Record:
     """The summary of a federation whose data are dealt out to all, but some are not there."""
     from flwr.app import Message
 
@@ -195,8 +193,7 @@ def trained_without(absent: Collection[int], config: dict[str, Any], folder: Pat
             return replies
 
     clients = config["min-available-nodes"]
-    shutil.rmtree(folder, ignore_errors=True)
-    theirs = config | {"min-available-nodes": clients - len(absent), "output-dir": str(folder)}
+    theirs = config | {"min-available-nodes": clients - len(absent)}
     server = partial(run, say=lambda text: None)
     return simulate(app, clients, server_app=server, run_config=theirs, grid_type=WithoutThem)
 
@@ -209,42 +206,42 @@ def with_random_labels(data: Any, client: int) -> Any:
     return replace(data, train=replace(data.train, labels=labels))
 
 
-def report(records: list[Record]) -> list[Row]:
+def report(records: list[Record], out: Path) -> None:
+    """The table."""
+    show(lines_of(records), "clients assigned afterwards")
+
+
+def lines_of(records: list[Record]) -> list[Row]:
     """Shares over all newcomers of each data set and shift."""
-
-    def kind(record: Record) -> tuple[str, str]:
-        group = "" if all(n["known"] for n in record["newcomers"]) else " that was not there"
-        return record["data"], record["shift"] + group
-
-    rows: list[Row] = []
-    for (data, shift), group in groupby(sorted(records, key=kind), kind):
-        theirs = list(group)
-        everyone = [n for record in theirs for n in record["newcomers"]]
-        exactly = [n for record in theirs if record["exact"] for n in record["newcomers"]]
-        placed = [n for n in everyone if "familiar" in n]
-        unlabelled = [n["unlabelled"] for n in exactly if "unlabelled" in n]
-        rows.append(
-            {
-                "data": data,
-                "shift": shift,
-                "federations": len(theirs),
-                "of them exact": sum(record["exact"] for record in theirs),
-                "last split": max((r["last_split"] or 0 for r in theirs), default=0),
-                "newcomers right": share(n["right"] for n in everyone),
-                "where exact": share(n["right"] for n in exactly),
-                "members taken for strangers": share(not n["familiar"] for n in placed),
-                "strangers recognised": share(not n["noise_is_familiar"] for n in placed),
-                "no labels: right": share(
-                    t["outcome"] == "placed" and t["right"] for t in unlabelled
-                ),
-                **{words: sum(t["outcome"] == words for t in unlabelled) for words in UNPLACED},
-                "wrong": sum(t["outcome"] == "placed" and not t["right"] for t in unlabelled),
-            }
-        )
-    return rows
+    run = ["data", "shift", "seed", "absent", "exact", "last_split"]
+    everyone = pd.json_normalize(records, "newcomers", run).reindex(columns=[*run, *FOUND])
+    everyone = everyone.astype({"exact": bool, "last_split": float})
+    everyone["shift"] += np.where(everyone["known"], "", " that was not there")
+    kinds = everyone.groupby(["data", "shift"])
+    return [{"data": data, "shift": shift, **shares(some)} for (data, shift), some in kinds]
 
 
-def share(cases: Iterable[bool]) -> str:
-    """How many of how many."""
-    found = list(cases)
-    return f"{sum(found)} of {len(found)}"
+def shares(newcomers: pd.DataFrame) -> Row:
+    """How many were placed rightly; those without labels only in federations that are exact."""
+    federations = newcomers.drop_duplicates(["seed", "absent"])
+    exactly = newcomers[newcomers["exact"]]
+    unlabelled = exactly.dropna(subset="unlabelled.outcome")
+    outcomes = unlabelled["unlabelled.outcome"]
+    right = (outcomes == "placed") & unlabelled["unlabelled.right"].astype(bool)
+    return {
+        "federations": len(federations),
+        "of them exact": federations["exact"].sum(),
+        "last split": federations["last_split"].max(),
+        "newcomers right": share(newcomers["right"]),
+        "where exact": share(exactly["right"]),
+        "members taken for strangers": share(1 - newcomers["familiar"]),
+        "strangers recognised": share(1 - newcomers["noise_is_familiar"]),
+        "no labels: right": share(right),
+        **{outcome: (outcomes == outcome).sum() for outcome in UNPLACED},
+        "wrong": (outcomes == "placed").sum() - right.sum(),
+    }
+
+
+def share(cases: pd.Series) -> str:
+    """How many of how many that are known."""
+    return f"{cases.sum():.0f} of {cases.count()}"

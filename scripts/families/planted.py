@@ -1,12 +1,12 @@
 """What the battery measures: the families, the data, the criteria, and what counts as right."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
@@ -130,8 +130,6 @@ BASELINES: dict[str, Keys] = {
 }
 CRITERIA: dict[str, Keys] = {
     **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
-    # With the criterion `OneView` below.
-    "auto-one-view": {"split-criterion": "auto"},
     "norms-complete": {"split-criterion": "norms", "linkage": "complete"},
     # What everyone copies from the authors' code, without the tests that we added.
     "norms-0.4-1.6": {
@@ -143,7 +141,6 @@ CRITERIA: dict[str, Keys] = {
     },
     **BASELINES,
 }
-SPLIT_KEYS = (*CRITERIA["norms-0.4-1.6"], "linkage", "heard-share")
 
 
 def run_config(data: str, folder: str, family: str, criterion: str, seed: int, more: Keys) -> Keys:
@@ -164,33 +161,6 @@ def run_config(data: str, folder: str, family: str, criterion: str, seed: int, m
     config = RunConfig.read(keys | spec.keys | CRITERIA[criterion]).as_keys()
     config["learning-rate"] *= SLOWER.get(data, 1.0)
     return RunConfig.read(config | more).as_keys()
-
-
-class Job(NamedTuple):
-    """One run: what it is, and its whole run config."""
-
-    data: str
-    family: str
-    criterion: str
-    seed: int
-    config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        return f"{self.data}--{self.family}--{self.criterion}--{self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The keys that the result depends on."""
-        unused = {"output-dir", *(SPLIT_KEYS if self.criterion in BASELINES else ())}
-        return {key: value for key, value in self.config.items() if key not in unused}
-
-    @property
-    def cost(self) -> int:
-        """In proportion to its training steps, for the time left."""
-        examples = self.config["dataset-size"] or 1_797
-        return int(self.config["num-server-rounds"] * self.config["local-epochs"] * examples)
 
 
 def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
@@ -228,40 +198,25 @@ class Oracle:
         return {}
 
 
-@dataclass(frozen=True)
-class OneView(AutoCriterion):
-    """`auto` without the class-matched view of the output layer."""
-
-    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
-        """By the clients' whole updates alone."""
-        return super().decide(replace(evidence, outputs=()), memory)
-
-
 def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> dict[str, Any]:
     """How right a run was: the figures of its record.
 
-    Among adversaries (``label-noise``) only the honest clients count: it is right when they are
-    one cluster that holds no adversary, however the adversaries themselves are divided.
+    Among adversaries it is right when the honest clients are one cluster that holds no adversary,
+    however the adversaries themselves are divided.
     """
     from sklearn.metrics import adjusted_rand_score
 
-    truth, found = truth_of(config), {n: c["cluster"] for n, c in summary["clients"].items()}
-    judged = set(truth)
-    if config["shift"] == "label-noise":
-        judged = {name for name, group in truth.items() if group < config["num-groups"] - 1}
-        with_honest = {found[name] for name in judged}
-        found = {n: cluster if cluster in with_honest else "" for n, cluster in found.items()}
-    names = sorted(truth)
-    index = adjusted_rand_score([truth[n] for n in names], [found[n] for n in names])
+    truth, judged = truth_of(config), honest(config)
+    found = {name: client["cluster"] for name, client in summary["clients"].items()}
+    with_honest = {found[name] for name in judged}
+    parts = [found[name] if found[name] in with_honest else "" for name in truth]
+    index = adjusted_rand_score(list(truth.values()), parts)
     splits = [split for split in summary["splits"] if split.get("trial") != "undone"]
-    sides = [
-        [tree["clusters"][child]["edge_clients"] for child in split["children"]] for split in splits
-    ]
-    clients = [summary["clients"][name] for name in judged]
-    clusters = [c.get("leaf_accuracy", c["accuracy"]) for c in clients]
-    known = [c["num_examples"] for c in clients if c["num_examples"]]
+    clients = pd.DataFrame([summary["clients"][name] for name in judged])
     # A client that was never placed in a leaf has not reported its number of examples.
-    weights = [c["num_examples"] or np.mean(known) for c in clients]
+    known = clients["num_examples"].astype(float).replace(0, np.nan)
+    weights = known.fillna(known.mean())
+    leaves = clients.get("leaf_accuracy", clients["accuracy"]).fillna(clients["accuracy"])
     return {
         "exact": bool(index == 1.0),
         "adjusted_rand_index": float(index),
@@ -270,40 +225,45 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
         "splits": len(splits),
         "undone": len(summary["splits"]) - len(splits),
         "moves": len(summary.get("moves", ())),
-        "false_splits": sum(separates(split, truth, judged) for split in sides),
+        "false_splits": sum(separates(split, tree, truth, judged) for split in splits),
         "last_split": max((s["round"] for s in splits), default=None),
-        "accuracy": float(np.average([c["accuracy"] for c in clients], weights=weights)),
-        "leaf_accuracy": float(np.average(clusters, weights=weights)),
+        "accuracy": float(np.average(clients["accuracy"], weights=weights)),
+        "leaf_accuracy": float(np.average(leaves, weights=weights)),
         **(against_alone(summary, judged, weights) if config.get("baselines") else {}),
     }
 
 
+def honest(config: Mapping[str, Any]) -> list[str]:
+    """The clients that are judged: of ``label-noise`` all but the last group, the adversaries."""
+    adversaries = config["num-groups"] - 1 if config["shift"] == "label-noise" else None
+    return [name for name, group in truth_of(config).items() if group != adversaries]
+
+
 def against_alone(
-    summary: Mapping[str, Any], judged: Iterable[str], weights: Sequence[float]
+    summary: Mapping[str, Any], judged: Sequence[str], weights: Sequence[float]
 ) -> dict[str, Any]:
     """The judged clients' accuracy alone, and how many are served worse by two standard errors.
 
     The errors are those of a difference of two shares of the client's own reported examples.
     """
-    alone = [summary["baselines"]["isolated"]["clients"][name] for name in judged]
+    alone = np.array([summary["baselines"]["isolated"]["clients"][name] for name in judged])
     clients = [summary["clients"][name] for name in judged]
-    worse = 0
-    for client, value in zip(clients, alone, strict=True):
-        shares = np.array([client["accuracy"], value])
-        error = np.sqrt((shares * (1 - shares)).sum() / client["held_out"])
-        worse += bool(value - client["accuracy"] > 2 * error)
+    own, held_out = (np.array([c[key] for c in clients]) for key in ("accuracy", "held_out"))
+    error = np.sqrt((own * (1 - own) + alone * (1 - alone)) / held_out)
     return {
         "alone": float(np.average(alone, weights=weights)),
-        "worse_than_alone": worse,
+        "worse_than_alone": int((alone - own > 2 * error).sum()),
         "judged": len(clients),
     }
 
 
-def separates(sides: Iterable[Iterable[str]], truth: Mapping[str, int], judged: set[str]) -> bool:
-    """Whether a split puts two judged clients of one true group on different sides.
-
-    >>> separates([["a"], ["b", "c"]], {"a": 0, "b": 0, "c": 1}, {"a", "b", "c"})
-    True
-    """
+def separates(
+    split: Mapping[str, Any],
+    tree: Mapping[str, Any],
+    truth: Mapping[str, int],
+    judged: Sequence[str],
+) -> bool:
+    """Whether a split puts two judged clients of one true group on different sides."""
+    sides = [tree["clusters"][child]["edge_clients"] for child in split["children"]]
     groups = [{truth[name] for name in side if name in judged} for side in sides]
     return sum(map(len, groups)) > len(set().union(*groups))

@@ -3,7 +3,7 @@ r"""All methods by name, what each was given, and one run of one of them.
 Beyond the run config a method is given, whatever the federation and the seed:
 
 - cflower, conventional FL, isolated training, FLUX and OCFL: nothing;
-- the oracle: the groups; IFCA: their number, or one that is wrong in a known way;
+- the oracle: the groups; IFCA: their number;
 - all others: their values in `TUNED`, which are the same for all federations of a data set.
 
 The digits' values were chosen from ``scripts/results/peers-tuning.csv``, but for PACFL's and
@@ -22,26 +22,26 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
-from families.planted import Job, judge, truth_of
-from records import Record
+from families.planted import honest, judge, truth_of
+from records import Job, Record
 
 from peers import apfl, ditto, feddrift, flux, ifca, ocfl, own, pacfl, pfedme, srfca, stocfl
 from peers.federation import Cost, Federation, Outcome
 
-Run = Callable[[Federation], Outcome]
-
 
 class Peer(NamedTuple):
-    """A method of the literature, but for IFCA."""
+    """A method of the literature."""
 
     run: Callable[..., Outcome]
     takes: Mapping[str, str] = {}
-    """Its parameters, each with the name of its value in `TUNED`."""
+    """Its parameters, each with the name of its value in `TUNED`; k is the number of groups."""
     given: str = ""
     """What it is given beyond the run config, with the names of the values in braces."""
 
 
 PEERS = {
+    "ifca": Peer(ifca.run, {"k": "k"}, "k = {k}"),
+    "ifca-restarts": Peer(partial(ifca.run, starts=5), {"k": "k"}, "k = {k}; best of 5 starts"),
     "pacfl": Peer(pacfl.run, {"alpha": "alpha"}, "alpha = {alpha:g} degrees; raw data vectors"),
     "flux": Peer(flux.run, given="latent means and deviations by class"),
     "feddrift": Peer(feddrift.run, {"delta": "delta"}, "delta = {delta:g}"),
@@ -73,24 +73,16 @@ TUNED: dict[str, dict[str, float]] = {
 and 21, which are not reported; others are tried with ``--given``. StoCFL's λ, ``prox``, is its
 authors'; pFedMe's ηλ, ``follow``, was not varied. MNIST's values of SR-FCA, StoCFL, APFL and pFedMe
 are those of the digits, its λ of Ditto and its epochs of fine-tuning those of a narrower grid."""
-IFCA = {
-    "ifca": (1, 0, 1),
-    "ifca-restarts": (1, 0, 5),
-    "ifca-minus-1": (1, -1, 1),
-    "ifca-plus-1": (1, 1, 1),
-    "ifca-times-2": (2, 0, 1),
-}
-"""The k of each: so many times the right one, and so many more; and how often it starts."""
 GROUPLESS = ("federated", "isolated", "ditto", "fine-tuned", "apfl", "pfedme")
 """Methods that make no groups: nothing to be exact about."""
-NAMES = (*own.METHODS, *IFCA, *PEERS)
+NAMES = (*own.METHODS, *PEERS)
 
 
 class Entry(NamedTuple):
     """A method as it is run on one federation."""
 
-    run: Run | None
-    """None: through cflower's own apps, see `own`."""
+    run: Callable[[Mapping[str, Any]], tuple[dict[str, Any], Cost]]
+    """From a run config to a summary, as far as `judge` reads it, and what the training cost."""
     given: str
     """What it was given beyond the run config; empty: nothing."""
 
@@ -98,67 +90,54 @@ class Entry(NamedTuple):
 def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None = None) -> Entry:
     """A method for a federation of a data set, with `right` true groups."""
     if method in own.METHODS:
-        return Entry(None, "the true groups" if method == "oracle" else "")
-    if method in IFCA:
-        times, more, starts = IFCA[method]
-        k = times * right + more
-        given = f"k = {k}" + (f"; best of {starts} starts" if starts > 1 else "")
-        return Entry(partial(ifca.run, k=k, starts=starts), given)
-    peer, values = PEERS[method], TUNED.get(data, TUNED["digits"]) | dict(tuned or {})
+        return Entry(partial(own.run, method), "the true groups" if method == "oracle" else "")
+    peer, values = PEERS[method], {**TUNED.get(data, TUNED["digits"]), **(tuned or {}), "k": right}
     parameters = {parameter: values[name] for parameter, name in peer.takes.items()}
-    return Entry(partial(peer.run, **parameters), peer.given.format(**values))
+    run = partial(peer.run, **parameters)
+    return Entry(partial(in_process, run), peer.given.format(**values))
 
 
-def applies(method: str, right: int) -> bool:
-    """Whether there is such a run: there is no IFCA with k = 0."""
-    times, more, _ = IFCA.get(method, (1, 0, 1))
-    return times * right + more >= 1
+def job_of(
+    data: str,
+    family: str,
+    method: str,
+    seed: int,
+    config: Mapping[str, Any],
+    tuned: Mapping[str, float],
+) -> Job:
+    """One run; what the method was given is a part of what the result depends on."""
+    what = {"data": data, "family": family, "method": method, "seed": seed}
+    given = entry(method, data, len(set(truth_of(config).values())), tuned).given
+    return Job(what, {**config, "given": given})
 
 
-def compete(job: Job, tuned: Mapping[str, float] | None = None) -> Record:
-    """One run; its record."""
-    truth = truth_of(job.config)
-    right = len(set(truth.values()))
-    method = entry(job.criterion, job.data, right, tuned)
-    if method.run is None:
-        clients, cost = through_the_apps(job)
-    else:
-        clients, cost = in_process(method.run, job.config)
-    summary = {
-        "clients": clients,
-        "clusters": {client["cluster"] for client in clients.values()},
-        "splits": [],
-    }
-    judged = judge(summary, {}, job.config)
-    honest = set(truth)
-    if job.config["shift"] == "label-noise":
-        honest = {name for name, group in truth.items() if group < right - 1}
-    groups = job.criterion not in GROUPLESS
+def compete(job: Job, tuned: Mapping[str, float]) -> Record:
+    """The figures of one run."""
+    config, method = dict(job.settings), job.what["method"]
+    given, truth = config.pop("given"), truth_of(config)
+    run = entry(method, job.what["data"], len(set(truth.values())), tuned).run
+    summary, cost = run(config)
+    clients = summary["clients"]
+    clusters = {client["cluster"] for client in clients.values()}
+    judged = judge({"clients": clients, "clusters": clusters, "splits": []}, {}, config)
+    if method in GROUPLESS:
+        judged |= dict.fromkeys(("clusters", "exact", "adjusted_rand_index"))
     return {
-        "data": job.data,
-        "family": job.family,
-        "method": job.criterion,
-        "seed": job.seed,
-        "groups": right,
-        "found": judged["clusters"] if groups else None,
-        "exact": judged["exact"] if groups else None,
-        "adjusted_rand_index": judged["adjusted_rand_index"] if groups else None,
+        "groups": judged["groups"],
+        "found": judged["clusters"],
+        "exact": judged["exact"],
+        "adjusted_rand_index": judged["adjusted_rand_index"],
         "accuracy": judged["accuracy"],
-        "worst": min(clients[name]["accuracy"] for name in honest),
+        "worst": min(clients[name]["accuracy"] for name in honest(config)),
         **asdict(cost),
-        "given": method.given,
-        "config": job.settings,
+        "given": given,
     }
 
 
-def through_the_apps(job: Job) -> tuple[dict[str, Any], Cost]:
-    """What `judge` needs to know of every client, of a run of cflower's own."""
-    summary, cost = own.run(job.criterion, job.config)
-    return summary["clients"], cost
-
-
-def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
-    """The same of a run in this process."""
+def in_process(
+    run: Callable[[Federation], Outcome], config: Mapping[str, Any]
+) -> tuple[dict[str, Any], Cost]:
+    """A run in this process: the summary of its end, and its cost."""
     federation = Federation(config)
     began = time.process_time()
     outcome = run(federation)
@@ -174,9 +153,4 @@ def in_process(run: Run, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cos
         }
         for name, data in federation.clients.items()
     }
-    return clients, cost
-
-
-def right_of(config: Mapping[str, Any]) -> int:
-    """The number of true groups."""
-    return len(set(truth_of(config).values()))
+    return {"clients": clients}, cost

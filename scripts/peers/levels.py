@@ -108,17 +108,7 @@ def federation(
     count = int(labels.max()) + 1
     bank = [frozenset(rng.choice(count, 11 - level, replace=False).tolist()) for _ in range(BANK)]
     chosen = rng.choice(count, level, replace=False)  # the classes that are mixed or turned
-
-    def drawn() -> tuple[Any, ...]:
-        if kind == "px":
-            return int(rng.integers((level - 1) % 4 + 2)), int(rng.integers(3 if level > 4 else 1))
-        if kind == "py":
-            return tuple(sorted(bank[rng.integers(BANK)]))
-        if kind == "pyx":
-            return tuple(rng.permutation(chosen).tolist())
-        return tuple(rng.integers(ANGLES, size=level).tolist())
-
-    draws = [drawn() for _ in range(CLIENTS)]
+    draws = [drawn(rng, kind, level, bank, chosen) for _ in range(CLIENTS)]
     groups = sorted(set(draws), key=lambda draw: (-draws.count(draw), draws.index(draw)))
     free = rng.permutation(len(labels))
     parts: list[tuple[Images, NDArray[np.int64]]] = []
@@ -134,6 +124,23 @@ def federation(
         np.array([f"group {group:02}" for group in topic]),
         tuple(draws.count(draw) for draw in groups),
     )
+
+
+def drawn(
+    rng: np.random.Generator,
+    kind: str,
+    level: int,
+    bank: list[frozenset[int]],
+    chosen: NDArray[np.int64],
+) -> tuple[Any, ...]:
+    """What one client draws of its kind."""
+    if kind == "px":
+        return int(rng.integers((level - 1) % 4 + 2)), int(rng.integers(3 if level > 4 else 1))
+    if kind == "py":
+        return tuple(sorted(bank[rng.integers(BANK)]))
+    if kind == "pyx":
+        return tuple(rng.permutation(chosen).tolist())
+    return tuple(rng.integers(ANGLES, size=level).tolist())
 
 
 def shifted(

@@ -4,91 +4,62 @@
 
 The families are the battery's and two of other papers: IFCA's rotated MNIST (`rotated-mnist`, with
 `--data mnist=FOLDER`), and FLUX's four kinds of shift at eight levels (such as `flux-px-4`, see
-`levels.py`). Runs go one after another, because their CPU time counts. Then the tables over all
-runs in the folder, and `peers.csv`, `peers.md` and `peers.png`. The methods are files beside this
+`levels.py`). Runs go one after another, because their CPU time counts. Then the table over all runs
+in the folder, and `peers.csv` and `peers.png`. The methods are files beside this
 one; `--given "alpha=20 epochs=3"` tries other values of what they must be given.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import command
 import typer
-from command import ALL, chosen, folders, numbers, out_folder, write_table
-from families.planted import FAMILIES, MODELS, Job, run_config
-from records import Record, read_all, run_all
-from tables import by_family, draw, markdown, names, show
+from command import ALL, chosen, folders, numbers, out_folder, overrides
+from families.planted import FAMILIES, MODELS, run_config
+from records import Record, run_all
+from tables import draw, show, table_of, write_table
 
-from cflower.config import RunConfig, read_overrides
-from peers.contest import IFCA, NAMES, TUNED, applies, compete, entry, right_of
+from cflower.config import RunConfig
+from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
-from peers.report import lines, summary_lines
+from peers.report import summary_lines
 
 ROTATED = "rotated-mnist"
 """IFCA's federation (Ghosh et al., 2020), with a tenth of its 1,200 clients and fewer rounds."""
-NOT_BY_FAMILY = {"isolated", *IFCA} - {"ifca"}
-"""Not in the table by family, which has too many columns to be read with them."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A method on one federation, with values of its own where it must be given some."""
-
-    job: Job
-    tuned: Mapping[str, float]
-
-    @property
-    def name(self) -> str:
-        """Also the name of its record."""
-        return self.job.name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on."""
-        right = right_of(self.job.config)
-        given = entry(self.job.criterion, self.job.data, right, self.tuned).given
-        return self.job.settings | {"given": given}
-
-    @property
-    def cost(self) -> int:
-        """In proportion to its training steps."""
-        return self.job.cost
+COLUMNS = (
+    "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
+    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "given",
+)  # fmt: skip
 
 
 def main(
     methods: Annotated[str, typer.Option(help=f"Of: {', '.join(NAMES)}.")] = ALL,
     families: Annotated[str, typer.Option(help="The battery's, rotated-mnist, flux-KIND-N.")] = ALL,
-    seeds: Annotated[str, typer.Option(help='Such as "0-1" or "0,2,5-7".')] = "0-1",
-    data: Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")] = "digits",
-    out: Annotated[Path, typer.Option(help="Where the records go.")] = Path("outputs/peers"),
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")] = None,
-    more: Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')] = "",
+    seeds: command.Seeds = "0-1",
+    data: command.Data = "digits",
+    out: command.Out = Path("outputs/peers"),
+    rounds: command.Rounds = None,
+    more: command.More = "",
     given: Annotated[str, typer.Option(help=f"Of: {', '.join(TUNED['digits'])}.")] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    table: Annotated[bool, typer.Option("--table", help="Run nothing.")] = False,
+    workers: command.Workers = 1,
+    table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, methods and families also "all"."""
-    out, failed = out_folder(out), 0
-    if not table:
-        keys = read_overrides([more]) if more else {}
-        if rounds is not None:
-            keys["num-server-rounds"] = rounds
-        tuned = {key: float(value) for key, value in read_overrides([given]).items()}
-        jobs = [
-            Contestant(Job(name, family, method, seed, config), tuned)
-            for seed in numbers(seeds)
-            for name, folder in folders(data, MODELS).items()
-            for family in chosen(
-                "family", families, FAMILIES if families == ALL else (*FAMILIES, ROTATED, *LEVELS)
-            )
-            for config in [config_of(name, folder, family, seed, keys, out)]
-            for method in chosen("method", methods, NAMES)
-            if applies(method, right_of(config))
-        ]
-        failed = run_all(jobs, measured, out, sentence, workers)
-    report(read_all(out), out)
-    raise typer.Exit(1 if failed else 0)
+    keys = overrides(more, rounds)
+    tuned = {key: float(value) for key, value in overrides(given).items()}
+    jobs = (
+        job_of(name, family, method, seed, config, tuned)
+        for seed in numbers(seeds)
+        for name, folder in folders(data, MODELS).items()
+        for family in chosen(
+            "family", families, FAMILIES if families == ALL else (*FAMILIES, ROTATED, *LEVELS)
+        )
+        for config in [config_of(name, folder, family, seed, keys, out)]
+        for method in chosen("method", methods, NAMES)
+    )
+    run_all(jobs, partial(compete, tuned=tuned), sentence, report, out, workers, table)
 
 
 def config_of(
@@ -114,14 +85,9 @@ def config_of(
         }
     else:
         _, kind, level = family.split("-")
-        place = out / "data" / f"{data}-{family}-{seed}"
+        place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
         keys = written(Path(folder), kind, int(level), seed, place)
     return RunConfig.read({**keys, "seed": seed, **more}).as_keys()
-
-
-def measured(contestant: Contestant) -> Record:
-    """One run; its record."""
-    return compete(contestant.job, contestant.tuned) | {"config": contestant.settings}
 
 
 def sentence(record: Record) -> str:
@@ -131,19 +97,14 @@ def sentence(record: Record) -> str:
 
 
 def report(records: Sequence[Record], out: Path) -> None:
-    """The table in the terminal, and all tables, the CSV and the picture in a folder."""
-    rows, order = summary_lines(records), (*FAMILIES, ROTATED, *LEVELS)
-    show(rows)
+    """The table in the terminal, and the CSV and the picture in a folder."""
+    families = (*FAMILIES, ROTATED, *LEVELS)
+    runs = table_of(records, data=MODELS, family=families, method=NAMES)
+    show(summary_lines(runs))
     print(
         "Accuracies in per cent, mean over runs ± standard deviation of the seeds' means; better, "
         "worse: runs, than cflower's; MB, s: medians of a run, training only, CPU time."
     )
-    text = [markdown(rows)]
-    for data in names(records, "data"):
-        of_data = [record for record in records if record["data"] == data]
-        columns = [n for n in names(of_data, "method", NAMES) if n not in NOT_BY_FAMILY]
-        text += [f"{data}:\n", markdown(by_family(of_data, "method", columns, order))]
-    (out / "peers.md").write_text("\n".join(text))
-    write_table(lines(records, order), out / "peers.csv")
-    draw(records, "method", NAMES, out / "peers.png")
-    print(f"Written: {out / 'peers.csv'}, {out / 'peers.md'}, {out / 'peers.png'}")
+    write_table(runs, out / "peers.csv", COLUMNS)
+    draw(runs, "method", out / "peers.png")
+    print(f"Written: {out / 'peers.csv'}, {out / 'peers.png'}")

@@ -48,11 +48,7 @@ def run(federation: Federation, near: float) -> Outcome:
     for rounds in parts[1:]:
         groups = trained(federation, groups, rounds)
         of_groups = losses(federation, groups)
-        members: dict[Group, Group] = dict.fromkeys(groups, ())
-        for client in own:
-            gaps = {g: gap(client, of_own[client], g, of_groups[g]) for g in groups}
-            members[min(gaps, key=gaps.__getitem__)] += client
-        left = {new: old for old, new in members.items() if new}
+        left = reassigned(of_own, of_groups)
         groups = {new: groups[old] for new, old in left.items()}
         groups = merged(groups, {new: of_groups[old] for new, old in left.items()}, near)
     return Outcome(
@@ -88,6 +84,15 @@ def gap(
     """The mean of the loss of each group under the other's model."""
     there, back = [of_one[name] for name in other], [of_other[name] for name in one]
     return float(np.mean(there) + np.mean(back)) / 2
+
+
+def reassigned(of_own: Losses, of_groups: Losses) -> dict[Group, Group]:
+    """Every client in the nearest group; for each new group that has clients, the old one."""
+    members: dict[Group, Group] = dict.fromkeys(of_groups, ())
+    for client, theirs in of_own.items():
+        gaps = {group: gap(client, theirs, group, seen) for group, seen in of_groups.items()}
+        members[min(gaps, key=gaps.__getitem__)] += client
+    return {new: old for old, new in members.items() if new}
 
 
 def merged(models: Models, seen: Losses, near: float) -> Models:

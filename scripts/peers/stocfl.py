@@ -16,6 +16,7 @@ Differences from the authors' code (dunzeng/StoCFL, commit bd6d031, ``StoCFL-FCC
 - Models are averaged by numbers of examples, as everywhere here; there plainly.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -70,23 +71,24 @@ def merge(
     tau: float,
 ) -> None:
     """Merge the groups of these clients that are similar; changes `groups` and `models`."""
-    present = sorted({groups[name] for name in names})
-    means = [
-        np.mean([described[name] for name in names if groups[name] == group], axis=0)
-        for group in present
-    ]
+    members: dict[int, list[str]] = {}
+    for name in names:
+        members.setdefault(groups[name], []).append(name)
+    present = sorted(members)
+    means = [np.mean([described[n] for n in members[group]], axis=0) for group in present]
     cosines = cosine_similarity(np.stack(means))
     pairs = sorted(combinations(range(len(present)), 2), key=lambda pair: -cosines[pair])
-    now = {group: group for group in present}  # what each has become
-    for i, j in pairs:
-        one, other = sorted((now[present[i]], now[present[j]]))
-        if cosines[i, j] < tau:
+    for pair in pairs:
+        if cosines[pair] < tau:
             break
-        if one == other:
-            continue
-        sizes = [list(groups.values()).count(group) for group in (one, other)]
-        theirs = models.pop(other, None)
-        if theirs is not None and (sizes[1] > sizes[0] or one not in models):
-            models[one] = theirs
-        groups |= {name: one for name, group in groups.items() if group == other}
-        now |= {group: one for group, new in now.items() if new == other}
+        one, other = sorted(groups[members[present[i]][0]] for i in pair)  # as they are by now
+        if one != other:
+            join(groups, models, one, other)
+
+
+def join(groups: dict[str, int], models: dict[int, Vector], one: int, other: int) -> None:
+    """Make one group of two, with the model of the larger one; changes `groups` and `models`."""
+    sizes, theirs = Counter(groups.values()), models.pop(other, None)
+    if theirs is not None and (sizes[other] > sizes[one] or one not in models):
+        models[one] = theirs
+    groups |= {name: one for name, group in groups.items() if group == other}

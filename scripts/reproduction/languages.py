@@ -10,27 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from families.planted import Oracle
-from numpy.typing import NDArray
-from scipy.cluster.hierarchy import dendrogram, fcluster, linkage
-from scipy.spatial.distance import squareform
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from cflower import assign
-from cflower.algorithm.tree import ROOT
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
-from reproduction.pictures import COLORS, INNER, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PAGES = 10
 """A client's."""
@@ -100,7 +91,6 @@ def run(
             kind: by_language(other, groups) for kind, other in {"own": found, **others}.items()
         },
         "clients_better": {kind: compared(found, other) for kind, other in others.items()},
-        **kinship(found, family_of),
         "newcomers": [] if against else newcomers(setting, found, family_of),
     }
 
@@ -212,38 +202,6 @@ def counts(languages: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(languages).items()))
 
 
-def kinship(run: RunRecord, family_of: Mapping[str, str]) -> Results:
-    """How similar the languages' updates of the common model were when it was split.
-
-    The mean cosine of the updates of each two languages' clients, and what average linkage makes
-    of it: as many parts as there are families, against the families.
-    """
-    groups, line = run.summary["groups"], run.by_cluster[ROOT][-1]
-    matrix = run.matrix(line)
-    if matrix is None:
-        return {}
-    truth = np.array([groups[name] for name in matrix.clients])
-    languages = sorted(set(truth.tolist()))
-    of = [truth == language for language in languages]
-    similarity = np.array([[matrix.values[np.ix_(a, b)].mean() for b in of] for a in of])
-    families = [family_of[language] for language in languages]
-    parts = fcluster(joined(similarity), len(set(families)), "maxclust")
-    return {
-        "languages": languages,
-        "similarity": similarity.round(3).tolist(),
-        "parts": dict(zip(languages, parts.tolist(), strict=True)),
-        "family_rand_index": round(float(adjusted_rand_score(families, parts)), 3),
-    }
-
-
-def joined(similarity: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Average linkage of 1 - similarity, as SciPy has it."""
-    distance = 1 - (similarity + similarity.T) / 2
-    np.fill_diagonal(distance, 0)
-    linked: NDArray[np.floating] = linkage(squareform(distance), "average")
-    return linked
-
-
 def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) -> list[Results]:
     """Where Algorithm 4 takes clients with pages that no client had."""
     if not run.summary["splits"]:
@@ -271,36 +229,6 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
     return placed
 
 
-# ------------------------------------------------------------------------------ the picture
-
-
-def draw(results: Results, path: Path) -> None:
-    """The families as they are known, and by the updates, if their similarities are known."""
-    with new_figure(5.5, 4.6, path) as figure:
-        if "similarity" in results:
-            draw_kinship(figure.subplots(), results)
-
-
-def draw_kinship(axes: "Axes", results: Results) -> None:
-    """A dendrogram; each language's name in the colour of its family."""
-    linked = joined(np.array(results["similarity"]))
-    dendrogram(
-        linked,
-        ax=axes,
-        orientation="left",
-        labels=results["languages"],
-        link_color_func=lambda _: INNER,
-    )
-    for label in axes.get_yticklabels():
-        family = results["families"][label.get_text()]
-        label.set(color=COLORS[FAMILIES.index(family)], fontweight="bold", fontsize=9)
-    for color, family in zip(COLORS, FAMILIES, strict=False):
-        axes.plot([], [], color=color, linewidth=4, label=family)
-    axes.grid(visible=False)
-    axes.set(xlabel="1 - mean cosine of two languages' updates")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=8)
-
-
 ROUNDS = {"num-server-rounds": 24}
 FEW_ROUNDS = {"num-server-rounds": 14}
 MANY: Mapping[str, Any] = {"num-server-rounds": 60, "fraction-train": 0.1}
@@ -312,20 +240,17 @@ EXPERIMENTS = (
         SOURCE,
         "14 languages x 10 clients: which character comes next",
         partial(run, name="languages", per_language=10, more=ROUNDS),
-        draw,
     ),
     Experiment(
         "languages-many",
         SOURCE,
         "14 languages x 70 clients, a tenth of them a round",
         partial(run, name="languages-many", per_language=70, more=MANY),
-        draw,
     ),
     Experiment(
         "languages-compared",
         SOURCE,
         "14 languages x 2 clients: CFL, FL, a model a family, every client alone",
         partial(run, name="languages-compared", per_language=2, more=FEW_ROUNDS, against=True),
-        draw,
     ),
 )

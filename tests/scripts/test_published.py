@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from families.planted import Job
 from peers import levels
+from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
-from peers.peers import Contestant, config_of, measured
+from peers.peers import config_of
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -78,9 +78,9 @@ def test_pyx_permutes_as_many_labels_as_the_level_states_and_no_image():
 def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(levels, "EXAMPLES", 40)  # the digits have no more
     keys = config_of("mnist", str(mnist), "flux-px-8", 0, {"num-server-rounds": 3}, tmp_path)
-    job = Job("mnist", "flux-px-8", "flux", 0, keys)
-    record = measured(Contestant(job, {}))
+    job = job_of("mnist", "flux-px-8", "flux", 0, keys, {})
+    record = compete(job, {})
     assert record["groups"] == keys["num-groups"] > 1
-    assert record["config"]["given"] == record["given"] != ""
+    assert job.settings["given"] == record["given"] != ""
     model = levels.one_hidden_layer((1, 28, 28), 10)
     assert sum(p.numel() for p in model.parameters()) == 159_010
