@@ -206,7 +206,7 @@ def decisions(quick: bool) -> Iterator[Figure]:
 
 
 def decision(rule: str, members: str, entries: str) -> dict[str, float]:
-    """CPU seconds of a decision over planted groups, one of 1 % among them, and GB beyond imports.
+    """CPU seconds of a decision over groups, one of 1 % among them, GB beyond imports, and parts.
 
     Of more than 100,000 members a tenth replies in each round.
     """
@@ -237,8 +237,9 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
         for server_round in range(2 * turns):
             memory = vars(Averages(**memory).updated(replied(server_round)))
     evidence, began = replied(30), time.process_time()
-    criterion.decide(evidence, memory)
-    return {"seconds": time.process_time() - began, "gb": (peak_mb() - before) / 1000}
+    parts = len(criterion.decide(evidence, memory)[0].sides)
+    seconds, gb = time.process_time() - began, (peak_mb() - before) / 1000
+    return {"seconds": seconds, "gb": gb, "parts": parts}
 
 
 ALONE: dict[str, Callable[..., dict[str, float]]] = {"round": peak_of, "decision": decision}
