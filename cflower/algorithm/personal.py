@@ -166,9 +166,10 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     gains = np.stack([np.zeros(len(chain.members)), *found])
     chosen = int(gains.sum(axis=1).argmax())
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
-    tested = any(test.chance is not None for test in verdict.tests)
+    if verdict.better and all(test.chance is None for test in verdict.tests):
+        verdict = Verdict(None, "too few held-out examples to test models of their own")
     improves = verdict.better is True or verdict.likely
-    accepted = chosen > 0 and tested and improves and verdict.tests[0].gain >= 0
+    accepted = chosen > 0 and improves and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(

@@ -14,6 +14,7 @@ from flwr.supercore import log
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Move, Personal
 from cflower.algorithm.tree import ROOT, ParameterTree
+from cflower.messages.exchange import PROGRESS
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, weighted_mean
 from cflower.ordering import counted, in_order, listed
@@ -157,7 +158,7 @@ def log_steps(steps: Mapping[str, Personal]) -> None:
                 f"{least if least == most else f'{least} to {most}'} of a model of their own, "
                 f"trained from {start} (kappa = {step.kappa:.3g})"
             )
-        log(INFO, "Personal step of cluster %s, %s", leaf, result)
+        log(INFO, "Personal step of cluster %s, %s", leaf, result, extra=PROGRESS)
 
 
 def log_final(report: FinalReport) -> None:

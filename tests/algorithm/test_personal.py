@@ -143,6 +143,13 @@ def test_few_members_that_differ_are_served_too(members):
     assert (step.accepted, len(step.models)) == (True, members)
 
 
+def test_too_few_held_out_examples_judge_no_model_of_ones_own():
+    few = Federation.dealt(1, 1, noise=0.0)
+    step, _ = step_of(few, after(few), lambda _, reply: replace(reply, num_examples=5.0))
+    assert not step.accepted
+    assert step.reason == "too few held-out examples to test models of their own"
+
+
 def test_leaves_of_one_member_have_nobody_to_choose_for_them():
     alone = Federation.dealt(1)
     assert not CFL.personalised(after(alone), FIRST, LAST).asks
