@@ -11,8 +11,8 @@ SIGNIFICANT = 0.025
 """One-sided p-value of a significant gain or loss, and share of null samples that may be more
 separated than groups that exceed all others in both measures: one side of the usual 0.05."""
 LIKELY = 0.25
-"""One-sided p-value of a gain that is enough for a personal step: the members' own trainings gained
-before, and where one member gains a lot and the others little it rarely is significant."""
+"""One-sided p-value of a gain that is enough for a proposal: the criterion found the groups before,
+or the members' own trainings gained, and few clients rarely reach significance."""
 FEW = 3
 """Fewest rounds or clients that show what is usual: of two, either could be the exception. Two
 rounds with the same parts are enough for the right ones, but bring more false proposals."""

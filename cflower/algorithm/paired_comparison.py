@@ -76,12 +76,10 @@ class Verdict(NamedTuple):
     """The clients' judgement of a proposal."""
 
     better: bool | None
-    """Whether separate models are better; None if neither a gain nor a loss is significant."""
+    """Whether separate models are better; None if neither a gain nor a loss is likely enough."""
     reason: str
     """One sentence."""
     tests: tuple[PairedTest, ...] = ()
-    likely: bool = False
-    """Whether the gain is not significant, but likely."""
 
     @property
     def figures(self) -> dict[str, float]:
@@ -141,10 +139,11 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the gain by one of the metrics is significant and the loss by none of them is. A gain
-    is likely if that by one is, and a loss by none. With too few examples, or no child with two
-    clients that replied, the better mean of the first metric decides. Without any evaluation they
-    stand.
+    They do if the gain by one of the metrics is significant and the loss by none of them is. They
+    also do if a gain by one is likely, a loss by none, and the mean of the first one is better:
+    the criterion found the groups before, and small groups need longer than a trial to learn. With
+    too few examples, or no child with two clients that replied, the better mean of the first metric
+    decides. Without any evaluation they stand.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -162,9 +161,8 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
         return Verdict(False, f"the clients are served worse: {tests[0]}", tests)
     if min(chances) < SIGNIFICANT:
         return Verdict(True, f"the clients are served better: {tests[0]}", tests)
-    if min(chances) < LIKELY and max(chances) <= 1 - LIKELY:
-        reason = f"a gain is likely, but not significant: {tests[0]}"
-        return Verdict(None, reason, tests, likely=True)
+    if min(chances) < LIKELY and max(chances) <= 1 - LIKELY and tests[0].gain > 0:
+        return Verdict(True, f"the clients are probably served better: {tests[0]}", tests)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 
 

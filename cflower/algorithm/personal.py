@@ -157,7 +157,7 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted if a gain by the others' choices is likely.
+    """The leaf's choice, accepted as a split is: if a gain by the others' choices is likely.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
@@ -168,8 +168,7 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     if verdict.better and all(test.chance is None for test in verdict.tests):
         verdict = Verdict(None, "too few held-out examples to test models of their own")
-    improves = verdict.better is True or verdict.likely
-    accepted = chosen > 0 and improves and verdict.tests[0].gain >= 0
+    accepted = chosen > 0 and verdict.better is True and verdict.tests[0].gain >= 0
     start, kappa = chain.candidates[chosen]
     clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
     return Personal(

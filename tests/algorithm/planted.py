@@ -23,9 +23,8 @@ CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0, min_cluster_size=1
 
 DIM = 20
 
-Opinions = Iterator[bool | str | None]
-"""The clients' opinion on each proposal: separate models are better, worse, neither (None), or
-"likely" better."""
+Opinions = Iterator[bool | None]
+"""The clients' opinion on each proposal: separate models are better, worse, or neither (None)."""
 
 
 def cfl_of(
@@ -157,11 +156,8 @@ def ended(
         reply = federation.reply(cfl, heard.state, ask)
         if opinions is not None:
             if ask.role is Role.COMMON and ask.cluster not in accuracies:
-                opinion = {True: 0.5, None: 0.7, False: 0.9, "likely": 0.72}[next(opinions)]
-                accuracies[ask.cluster] = opinion
+                accuracies[ask.cluster] = {True: 0.5, None: 0.7, False: 0.9}[next(opinions)]
             accuracy = accuracies[ask.cluster] if ask.role is Role.COMMON else 0.7
-            if accuracy == 0.72:  # the clients of a leaf differ
-                accuracy -= 0.04 * (int(ask.client[-1]) // 2)
             reply = replace(reply, metrics={"accuracy": accuracy})
         replies.append(reply)
     if not replies:

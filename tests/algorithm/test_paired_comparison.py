@@ -68,14 +68,14 @@ def test_order_and_scale_do_not_matter_and_exchanged_models_change_the_sign(draw
         assert turned.chance == pytest.approx(1 - first.chance, abs=1e-9)
 
 
-def test_chance_alone_gains_as_often_as_the_levels_state():
-    runs, significant, likely = 2000, 0, 0
+def test_chance_alone_confirms_as_often_as_the_levels_state():
+    runs, significant, better = 2000, 0, 0
     for seed in range(runs):
         own, common = generator(seed, "chance").normal(0.8, 0.05, (2, 10))
         verdict = judge(many(own, common), [ACCURACY])
-        significant += bool(verdict.better)
-        likely += bool(verdict.better) or verdict.likely
-    for count, share in ((significant, SIGNIFICANT), (likely, LIKELY)):
+        significant += "the clients are served better" in verdict.reason
+        better += bool(verdict.better)
+    for count, share in ((significant, SIGNIFICANT), (better, LIKELY)):
         assert abs(count / runs - share) < 4 * np.sqrt(share * (1 - share) / runs)
 
 
@@ -101,7 +101,7 @@ def test_a_gain_by_the_loss_is_enough_unless_accuracy_falls(fall, measures, bett
     assert bool(judge(both(accuracies, losses), measures).better) is better
 
 
-def test_a_gain_is_likely_unless_a_loss_is_as_likely():
+def test_a_likely_gain_is_enough_unless_a_loss_is_as_likely():
     values, noise = [0.7, 0.8, 0.75, 0.72, 0.78, 0.74], [0.05, -0.05, 0.0, 0.03, -0.03, 0.0]
 
     def clients(gain, drop):
@@ -109,10 +109,14 @@ def test_a_gain_is_likely_unless_a_loss_is_as_likely():
         return both(accuracy, [(v + drop, v) for v in values])
 
     verdict = judge(clients(0.02, 0.0), [ACCURACY])
-    assert (verdict.better, verdict.likely) == (None, True)
-    assert "a gain is likely, but not significant" in verdict.reason
-    assert not judge(clients(0.005, 0.0), [ACCURACY]).likely
-    assert not judge(clients(0.02, 0.1), [ACCURACY, LOSS]).likely
+    assert verdict.better
+    assert "probably served better" in verdict.reason
+    assert not judge(clients(0.005, 0.0), [ACCURACY]).better
+    assert not judge(clients(0.02, 0.1), [ACCURACY, LOSS]).better
+    pairs = list(zip(values, noise, strict=True))
+    likely = [(v - 0.02 + n, v) for v, n in pairs]
+    assert judge(both([(v + 0.005 + n, v) for v, n in pairs], likely), [ACCURACY, LOSS]).better
+    assert not judge(both([(v, v) for v in values], likely), [ACCURACY, LOSS]).better
 
 
 def test_with_few_examples_or_clients_the_better_mean_decides():
