@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
@@ -196,8 +197,14 @@ def second(run: RunRecord) -> dict[str, Any] | None:
 
 
 def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
-    """Both metrics of the root's model by round; None in rounds in which it did not learn."""
-    root = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
+    """Both metrics of the root's model by round; None in rounds in which it did not learn.
+
+    If every round ends with an evaluation, this is of the leaves' models from the split on.
+    """
+    lines = [line for line in run.lines if line["cluster"] == ROOT]
+    if run.settings.get("fraction-evaluate", 0.0) > 0:
+        lines = [line for line in lines if line["decision"] not in (Outcome.SPLIT, *TRIAL_STATUS)]
+    root = {line["round"]: line["metrics"] for line in lines}
     names = {"score": run.metric.name, "second": SECOND}
     return {
         key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})
