@@ -46,8 +46,6 @@ UNPAIRED = "Not compared client by client: other clients, other held-out example
 LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
-
-
 LEFT = ("run", "state", "app", "name", "tags")
 """The columns of the list that are texts."""
 
@@ -173,9 +171,8 @@ def explain(
     record = RunRecord.read(find_run(runs.expanduser(), run))
     given = read_overrides(config or [])
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
-    console = Console(highlight=False)
-    console.soft_wrap = not console.is_terminal  # a file keeps whole lines
-    console.print(explanation(record, asked), markup=False)
+    text, to_file = explanation(record, asked), not Console().is_terminal
+    Console(highlight=False, soft_wrap=to_file).print(text, markup=False)
 
 
 def compare(

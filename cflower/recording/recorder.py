@@ -10,7 +10,6 @@ from secrets import randbelow
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision, Outcome
@@ -233,7 +232,7 @@ class Recorder(Observer):
         with self._writing("without baselines"):
             self._write_json(SUMMARY, self.summary)
         self._write_report()
-        self.say(as_text(Text(baseline_lines(self.summary)[-1])))
+        self.say(as_text(baseline_lines(self.summary)[-1]))
 
     def _write_report(self) -> str:
         try:

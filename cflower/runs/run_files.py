@@ -37,11 +37,10 @@ def find_run(output_dir: Path, run: str = "") -> Path:
         return matching[0]
     if not matching and given.is_dir():
         raise RunFolderError(f"The folder {given} has no {CONFIG}: it is not a run folder.")
-    begin = f"{len(matching)} begin with it" if matching else "none begins with it"
     newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
-        f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}: {begin}. "
-        f"The newest{' of these' if matching else ''}: {newest}."
+        f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}; "
+        f"{len(matching)} begin with it. The newest{' of these' if matching else ''}: {newest}."
     )
 
 

@@ -104,7 +104,7 @@ def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
         (("explain", "20260101", "-c", "linkage='ward'"), "linkage"),
         (("explain", "20260101", "-c", "esp1=0.5"), "did you mean 'eps1'?"),
         *(((command, "1999"), "'1999'") for command in ("report", "watch", "explain")),
-        (("show", "1999"), "none begins with it. The newest: 20260101-a, 20260102-b."),
+        (("show", "1999"), "0 begin with it. The newest: 20260101-a, 20260102-b."),
         (("show", "2026"), "2 begin with it. The newest of these: 20260101-a, 20260102-b."),
         (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),
     ],
