@@ -46,8 +46,6 @@ UNPAIRED = "Not compared client by client: other clients, other held-out example
 LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
-
-
 LEFT = ("run", "state", "app", "name", "tags")
 """The columns of the list that are texts."""
 
@@ -63,7 +61,8 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     shown = {key: texts for key, texts in columns.items() if set(texts) != {"-"}}
     table = Table(box=SIMPLE_HEAD, padding=0)
     for key in shown:
-        table.add_column(key, justify="left" if key in LEFT else "right")
+        justify: Any = "left" if key in LEFT else "right"
+        table.add_column(key, justify=justify, overflow="fold", no_wrap=key == "run")
     for texts in zip(*shown.values(), strict=True):
         table.add_row(*map(Text, texts))
     Console(highlight=False).print(table)
@@ -172,7 +171,8 @@ def explain(
     record = RunRecord.read(find_run(runs.expanduser(), run))
     given = read_overrides(config or [])
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
-    Console(highlight=False, soft_wrap=True).print(explanation(record, asked), markup=False)
+    text, to_file = explanation(record, asked), not Console().is_terminal
+    Console(highlight=False, soft_wrap=to_file).print(text, markup=False)
 
 
 def compare(

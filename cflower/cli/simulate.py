@@ -118,10 +118,7 @@ def simulate_own(
             print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
-            print(
-                f"Next: cflower report {name_of(folder)} --open (or instead of report: explain, "
-                "export, assign, compare)"
-            )
+            print(f"Next: cflower report {name_of(folder)} --open (or explain, export, assign)")
 
     getLogger("flwr").addFilter(
         lambda record: record.levelno >= WARNING or hasattr(record, "progress")

@@ -57,19 +57,9 @@ arrays = load_file({file!r})  # under the app's own names: {keys}"""
 def model_card(
     record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile, client: str = ""
 ) -> str:
-    """Markdown about one cluster's model.
+    """Markdown about a cluster's model, or about that of a ``client`` with a model of its own.
 
-    Parameters
-    ----------
-    record : RunRecord
-    cluster : str
-        Its name, such as ``0.1``.
-    kind : DataSpec or None
-        Shape and classes of the run's examples; None if only the run's own app knows them.
-    file : ModelFile
-        The exported file.
-    client : str
-        The client with this model of its own; empty for the cluster's model.
+    ``kind``: shape and classes of the run's examples; None if only the run's own app knows them.
     """
     own = record.summary["clients"][client]["served_by"] if client else {}
     members = record.clusters[cluster]["members"]

@@ -182,9 +182,8 @@ def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
     A client is given the model that serves it. The file is empty for a cluster's model.
     """
     if bool(client) == bool(cluster):
-        raise ConfigError(
-            f"Got client {client!r} and cluster {cluster!r}, but expected exactly one of them."
-        )
+        got = f"client {client!r} and cluster {cluster!r}" if client else "no client and no cluster"
+        raise ConfigError(f"Got {got}, but expected exactly one of them.")
     if cluster:
         return check_choice("cluster", cluster, record.clusters), ""
     clients = {name: leaf for leaf in record.leaves for name in record.clusters[leaf]["members"]}

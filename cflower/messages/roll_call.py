@@ -278,12 +278,10 @@ class RollCall:
         if not count and len(reasons) == 1:
             return reasons.pop()
         refused = [f"{one.client}: {one.reason.rstrip('.')}" for one in self.refused.values()]
-        details = {
-            "connected": listed(self.clients),
-            "refused": listed(refused, longest=500),
-            "disconnected": listed(in_order(self.facts.keys() - self.nodes.keys())),
-        }
-        known = "".join(f"; {words}: {names}" for words, names in details.items() if names)
+        gone = in_order(self.facts.keys() - self.nodes.keys())
+        details = {"connected": self.clients, "refused": refused, "disconnected": gone}
+        named = {words: listed(names, longest=500) for words, names in details.items() if names}
+        known = "".join(f"; {words}: {names}" for words, names in named.items())
         cure = (
             f'Add --federation-config "num-supernodes={at_least}" to `flwr run`, or set -c '
             f"min-available-nodes={max(count, 1)}."

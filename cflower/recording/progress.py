@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from logging import INFO
+from shutil import get_terminal_size
 from statistics import fmean
+from textwrap import fill
 from typing import cast
 
 from flwr.supercore import log
@@ -33,7 +35,9 @@ class RoundProgress(Observer):
         for decision in report.decisions:
             if self._outcomes.get(decision.cluster) is not decision.outcome:
                 self._outcomes[decision.cluster] = decision.outcome
-                self._print(f"  cluster {decision.cluster}, {decision.outcome}: {decision.reason}")
+                text = f"  cluster {decision.cluster}, {decision.outcome}: {decision.reason}"
+                width = get_terminal_size((1000, 24)).columns  # a file keeps whole lines
+                self._print(fill(text, width, subsequent_indent="    ", break_on_hyphens=False))
         now, total = report.server_round, report.num_rounds
         self._durations.append(report.seconds)
         left = fmean(self._durations) * (total - now)

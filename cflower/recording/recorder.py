@@ -7,7 +7,6 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 from secrets import randbelow
-from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -207,8 +206,7 @@ class Recorder(Observer):
                 with self._writing(f"after round {report.num_rounds}"):
                     self._write_models(report.state)
                     self._write_summary(report.num_rounds, report)
-                view = run_view(self.summary, tree_lines(report.state)["clusters"])
-                self.say(as_text(view, get_terminal_size((100, 24)).columns))
+                self.say(as_text(run_view(self.summary, tree_lines(report.state)["clusters"])))
                 self.say(self._write_report())
         finally:
             self._lock.close()
@@ -234,7 +232,7 @@ class Recorder(Observer):
         with self._writing("without baselines"):
             self._write_json(SUMMARY, self.summary)
         self._write_report()
-        self.say(baseline_lines(self.summary)[-1])
+        self.say(as_text(baseline_lines(self.summary)[-1]))
 
     def _write_report(self) -> str:
         try:

@@ -70,12 +70,12 @@ def check_same_run(
     name: str, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
 ) -> None:
     """Refuse to resume a run if its ``config.json`` would now have other values."""
-    changed = [
-        f"{key} was {before[part].get(key)!r} and is {value!r}"
+    changed = {  # the seed is in both parts
+        f"{key} was {before[part].get(key)!r} and is {value!r}": None
         for part in ("config", "settings")
         for key, value in printable(without(now[part], may_change)).items()
         if before[part].get(key) != value
-    ]
+    }
     if changed:
         raise RunFolderError(
             f"Cannot resume {name} with another config: {'; '.join(changed)}. "

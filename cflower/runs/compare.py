@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cflower.ordering import only
-from cflower.runs.baselines import BASELINES, Paired, against
+from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
 from cflower.runs.findings import baselines_of, common_score
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
@@ -52,6 +52,8 @@ def comparison_table(runs: Sequence[RunRecord]) -> Table:
     for key, (heading, spec) in ROWS.items():
         values = [one[key] for one in measures]
         cells = [metric.in_words(v) if spec is None else shown(v, spec) for v in values]
+        if key == "spread":
+            cells = ["-" if v is None else difference_in_words(v, metric) for v in values]
         if set(cells) != {"-"}:
             table.add_row(heading, *map(Text, starred(values, metric) if key == "mean" else cells))
     return table

@@ -55,7 +55,8 @@ def story(run: RunRecord, cluster: str) -> str:
     if cluster not in run.clusters:
         fate = "was joined with its sibling clusters again"
     elif last["decision"] == Outcome.SPLIT:
-        fate = f"split in round {last['round']} into {' and '.join(last['children'])}"
+        *others, child = last["children"]
+        fate = f"split in round {last['round']} into {', '.join(others)} and {child}"
     size = counted(len(last["members"]), "client")
     sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
     judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]

@@ -136,7 +136,7 @@ def common_in_words(summary: Mapping[str, Any]) -> str:
 
 
 def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A line for the own models, and one for each baseline; none without baselines."""
+    """A line for each baseline."""
     metric, lines = metric_of(summary), []
     for name, baseline in baselines_of(summary).items():
         line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
@@ -145,8 +145,7 @@ def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
         if compared := against(summary, baseline["clients"], metric):
             line += f". Own model: {compared.sentence}"
         lines.append(line)
-    own = f"own model: {metric.in_words(summary['metrics'].get(metric.name))}{even(summary)}"
-    return [own, *lines] if lines else []
+    return lines
 
 
 def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

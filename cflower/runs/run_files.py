@@ -35,10 +35,12 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     matching = [path for path in there if path.name.startswith(run)]
     if len(matching) == 1:
         return matching[0]
-    newest = ", ".join(path.name for path in there[-3:])
+    if not matching and given.is_dir():
+        raise RunFolderError(f"The folder {given} has no {CONFIG}: it is not a run folder.")
+    newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
         f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}; "
-        f"{len(matching)} begin with it, and the newest are {newest}."
+        f"{len(matching)} begin with it. The newest{' of these' if matching else ''}: {newest}."
     )
 
 

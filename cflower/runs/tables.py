@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from shutil import get_terminal_size
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -36,9 +37,9 @@ Entries = Mapping[str, Mapping[str, Any]]
 """Clients of a run by name, with the fields of `all_clients`, or clusters."""
 
 
-def as_text(content: Any, width: int = 100) -> str:
-    """The output of rich without colours."""
-    buffer = StringIO()
+def as_text(content: Any, width: int = 0) -> str:
+    """The output of rich without colours, as wide as the terminal if no ``width`` is given."""
+    buffer, width = StringIO(), width or get_terminal_size((100, 24)).columns
     Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
@@ -128,7 +129,7 @@ def cluster_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
 
 def table_of(title: str, headings: Sequence[str]) -> Table:
     """An empty table that becomes narrower by folding names and headings, never by cutting."""
-    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     table.columns[0].justify = "left"

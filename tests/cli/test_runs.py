@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -103,7 +104,9 @@ def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
         (("explain", "20260101", "-c", "linkage='ward'"), "linkage"),
         (("explain", "20260101", "-c", "esp1=0.5"), "did you mean 'eps1'?"),
         *(((command, "1999"), "'1999'") for command in ("report", "watch", "explain")),
-        (("show", "1999"), "20260101-a"),
+        (("show", "1999"), "0 begin with it. The newest: 20260101-a, 20260102-b."),
+        (("show", "2026"), "2 begin with it. The newest of these: 20260101-a, 20260102-b."),
+        (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence(runs, command, words):

@@ -237,6 +237,8 @@ def test_the_error_for_too_few_nodes_lists_present_and_absent_clients():
         roll_call.gather(grid, 4)
     for part in ("connected: a", "b: no data", "disconnected: d", "node 7: no answer"):
         assert part in str(caught.value)
+    with pytest.raises(FederationError, match=r"has 1; connected: a\. "):
+        gathered(grid_of(named(a=1)), 4, timeout=0.2)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cflower.runs.report.content import page_content
 from cflower.runs.report.matrices import proposed_sides
 from cflower.runs.report.page import page, parts
 from cflower.runs.report.samples import label_matches
-from tests.runs.folders import edited, made_up_run, with_means
+from tests.runs.folders import edited, made_up_run, with_means, with_trial
 from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
 
 HOSTILE = '</script><img src=x onerror="alert({})">\u2028&amp;'
@@ -112,6 +112,15 @@ def test_names_with_markup_end_up_as_data_only(tmp_path):
     clients = content_in(hostile_text)["clients"]
     printable = HOSTILE.replace("\u2028", " ")  # a line separator is none in a page or a terminal
     assert [client["name"] for client in clients] == [printable.format(i) for i in range(8)]
+
+
+def test_the_common_model_has_no_curve_of_what_the_leaves_models_were_evaluated_on(tmp_path):
+    run = with_trial(made_up_run(tmp_path / "run"), "split confirmed")
+    for fraction, known in ((0.0, [*range(1, 7), 10]), (1.0, list(range(1, 6)))):
+        with edited(run / "config.json") as config:
+            config["settings"]["fraction-evaluate"] = fraction
+        curve = page_content(RunRecord.read(run))["common"]["score"]
+        assert [number for number, value in enumerate(curve, start=1) if value] == known
 
 
 def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):

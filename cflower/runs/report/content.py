@@ -196,8 +196,13 @@ def second(run: RunRecord) -> dict[str, Any] | None:
 
 
 def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
-    """Both metrics of the root's model by round; None in rounds in which it did not learn."""
-    root = {line["round"]: line["metrics"] for line in run.lines if line["cluster"] == ROOT}
+    """Both metrics of the root's model by round; None in rounds in which it did not learn.
+
+    If every round ends with an evaluation, this is of the leaves' models from the split on.
+    """
+    split = ("split", *TRIAL_STATUS) if run.settings.get("fraction-evaluate") else ()
+    lines = [row for row in run.lines if row["cluster"] == ROOT and row["decision"] not in split]
+    root = {line["round"]: line["metrics"] for line in lines}
     names = {"score": run.metric.name, "second": SECOND}
     return {
         key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})

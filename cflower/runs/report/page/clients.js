@@ -37,7 +37,7 @@ function clusterTable() {
   const [key, words] = other();
   const compared = run.clients.some((client) => known(client[key]));
   const grouped = run.clients.some((client) => known(client.group));
-  const heads = ['cluster', 'clients', 'own model', ...(compared ? [words, difference(), 'better / worse'] : []), 'lowest',
+  const heads = ['cluster', 'clients', 'own model', ...(compared ? [words, difference(), 'better / worse'] : []), 'worst',
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);

@@ -22,7 +22,7 @@ const note = (...text) => html('p', { class: 'note' }, ...text);
 const button = (text, onclick, attributes = {}) => html('button', { type: 'button', onclick, ...attributes }, text);
 
 const known = (value) => value !== null && value !== undefined;
-const figure = (value) => (known(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–');
+const figure = (value, digits = 3) => (known(value) ? String(Number(value.toPrecision(digits))).replace('-', '−') : '–');
 const percent = (value, digits = 1) => (known(value) ? `${(value * 100).toFixed(digits)}%` : '–');
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? '' : 's'}`;
 const natural = new Intl.Collator('en', { numeric: true });
@@ -30,7 +30,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // The metric of the run: accuracies as percentages, others as plain numbers.
 const metric = () => run.run.metric;
-const score = (value, digits = 1) => (metric().percent ? percent(value, digits) : figure(value));
+const score = (value, digits = 1) => (metric().percent ? percent(value, digits) : figure(value, 4));
 const signed = (gain) => (known(gain) ? `${gain < 0 ? '−' : '+'}${
   metric().percent ? (Math.abs(gain) * 100).toFixed(1) : figure(Math.abs(gain))}` : '–');
 const better = (gain) => (metric().higher_is_better ? gain : -gain);

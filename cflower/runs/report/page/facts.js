@@ -27,7 +27,7 @@ function drawFacts() {
     facts.push(`${counted(up, 'client')} better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}, ${down} worse`);
   }
   if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
-  if (known(about.adjustedRandIndex)) facts.push(`adjusted Rand index ${figure(about.adjustedRandIndex)} against the true groups`);
+  if (known(about.adjustedRandIndex)) facts.push(`adjusted Rand index ${about.adjustedRandIndex.toFixed(3)} against the true groups`);
   fill('facts', facts.map((text) => html('span', {}, text)));
 }
 

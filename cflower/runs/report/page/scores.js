@@ -12,7 +12,7 @@ const charts = () => [
   ...(run.scores.some((values) => values.some(known)) ? [{ ...metric(), key: 'scores', scores: run.scores, own: run.clients.map(({ own }) => own ?? null), column: run.lines.score, common: run.common.score,
     end: run.run.common, baselines: baselineCurves() }] : []),
   ...(run.second ? [{ name: run.second.name, percent: run.second.percent, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
-const shownIn = (chart) => (value, digits = 1) => (chart.percent ? percent(value, digits) : figure(value));
+const shownIn = (chart) => (value, digits = 1) => (chart.percent ? percent(value, digits) : figure(value, 4));
 
 function drawScores() {
   const all = charts();
@@ -24,7 +24,7 @@ function drawScores() {
   const measured = baselineCurves();
   const lines = crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
     : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of their cluster; bold lines are means of clusters.' : 'Thin lines are clients.';
-  const grey = known(run.run.firstSplit) ? ' Grey: the common model in the rounds in which it learned.' : '';
+  const grey = known(run.run.firstSplit) ? ' Grey: the common model, dotted as it is at the end.' : '';
   const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]} in a run of its own`)))}.` : '';
   byId('scores-hint').textContent = `${run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics that only replies to training contain are as the app measured them.'
     : 'From the replies to training. cflower’s own app measures on held-out examples, before it trains the model that it received.'} ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
@@ -114,8 +114,10 @@ function scorePicture(chart, width) {
   const common = steps.filter((step) => known(chart.common[step - 1]) && step >= (run.run.firstSplit ?? Infinity)).map((step) => [x(step), y(chart.common[step - 1])]);
   if (common.length) {
     drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', stroke: 'var(--inner)', 'stroke-width': 2.6, 'stroke-opacity': calm ? 0.3 : 1 }));
-    const [at] = common[common.length - 1];
-    if (known(chart.end) && within(chart.end)) drawing.append(svg('line', { x1: at, x2: end, y1: y(chart.end), y2: y(chart.end), stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 }));
+  }
+  if (known(chart.end) && within(chart.end)) {
+    const [at] = common[common.length - 1] ?? [x(Math.max(first, run.run.firstSplit ?? first))];
+    drawing.append(svg('line', { x1: at, x2: end, y1: y(chart.end), y2: y(chart.end), stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 }));
   }
   const means = clusterMeans(chart, steps);
   if (means.length <= 60 && run.run.kind !== 'isolated') {
@@ -144,7 +146,7 @@ function scorePicture(chart, width) {
       ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${shown(value)}`]);
       drawing.append(svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
     }
-    if (common.length && known(chart.end)) ends.push([y(chart.end), `${run.run.commonModel}: ${shown(chart.end)}`]);
+    if (known(chart.end)) ends.push([y(chart.end), `${run.run.commonModel}: ${shown(chart.end)}`]);
     // Their names in the order of their ends, below all of them where there is room.
     ends.sort((a, b) => a[0] - b[0]);
     const lowest = Math.min(Math.max(...ends.map(([at]) => at)) + 18, bottom - 15 * ends.length);

@@ -114,13 +114,15 @@ function matrixPicture(matrix, width) {
     describe: (row, place) => {
       if (!place) return `${names[row]}: ${alikeText(matrix, row)}`;
       const column = at(place[0] - start);
-      return `${names[row]}\n${names[column]}\ncosine similarity ${(matrix.bytes[row * m + column] / 127).toFixed(2).replace('-', '−')}`;
+      return `${names[row]}\n${names[column]}\ncosine similarity ${cosine(matrix.bytes[row * m + column])}`;
     },
     pick: (row) => toggle('client', matrix.clients[row]) });
 }
 
 const startsOf = (matrix) => matrix.sides.map((_, i) => matrix.sides.slice(0, i).reduce((a, b) => a + b, 0));
 const sidesOf = (matrix) => matrix.sides.flatMap((size, i) => Array(size).fill(i));
+
+const cosine = (byte) => (byte / 127).toFixed(2).replace('-0.00', '0.00').replace('-', '−');
 
 // Sums and counts of the entries within a side, and across.
 function alike(matrix, rows) {
@@ -139,8 +141,8 @@ function alike(matrix, rows) {
       }
     }
   }
-  const [within, across] = [0, 1].map((i) => (counts[i] ? (sums[i] / counts[i] / 127).toFixed(2).replace('-', '−') : '–'));
-  return { within, across, most: (most / 127).toFixed(2).replace('-', '−') };
+  const [within, across] = [0, 1].map((i) => (counts[i] ? cosine(sums[i] / counts[i]) : '–'));
+  return { within, across, most: cosine(most) };
 }
 const alikeText = (matrix, row) => {
   const { within, across } = alike(matrix, [row]);
