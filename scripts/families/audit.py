@@ -2,12 +2,13 @@
 
     python scripts/run.py audit --families all --seeds 0-19 --out outputs/audit
 
-Every round is `CFL.asks` and `CFL.heard`, without Flower, one run per core. A family is one of
-three kinds. Planted: its groups are to be found exactly. Nothing to gain: clients of one concept,
-and no run is to split. Continuum: clients differ but have no groups; where a split falls is free,
-but it must bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own
-cluster's model against the model of conventional federated learning of as many rounds. Splits are
-judged by 12 held-out examples a client, and a run lasts until none is on trial.
+Every round is `CFL.asks` and `CFL.heard`, without Flower. A family is one of four kinds. Planted:
+its groups are to be found exactly. Few examples: so are the five concepts of 100 clients with 14
+examples, and 4 that judge; not among "all". Nothing to gain: clients of one concept, and no run is
+to split. Continuum: clients differ but have no groups; where a split falls is free, but it must
+bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
+against that of conventional federated learning of as many rounds. Splits are judged by 12 held-out
+examples a client, and a run lasts until none is on trial.
 """
 
 from dataclasses import replace
@@ -21,6 +22,7 @@ import pandas as pd
 import typer
 from command import ALL, chosen, numbers
 from records import Job, Record, run_all
+from sklearn.metrics import adjusted_rand_score
 from tables import show, table_of, write_table
 
 from cflower.algorithm.auto.criterion import AutoCriterion
@@ -32,44 +34,52 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Weights, norm
 from cflower.seeding import generator
-from families.generated import FAMILIES, HELD_OUT, Federation
+from families.generated import EVERY, FAMILIES, Federation
+from families.planted import Oracle
+
+METHODS = ("auto", "oracle", "common", "alone")
 
 
 def audit(
     families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
     seeds: command.Seeds = "0-19",
     out: command.Out = Path("outputs/audit"),
-    trial_rounds: Annotated[
-        int, typer.Option(min=0, help="Rounds that a split is on trial; 0: splits are final.")
-    ] = AutoCriterion.trial_rounds,
+    trial_rounds: Annotated[int, typer.Option(min=0, help="0: none.")] = AutoCriterion.trial_rounds,
+    methods: Annotated[str, typer.Option(help=f"Of: {', '.join(METHODS)}.")] = "auto",
+    data: Annotated[str, typer.Option(help="The folder `languages`, for these.")] = "",
     workers: command.Workers = None,
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
-    names = chosen("family", families, FAMILIES, ";")  # that have commas
-    options = product(names, numbers(seeds), [trial_rounds])
+    names = chosen("family", families, FAMILIES if families == ALL else EVERY, ";")  # with commas
+    rules = chosen("method", methods, METHODS)
+    options = product(names, numbers(seeds), [trial_rounds], rules, [data])
     run_all(starmap(job_of, options), audited, sentence, report, out, workers, table)
 
 
 def report(records: list[Record], out: Path) -> None:
     """The table, and as ``audit.csv``."""
-    runs = table_of(records, family=FAMILIES)
-    lines = [line(str(name), some) for name, some in runs.groupby("family", sort=False)]
+    runs = table_of(records, family=EVERY, method=METHODS)
+    lines = [line(*key, some) for key, some in runs.groupby(["family", "method"], sort=False)]
     write_table(lines, out / "audit.csv")
     show(lines)
 
 
-def job_of(family: str, seed: int, trial_rounds: int) -> Job:
+def job_of(family: str, seed: int, trial_rounds: int, method: str = "auto", data: str = "") -> Job:
     """One federation to be measured."""
-    what = {"family": family, "seed": seed}
-    return Job(what, {**what, "trial-rounds": trial_rounds})
+    what = {"family": family, "method": method, "seed": seed}
+    return Job(what, {**what, "trial-rounds": trial_rounds, "data": data})
 
 
 def audited(job: Job) -> Record:
     """One run of a family; if it split, compared with another one without splits."""
-    family, seed, trial_rounds = job.settings.values()
-    federation = FAMILIES[family][1](generator(seed, "audit", family))
-    state, reunited, rounds = final(federation, AutoCriterion(), seed, trial_rounds)
+    family, method, seed, trial_rounds, data = job.settings.values()
+    keys = {"folder": Path(data)} if "languages" in family else {}
+    federation = EVERY[family][1](generator(seed, "audit", family), **keys)
+    groups = range(len(federation.groups)) if method == "alone" else federation.groups.tolist()
+    oracle = Oracle({f"client-{i}": group for i, group in enumerate(groups)})
+    criterion = {"auto": AutoCriterion(), "common": NeverSplit()}.get(method, oracle)
+    state, reunited, rounds = final(federation, criterion, seed, trial_rounds * (method == "auto"))
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # A client that has not replied since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -77,17 +87,17 @@ def audited(job: Job) -> Record:
     names = [leaf_of(state, i) for i in judged]
     pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
     clusters, groups = len(set(names)), len({group for _, group in pairs})
-    gain = None
+    gain, own = None, float(np.mean([loss(federation, state, i) for i in judged]))
     if last_split is not None:
         common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed, 0)
-        gain = float(np.mean([loss(federation, common, i) for i in judged])) - float(
-            np.mean([loss(federation, state, i) for i in judged])
-        )
+        gain = float(np.mean([loss(federation, common, i) for i in judged])) - own
     joined = sum(bool(proposal.leaves) for proposal in reunited)
     return {
         "clusters": clusters,  # those with a client that is judged
         "exact": len(set(pairs)) == clusters == groups,
         "false": len(set(pairs)) > groups,  # one true group is in different clusters
+        "adjusted_rand_index": float(adjusted_rand_score([group for _, group in pairs], names)),
+        "loss": own,
         "last_split": last_split,
         "undone": len(reunited) - joined,
         "gain": gain,  # null where nothing was split
@@ -164,8 +174,8 @@ def trained(
 def evaluated(federation: Federation, state: CFLState, ask: Ask) -> Reply:
     """The loss of a model on a client's held-out examples."""
     model = state.model_of(ask).trained
-    value = federation.clients.loss(number_of(ask), model, HELD_OUT)
-    return Reply(ask, HELD_OUT, {"loss": value})
+    value = federation.clients.loss(number_of(ask), model, slice(federation.held_out))
+    return Reply(ask, federation.held_out, {"loss": value})
 
 
 def number_of(ask: Ask) -> int:
@@ -181,19 +191,20 @@ def leaf_of(state: CFLState, client: int) -> str:
 def loss(federation: Federation, state: CFLState, client: int) -> float:
     """A client's loss on fresh examples under its cluster's model."""
     model = state.tree.clusters[leaf_of(state, client)].model.trained
-    return federation.clients.loss(client, model)
+    return federation.clients.loss(client, model, slice(federation.held_out, None))
 
 
-def line(name: str, runs: pd.DataFrame) -> dict[str, Any]:
+def line(name: str, method: str, runs: pd.DataFrame) -> dict[str, Any]:
     """One family's line of the table."""
     right = runs[~runs["false"]]["last_split"]
     return {
         "family": name,
-        "kind": FAMILIES[name][0],
+        "kind": EVERY[name][0],
+        "method": method,
         "runs": len(runs),
         "split": runs["last_split"].count(),
         **runs[["exact", "undone", "false", "moved", "joined"]].sum(),
-        "clusters": runs["clusters"].mean(),
+        **runs[["clusters", "adjusted_rand_index", "loss"]].mean(),
         "median last right split": right.median(),
         "mean gain where split": runs["gain"].mean(),
         "worst gain": runs["gain"].min(),

@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, log_softmax, softmax
 
 Array = NDArray[np.float64]
 HELD_OUT = 12
 """Examples of a client that judge a split: a fifth of its 62."""
-Kind = Literal["nothing to gain", "continuum", "planted"]
+Kind = Literal["nothing to gain", "continuum", "planted", "few examples"]
 
 
 @dataclass
@@ -35,8 +37,8 @@ class Quadratic:
         noise = self.noise[client] * rng.normal(size=len(model))
         return step * (self.optima[client] - model) + noise
 
-    def loss(self, client: int, model: Array, most: int | None = None) -> float:
-        """‖w − t_i‖²/2, of however many examples."""
+    def loss(self, client: int, model: Array, part: slice) -> float:
+        """‖w − t_i‖²/2, of whatever examples."""
         return float(((model - self.truth[client]) ** 2).sum() / 2)
 
 
@@ -66,19 +68,41 @@ class Regression:
             weights = weights - self.rate * x[pick].T @ error / len(error)
         return weights - model
 
-    def loss(self, client: int, model: Array, most: int | None = None) -> float:
-        """Mean squared error or mean log loss of (the first) examples that no update has seen."""
-        output, target = self.fresh_inputs[client, :most] @ model, self.fresh_targets[client, :most]
+    def loss(self, client: int, model: Array, part: slice) -> float:
+        """Mean squared error or mean log loss of some examples that no update has seen."""
+        output, target = self.fresh_inputs[client, part] @ model, self.fresh_targets[client, part]
         if not self.logistic:
             return float(((output - target) ** 2).mean())
         return float((np.logaddexp(0, output) - target * output).mean())
 
 
 @dataclass
+class Bigrams:
+    """Logits of the next character given the one before; the pair i, j of 40 is number 40 i + j."""
+
+    inputs: Array  # shape (m, n, pairs)
+    fresh_inputs: Array
+
+    def update(self, client: int, model: Array, rng: Generator) -> Array:
+        """Five steps of gradient descent."""
+        counts = np.bincount(self.inputs[client].ravel(), minlength=1600).reshape(40, 40)
+        logits = model.reshape(40, 40)
+        for _ in range(5):
+            expected = counts.sum(axis=1, keepdims=True) * softmax(logits, axis=1)
+            logits = logits + 10 * (counts - expected) / counts.sum()
+        return np.asarray(logits.ravel() - model)
+
+    def loss(self, client: int, model: Array, part: slice) -> float:
+        """Mean log loss of some examples that no update has seen."""
+        logs = log_softmax(model.reshape(40, 40), axis=1).ravel()
+        return float(-logs[self.fresh_inputs[client, part]].mean())
+
+
+@dataclass
 class Federation:
     """Generated clients, and who takes part when."""
 
-    clients: Quadratic | Regression
+    clients: Any  # `Quadratic`, `Regression`, `Bigrams`
     groups: Array
     """The true group of every client, shape (m,); -1: not judged."""
     dim: int
@@ -88,6 +112,7 @@ class Federation:
     """Round, counted from 1, to which clients take part, shape (m,)."""
     start: Array | None = None
     rounds: int = 50
+    held_out: int = HELD_OUT  # fresh examples of a client that judge a split
 
 
 def some(m: int, share: float) -> Callable[[int, Generator], Array]:
@@ -160,9 +185,11 @@ def regression(
     prior: float = 0.0,
     batch: int = 0,
     concepts: int = 1,
+    n: int = 50,
+    rate: float = 0.5,
 ) -> Federation:
-    """50 examples each, 500 fresh ones; ``prior`` b: a client's share of label 1 is Beta(b, b)."""
-    n, fresh, groups = 50, 500, np.arange(m) % concepts
+    """Examples each: n, and 500 fresh; ``prior`` b: a client's share of label 1 is Beta(b, b)."""
+    fresh, groups = 500, np.arange(m) % concepts
     if logistic:
         share = rng.beta(prior, prior, m) if prior else np.full(m, 0.5)
         targets = (rng.random((m, n + fresh)) < share[:, None]).astype(float)
@@ -176,10 +203,10 @@ def regression(
         truth = rng.normal(size=(concepts, k))[groups]
         targets = np.einsum("mnk,mk->mn", inputs, truth) + rng.normal(size=(m, n + fresh))
     clients = Regression(
-        inputs[:, :n], targets[:, :n], inputs[:, n:], targets[:, n:], logistic, batch
+        inputs[:, :n], targets[:, :n], inputs[:, n:], targets[:, n:], logistic, batch, rate=rate
     )
     d = inputs.shape[2]
-    return Federation(clients, groups, d, start=np.zeros(d))
+    return Federation(clients, groups, d, start=np.zeros(d), held_out=round(n / 4))
 
 
 def table(rng: Generator, name: str, m: int, n: int, columns: int = 0) -> Federation:
@@ -200,6 +227,19 @@ def table(rng: Generator, name: str, m: int, n: int, columns: int = 0) -> Federa
     data = (part[index] for index in (train, fresh) for part in (inputs, targets.astype(float)))
     clients = Regression(*data, logistic, rate=0.1)
     return Federation(clients, np.zeros(m), inputs.shape[1], start=np.zeros(inputs.shape[1]))
+
+
+def languages(rng: Generator, folder: Path, size: int = 64) -> Federation:
+    """Five of 14 languages, 20 clients each; an example is 64 characters from any page."""
+    pages = pd.read_parquet(folder / "train.parquet").groupby("language")["text"]
+    texts = ["".join(rng.permutation(pages.get_group(name))) for name in rng.permutation(14)[:5]]
+    characters = np.array([list(text.lower()[: 20 * 64 * size]) for text in texts])
+    _, places, counts = np.unique(characters, return_inverse=True, return_counts=True)
+    tokens = np.minimum(np.argsort(np.argsort(-counts)), 39)[places].reshape(5, 20 * 64, size)
+    tokens = rng.permutation(tokens, axis=1).reshape(5, 20, 64, size).swapaxes(0, 1)
+    pairs = (40 * tokens[..., :-1] + tokens[..., 1:]).reshape(100, 64, size - 1)
+    clients = Bigrams(pairs[:, :14], pairs[:, 14:])
+    return Federation(clients, np.arange(100) % 5, 1600, rounds=24, held_out=4)
 
 
 def planted(
@@ -336,4 +376,8 @@ FAMILIES: dict[str, tuple[Kind, Maker]] = {
     **{name: ("nothing to gain", maker) for name, maker in NOTHING_TO_GAIN.items()},
     **{name: ("continuum", maker) for name, maker in CONTINUUM.items()},
     **{name: ("planted", maker) for name, maker in PLANTED.items()},
+}
+EVERY = FAMILIES | {
+    "linear regression": ("few examples", partial(linear, m=100, k=10, concepts=5, n=14, rate=0.1)),
+    "languages": ("few examples", languages),
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from families.audit import job_of
-from families.generated import FAMILIES as GENERATED
+from families.generated import EVERY as GENERATED
 from families.planted import CRITERIA, FAMILIES, judge, run_config, truth_of
 from records import Job, is_done
 
