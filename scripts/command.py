@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from cflower.config import read_overrides
 from cflower.errors import CFlowerError, ConfigError
 
 ALL = "all"
@@ -21,7 +20,6 @@ EMBEDDED = ("digits", "table")
 Seeds = Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')]
 Data = Annotated[str, typer.Option(help="digits, or NAME=FOLDER; commas.")]
 More = Annotated[str, typer.Option("--set", help='Run config: "key=value ...".')]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Instead of each family's own.")]
 Out = Annotated[Path, typer.Option(help="Where the records go.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 TableOnly = Annotated[bool, typer.Option("--table", help="Run nothing.")]
@@ -74,12 +72,6 @@ def folders(data: str, known: Iterable[str] = DATA) -> dict[str, str]:
             )
         found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
     return found
-
-
-def overrides(more: str, rounds: int | None = None) -> dict[str, Any]:
-    """The keys of ``--set`` and ``--rounds``."""
-    keys = read_overrides([more]) if more else {}
-    return keys if rounds is None else keys | {"num-server-rounds": rounds}
 
 
 def numbers(seeds: str) -> list[int]:

@@ -44,7 +44,6 @@ def audit(
     families: Annotated[str, typer.Option(help="Names with semicolons between, or all.")] = ALL,
     seeds: command.Seeds = "0-19",
     out: command.Out = Path("outputs/audit"),
-    trial_rounds: Annotated[int, typer.Option(min=0, help="0: none.")] = AutoCriterion.trial_rounds,
     methods: Annotated[str, typer.Option(help=f"Of: {', '.join(METHODS)}.")] = "auto",
     data: Annotated[str, typer.Option(help="The folder `languages`, for these.")] = "",
     workers: command.Workers = None,
@@ -52,8 +51,7 @@ def audit(
 ) -> None:
     """Measure, print the table and write ``audit.csv``."""
     names = chosen("family", families, FAMILIES if families == ALL else EVERY, ";")  # with commas
-    rules = chosen("method", methods, METHODS)
-    options = product(names, numbers(seeds), [trial_rounds], rules, [data])
+    options = product(names, numbers(seeds), chosen("method", methods, METHODS), [data])
     run_all(starmap(job_of, options), audited, sentence, report, out, workers, table)
 
 
@@ -65,21 +63,21 @@ def report(records: list[Record], out: Path) -> None:
     show(lines)
 
 
-def job_of(family: str, seed: int, trial_rounds: int, method: str = "auto", data: str = "") -> Job:
+def job_of(family: str, seed: int, method: str = "auto", data: str = "") -> Job:
     """One federation to be measured."""
     what = {"family": family, "method": method, "seed": seed}
-    return Job(what, {**what, "trial-rounds": trial_rounds, "data": data})
+    return Job(what, {**what, "data": data})
 
 
 def audited(job: Job) -> Record:
     """One run of a family; if it split, compared with another one without splits."""
-    family, method, seed, trial_rounds, data = job.settings.values()
+    family, method, seed, data = job.settings.values()
     keys = {"folder": Path(data)} if "languages" in family else {}
     federation = EVERY[family][1](generator(seed, "audit", family), **keys)
     groups = range(len(federation.groups)) if method == "alone" else federation.groups.tolist()
     oracle = Oracle({f"client-{i}": group for i, group in enumerate(groups)})
     criterion = {"auto": AutoCriterion(), "common": NeverSplit()}.get(method, oracle)
-    state, reunited, rounds = final(federation, criterion, seed, trial_rounds * (method == "auto"))
+    state, reunited, rounds = final(federation, criterion, seed)
     last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
     # A client that has not replied since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
@@ -89,7 +87,7 @@ def audited(job: Job) -> Record:
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain, own = None, float(np.mean([loss(federation, state, i) for i in judged]))
     if last_split is not None:
-        common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed, 0)
+        common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed)
         gain = float(np.mean([loss(federation, common, i) for i in judged])) - own
     joined = sum(bool(proposal.leaves) for proposal in reunited)
     return {
@@ -110,20 +108,19 @@ def sentence(record: Record) -> str:
     """One run in a few words."""
     gain = "" if record["gain"] is None else f", gain {record['gain']:.3g}"
     wrong = ", FALSE" if record["false"] else ""
-    exact = "exact" if record["exact"] else "not exact"
-    return f"{exact}{wrong}, {record['clusters']} clusters{gain}"
+    return (
+        f"{'exact' if record['exact'] else 'not exact'}{wrong}, {record['clusters']} clusters{gain}"
+    )
 
 
 def final(
-    federation: Federation, criterion: Criterion, seed: int, trial_rounds: int
+    federation: Federation, criterion: Criterion, seed: int
 ) -> tuple[CFLState, list[Proposal], int]:
     """The state at the end, the splits undone and pairs joined, and the number of rounds."""
     cfl = CFL(
         criterion,
         Projection(federation.dim),
-        trial_rounds=trial_rounds,
-        moving=getattr(criterion, "moving", False),
-        inner_interval=getattr(criterion, "inner_interval", 0),
+        **{key: getattr(criterion, key, 0) for key in ("trial_rounds", "moving", "inner_interval")},
         metric=Measure("loss", higher_is_better=False),
     )
     m, begin = len(federation.groups), federation.start

@@ -21,16 +21,18 @@ from typing import Annotated
 import command
 import pandas as pd
 import typer
-from command import ALL, chosen, folders, numbers, overrides
+from command import ALL, chosen, folders, numbers
 from records import Job, Record, run_all
 from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 
+from cflower.config import read_overrides
 from families.planted import (
     CRITERIA,
     DRIFTING,
     EVERY,
     FAMILIES,
     MODELS,
+    OneView,
     Oracle,
     judge,
     run_config,
@@ -52,17 +54,15 @@ def battery(
     ] = ALL,
     seeds: command.Seeds = "0-4",
     out: command.Out = Path("outputs/battery"),
-    rounds: command.Rounds = None,
     more: command.More = "",
     workers: command.Workers = None,
     table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, criteria and families also "all"."""
-    keys = overrides(more, rounds)
     jobs = (
         Job(
             {"data": name, "family": family, "criterion": rule, "seed": seed},
-            run_config(name, folder, family, rule, seed, keys),
+            run_config(name, folder, family, rule, seed, read_overrides([more], "--set")),
         )
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()
@@ -80,8 +80,8 @@ def run_one(job: Job) -> Record:
     from cflower.server_app import run
 
     began, truth = time.monotonic(), truth_of(job.settings)
-    rule = Oracle(truth) if job.what["criterion"] == "oracle" else None
-    server = partial(run, say=lambda text: None, criterion=rule)
+    rules = {"oracle": Oracle(truth), "auto-one-view": OneView()}
+    server = partial(run, say=lambda text: None, criterion=rules.get(job.what["criterion"]))
     with TemporaryDirectory() as folder:
         config = {**job.settings, "output-dir": folder}
         summary = simulate(client_app, len(truth), server_app=server, run_config=config)

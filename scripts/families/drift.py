@@ -18,7 +18,7 @@ import command
 import numpy as np
 import pandas as pd
 import typer
-from command import chosen, folders, numbers, overrides
+from command import chosen, folders, numbers
 from flwr.app import Context
 from flwr.serverapp import Grid
 from peers import feddrift
@@ -26,7 +26,7 @@ from peers.federation import Federation, Vector
 from records import Job, Record, run_all
 from tables import show, write_table
 
-from cflower.config import RunConfig
+from cflower.config import RunConfig, read_overrides
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
 from cflower.data.settings import DataSettings
@@ -60,7 +60,7 @@ def drift(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, and print the table; options that name several things take commas."""
-    keys = overrides(more)
+    keys = read_overrides([more], "--set")
     jobs = (
         Job(
             {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},

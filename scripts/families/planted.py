@@ -1,12 +1,13 @@
 """What the battery measures: the families, the data, the criteria, and what counts as right."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
@@ -130,6 +131,7 @@ BASELINES: dict[str, Keys] = {
 }
 CRITERIA: dict[str, Keys] = {
     **{name: {"split-criterion": name} for name in CONFIG_CRITERIA},
+    "auto-one-view": {"split-criterion": "auto"},  # `OneView`
     "norms-complete": {"split-criterion": "norms", "linkage": "complete"},
     # What everyone copies from the authors' code, without the tests that we added.
     "norms-0.4-1.6": {
@@ -174,6 +176,14 @@ def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
     later = [group_at(config["drift"], i, last) for i in range(clients)]
     pairs = enumerate(zip(groups, later, strict=True))
     return {f"partition-{i}": first if now is None else now for i, (first, now) in pairs}
+
+
+class OneView(AutoCriterion):
+    """`auto` without the class-matched view of the output layer."""
+
+    def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
+        """By the clients' whole updates alone."""
+        return super().decide(replace(evidence, outputs=()), memory)
 
 
 @dataclass(frozen=True)

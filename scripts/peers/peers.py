@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import command
 import typer
-from command import ALL, chosen, folders, numbers, out_folder, overrides
+from command import ALL, chosen, folders, numbers, out_folder
 from families.planted import FAMILIES, MODELS, run_config
 from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
-from cflower.config import RunConfig
+from cflower.config import RunConfig, read_overrides
 from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import summary_lines
@@ -40,15 +40,14 @@ def main(
     seeds: command.Seeds = "0-1",
     data: command.Data = "digits",
     out: command.Out = Path("outputs/peers"),
-    rounds: command.Rounds = None,
     more: command.More = "",
     given: Annotated[str, typer.Option(help=f"Of: {', '.join(TUNED['digits'])}.")] = "",
     workers: command.Workers = 1,
     table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, methods and families also "all"."""
-    keys = overrides(more, rounds)
-    tuned = {key: float(value) for key, value in overrides(given).items()}
+    keys = read_overrides([more], "--set")
+    tuned = {key: float(value) for key, value in read_overrides([given], "--given").items()}
     jobs = (
         job_of(name, family, method, seed, config, tuned)
         for seed in numbers(seeds)

@@ -14,8 +14,8 @@ from tests.command import script
 
 def battery(out: Path, *more: str) -> str:
     """The output of the script."""
-    settings = "dataset-size=200 local-epochs=1 round-share=0.8"
-    args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0", "--rounds", "2"]
+    settings = "dataset-size=200 local-epochs=1 round-share=0.8 num-server-rounds=2"
+    args = ["--families", "no-groups-iid,rotation-2", "--seeds", "0"]
     args += ["--set", settings, "--workers", "1", "--out", out, *more]
     return script("run.py", "battery", *args)
 
@@ -97,6 +97,6 @@ def test_a_record_of_another_config_is_not_the_run_asked_for(tmp_path):
 
 
 def test_every_family_of_the_audit_has_records_of_its_own():
-    names = {job_of(family, 0, 4).name for family in GENERATED}
+    names = {job_of(family, 0).name for family in GENERATED}
     assert len(names) == len(GENERATED)
     assert not any(set("/;, ") & set(name) for name in names)

@@ -232,8 +232,8 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
 
 @pytest.mark.slow
 def test_the_command_measures_all_methods_and_resumes(tmp_path):
-    args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--rounds", "4"]
-    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1", "--out", tmp_path]
+    args = ["--families", "rotation-2,no-groups-iid", "--seeds", "0", "--out", tmp_path]
+    args += ["--set", "model='mlp' dataset-size=300 local-epochs=1 num-server-rounds=4"]
     count = 2 * len(NAMES)
     assert f"{count} runs, 0 there already, {count} to do." in script("run.py", "peers", *args)
     again = script("run.py", "peers", *args)
