@@ -78,17 +78,18 @@ def audited(job: Job) -> Record:
     oracle = Oracle({f"client-{i}": group for i, group in enumerate(groups)})
     criterion = {"auto": AutoCriterion(), "common": NeverSplit()}.get(method, oracle)
     state, reunited, rounds = final(federation, criterion, seed)
-    last_split = max((c.split_round or 0 for c in state.tree.clusters.values()), default=0) or None
+    rounds_of_splits = (cluster.split_round for cluster in state.tree.clusters.values())
+    last_split = max(filter(None, rounds_of_splits), default=None)
     # A client that has not replied since a split has no place yet.
     placed = [f"client-{i}" not in state.tree.unassigned for i in range(len(federation.groups))]
     judged = np.flatnonzero((federation.groups >= 0) & placed).tolist()
     names = [leaf_of(state, i) for i in judged]
     pairs = list(zip(names, (int(federation.groups[i]) for i in judged), strict=True))
     clusters, groups = len(set(names)), len({group for _, group in pairs})
-    gain, own = None, float(np.mean([loss(federation, state, i) for i in judged]))
+    gain, own = None, mean_loss(federation, state, judged)
     if last_split is not None:
         common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed)
-        gain = float(np.mean([loss(federation, common, i) for i in judged])) - own
+        gain = mean_loss(federation, common, judged) - own
     joined = sum(bool(proposal.leaves) for proposal in reunited)
     return {
         "clusters": clusters,  # those with a client that is judged
@@ -185,10 +186,11 @@ def leaf_of(state: CFLState, client: int) -> str:
     return state.tree.leaf_of(f"client-{client}").name
 
 
-def loss(federation: Federation, state: CFLState, client: int) -> float:
-    """A client's loss on fresh examples under its cluster's model."""
-    model = state.tree.clusters[leaf_of(state, client)].model.trained
-    return federation.clients.loss(client, model, slice(federation.held_out, None))
+def mean_loss(federation: Federation, state: CFLState, clients: list[int]) -> float:
+    """The clients' mean loss on fresh examples, each under its cluster's model."""
+    fresh, models = slice(federation.held_out, None), state.tree.clusters
+    model_of = {i: models[leaf_of(state, i)].model.trained for i in clients}
+    return float(np.mean([federation.clients.loss(i, model_of[i], fresh) for i in clients]))
 
 
 def line(name: str, method: str, runs: pd.DataFrame) -> dict[str, Any]:
