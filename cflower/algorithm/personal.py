@@ -157,7 +157,7 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted as a split is: if a gain by the others' choices is likely.
+    """The leaf's choice, accepted, like a split, if a gain by the others' choices is likely.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.

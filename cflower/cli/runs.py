@@ -171,8 +171,8 @@ def explain(
     record = RunRecord.read(find_run(runs.expanduser(), run))
     given = read_overrides(config or [])
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
-    text, to_file = explanation(record, asked), not Console().is_terminal
-    Console(highlight=False, soft_wrap=to_file).print(text, markup=False)
+    console = Console(highlight=False)  # a file keeps whole lines
+    console.print(explanation(record, asked), markup=False, soft_wrap=not console.is_terminal)
 
 
 def compare(

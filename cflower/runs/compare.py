@@ -2,33 +2,47 @@
 
 import json
 from collections import ChainMap
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
 from cflower.runs.findings import baselines_of, common_score
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
-ROWS = {
-    "rounds": ("rounds", ""),
-    "clients": ("clients", ""),
-    "clusters": ("clusters", ""),
-    "mean": ("mean of the clients", None),
-    "worst_tenth": ("worst tenth of the clients", None),
-    "spread": ("spread of the clients", None),
-    "common_model": ("common model at the end", None),
-    **{str(key): (words, None) for key, words in BASELINES.items()},
-    "adjusted_rand_index": ("adjusted Rand index", ".3f"),
-    "seconds": ("seconds in rounds", ".0f"),
+InWords = Callable[[Metric, Any], str]
+"""A measure as shown to users, given the leading metric; a dash for None."""
+
+
+def number(spec: str = "") -> InWords:
+    """Numbers in a format, whatever the leading metric."""
+    return lambda metric, value: shown(value, spec)
+
+
+def difference(metric: Metric, value: float | None) -> str:
+    """A difference of two values of the leading metric."""
+    return "-" if value is None else difference_in_words(value, metric)
+
+
+ROWS: dict[str, tuple[str, InWords]] = {
+    "rounds": ("rounds", number()),
+    "clients": ("clients", number()),
+    "clusters": ("clusters", number()),
+    "mean": ("mean of the clients", Metric.in_words),
+    "worst_tenth": ("worst tenth of the clients", Metric.in_words),
+    "spread": ("spread of the clients", difference),
+    "common_model": ("common model at the end", Metric.in_words),
+    **{str(key): (words, Metric.in_words) for key, words in BASELINES.items()},
+    "adjusted_rand_index": ("adjusted Rand index", number(".3f")),
+    "seconds": ("seconds in rounds", number(".0f")),
 }
-"""The rows of the table by their measure in `measures_of`: heading and format; None for values of
-the leading metric."""
+"""The rows of the table by their measure in `measures_of`: heading, and the measure in words."""
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -49,11 +63,9 @@ def comparison_table(runs: Sequence[RunRecord]) -> Table:
         table.add_column(Text(heading), justify="right", overflow="fold")
     for key, values in differing(runs).items():
         table.add_row(key, *map(Text, map(str, values)))
-    for key, (heading, spec) in ROWS.items():
+    for key, (heading, in_words) in ROWS.items():
         values = [one[key] for one in measures]
-        cells = [metric.in_words(v) if spec is None else shown(v, spec) for v in values]
-        if key == "spread":
-            cells = ["-" if v is None else difference_in_words(v, metric) for v in values]
+        cells = [in_words(metric, value) for value in values]
         if set(cells) != {"-"}:
             table.add_row(heading, *map(Text, starred(values, metric) if key == "mean" else cells))
     return table

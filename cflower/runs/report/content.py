@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
@@ -200,7 +201,7 @@ def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
 
     If every round ends with an evaluation, this is of the leaves' models from the split on.
     """
-    split = ("split", *TRIAL_STATUS) if run.settings.get("fraction-evaluate") else ()
+    split = (Outcome.SPLIT, *TRIAL_STATUS) if run.settings.get("fraction-evaluate") else ()
     lines = [row for row in run.lines if row["cluster"] == ROOT and row["decision"] not in split]
     root = {line["round"]: line["metrics"] for line in lines}
     names = {"score": run.metric.name, "second": SECOND}
