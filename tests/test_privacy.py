@@ -23,7 +23,7 @@ from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SEED = b"0123456789abcdef0123456789abcdef"
 KEYS = {
-    "dataset-size": 1000,
+    "dataset-size": 700,
     "num-server-rounds": 8,
     "min-available-nodes": 8,
     "local-epochs": 2,
