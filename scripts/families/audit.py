@@ -109,9 +109,8 @@ def sentence(record: Record) -> str:
     """One run in a few words."""
     gain = "" if record["gain"] is None else f", gain {record['gain']:.3g}"
     wrong = ", FALSE" if record["false"] else ""
-    return (
-        f"{'exact' if record['exact'] else 'not exact'}{wrong}, {record['clusters']} clusters{gain}"
-    )
+    exact = "exact" if record["exact"] else "not exact"
+    return f"{exact}{wrong}, {record['clusters']} clusters{gain}"
 
 
 def final(

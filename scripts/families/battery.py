@@ -59,10 +59,11 @@ def battery(
     table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, criteria and families also "all"."""
+    keys = read_overrides([more], "--set")
     jobs = (
         Job(
             {"data": name, "family": family, "criterion": rule, "seed": seed},
-            run_config(name, folder, family, rule, seed, read_overrides([more], "--set")),
+            run_config(name, folder, family, rule, seed, keys),
         )
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()

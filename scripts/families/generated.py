@@ -102,7 +102,7 @@ class Bigrams:
 class Federation:
     """Generated clients, and who takes part when."""
 
-    clients: Any  # `Quadratic`, `Regression`, `Bigrams`
+    clients: Quadratic | Regression | Bigrams
     groups: Array
     """The true group of every client, shape (m,); -1: not judged."""
     dim: int
@@ -112,7 +112,8 @@ class Federation:
     """Round, counted from 1, to which clients take part, shape (m,)."""
     start: Array | None = None
     rounds: int = 50
-    held_out: int = HELD_OUT  # fresh examples of a client that judge a split
+    held_out: int = HELD_OUT
+    """Fresh examples of a client that judge a split."""
 
 
 def some(m: int, share: float) -> Callable[[int, Generator], Array]:
