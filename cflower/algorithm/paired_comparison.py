@@ -86,11 +86,6 @@ class Verdict(NamedTuple):
         """The numbers of all tests."""
         return {key: value for test in self.tests for key, value in test.figures.items()}
 
-    @property
-    def any_gain(self) -> bool:
-        """Whether the mean of any metric is better with separate models."""
-        return any(test.gain > 0 for test in self.tests)
-
 
 def paired(compared: Sequence[Comparison], measure: Measure) -> PairedTest | None:
     """The paired test by one metric; None if no client has measured it under both models.
@@ -173,7 +168,7 @@ def without_adversaries(
 
     A client that spoils a model loses by a model of its own, and could have every split from it
     undone. So children with a mean loss, the worst first, are left out as long as they have at most
-    1 / `MOST` of the clients together. The gain of the others must be significant without them.
+    1 / `MOST` of the clients together. The others' gain must suffice without them.
     """
     left, losses = list(compared), dict[str, float]()
     for child in sorted({one.child for one in compared}):

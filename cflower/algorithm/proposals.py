@@ -207,7 +207,7 @@ def settled_split(
 def settled_join(
     state: CFLState, decisions: tuple[Decision, ...], proposal: Proposal, verdict: Verdict
 ) -> tuple[CFLState, tuple[Decision, ...]]:
-    """Two leaves after their judgement: one leaf, or two as before if separate models gain at all.
+    """Two leaves after their judgement: one leaf, unless separate models serve the clients better.
 
     If there is no other leaf next to them, the cluster above is a leaf again. Otherwise the members
     of the second move to the first, and the second stays as history, closed for Algorithm 4.
@@ -216,7 +216,7 @@ def settled_join(
     first, second = (tree.clusters[name] for name in proposal.leaves)
     parent = tree.clusters[proposal.cluster]
     alike = f"the updates of {first.name} and {second.name} no longer differ"
-    if verdict.better or verdict.any_gain:
+    if verdict.better:
         refused = f"{alike}, but {verdict.reason}"
         return state, with_remark(decisions, dict.fromkeys(proposal.leaves, refused))
     assert proposal.common is not None
