@@ -9,7 +9,7 @@ split, and leaves only if its update of one of them no longer resembles its own 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cflower.algorithm.constants import FEW, LONG
+from cflower.algorithm.constants import FEW, LONG, RESEMBLES
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory, updated
 from cflower.algorithm.placement import Branches, Placement
@@ -85,7 +85,9 @@ def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_roun
     branches = Branches.of(tree, cluster.name)
     placement = branches.place(update)
     fits = placement.child == own and placement.familiar
-    if fits or placement.similarities[own] >= branches.least_similarity(own):
+    # Of a branch that was nearly at rest, the members resemble each other little more than others.
+    least = max(branches.least_similarity(own), RESEMBLES * placement.similarity)
+    if fits or placement.similarities[own] >= least:
         history = history._replace(place_at="" if tree.clusters[own].is_leaf else own)
         if history.suspected and not history.place_at:
             history = NormHistory(leaf.name)  # its updates are longer, and it stays

@@ -204,3 +204,13 @@ def test_a_suspected_member_that_fits_every_level_stays(client, update):
     assert state.norms[client] == NormHistory(name)
     assert (state.tree.leaf_of(client).name, state.moves) == (name, ())
     assert moves.place_at(state, client) == ""
+
+
+def test_a_suspected_member_leaves_a_branch_that_was_nearly_at_rest():
+    # There all updates are nearly orthogonal, so every update resembles its members a little.
+    state = deep()
+    resting = replace(state.tree.clusters["0.0"], edge={"a": X, "b": 1.5 * np.eye(DIM)[3]})
+    state = replace(state, tree=state.tree.update(resting))
+    state = replace(state, norms={"a": NormHistory("0.0", rounds=9, suspected=1, place_at=ROOT)})
+    state = placed(state, "a", 0.2 * X + Y + 0.4 * Z)
+    assert [move.target for move in state.moves] == ["0.1"]
