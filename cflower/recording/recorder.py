@@ -33,7 +33,7 @@ from cflower.recording.serialization import (
 )
 from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import baseline_lines, finding
+from cflower.runs.findings import baseline_way, finding
 from cflower.runs.format import (
     CHECKPOINTS,
     CLIENTS,
@@ -216,7 +216,8 @@ class Recorder(Observer):
         if not self.summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
         rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
-        text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
+        text = f"<pre>{escape(finding(self.summary))}</pre>"
+        text += html_table(("cluster", "clients"), rows)
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 
     def add_baseline(self, name: Baseline, report: FinalReport) -> None:
@@ -232,7 +233,7 @@ class Recorder(Observer):
         with self._writing("without baselines"):
             self._write_json(SUMMARY, self.summary)
         self._write_report()
-        self.say(as_text(baseline_lines(self.summary)[-1]))
+        self.say(as_text(baseline_way(self.summary, name).line(self._metric)))
 
     def _write_report(self) -> str:
         try:

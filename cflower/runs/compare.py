@@ -12,7 +12,7 @@ from rich.text import Text
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
-from cflower.runs.findings import baselines_of, common_score
+from cflower.runs.findings import ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
@@ -73,19 +73,19 @@ def comparison_table(runs: Sequence[RunRecord]) -> Table:
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
-    summary, metric = run.summary, run.metric
-    even, measured = summary["fairness"].get("own", {}), baselines_of(summary)
+    summary, means = run.summary, {way.key: way.mean for way in ways_to_serve(run.summary)}
+    even = summary["fairness"].get("own", {})
     return {
         "run": run.name,
         "finished": run.finished,
         "rounds": run.rounds,
         "clients": len(summary["clients"]),
         "clusters": len(summary["clusters"]),
-        "metric": metric.name,
-        "mean": summary["metrics"].get(metric.name),
+        "metric": run.metric.name,
         **{key: even.get(key) for key in ("worst_tenth", "spread")},
-        "common_model": common_score(summary),
-        **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
+        "mean": means.get("own"),
+        "common_model": means.get("fl"),
+        **{key: means.get(key) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "seconds": run.seconds,
     }

@@ -16,7 +16,6 @@ from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.findings import (
     all_clients,
-    baseline_lines,
     finding,
     lasting,
     metric_of,
@@ -30,7 +29,7 @@ MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
-    **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
+    **{"fl": "common\nmodel", "leaf": "cluster's\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
 }
 Entries = Mapping[str, Mapping[str, Any]]
@@ -49,9 +48,8 @@ def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = Fal
 
     With ``every``, all clients are shown, however many.
     """
-    text = "\n".join([finding(summary), "", *baseline_lines(summary)]).rstrip()
-    tables = model_tables(summary, every=every)
-    return Group(Text(text), Text(), cluster_tree(summary, clusters), Text(), tables)
+    tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
+    return Group(Text(finding(summary)), Text(), tree, Text(), tables)
 
 
 def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
@@ -98,9 +96,9 @@ def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
     title, columns = f"client × model ({summary['metric']['name']}, * = best)", columns_of(summary)
     extra = {}
     if summary["selection"] == "best":
-        extra["best_cluster"] = "best is"
+        extra["best_cluster"] = "model\nof"
     if any(client["share"] for client in clients.values()):
-        extra["share"] = "share\nof its own"
+        extra["share"] = "personal\nshare"
     if summary["groups"]:
         extra["group"] = "true\ngroup"
     table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra.values()])

@@ -10,8 +10,8 @@ const MOST_BANDS = 12;
 // What each picture draws: the clients' values, the column of the lines, the common model by round.
 const charts = () => [
   ...(run.scores.some((values) => values.some(known)) ? [{ ...metric(), key: 'scores', scores: run.scores, own: run.clients.map(({ own }) => own ?? null), column: run.lines.score, common: run.common.score,
-    end: run.run.common, baselines: baselineCurves() }] : []),
-  ...(run.second ? [{ name: run.second.name, percent: run.second.percent, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
+    end: wayOf('fl')?.mean ?? null, baselines: baselineCurves() }] : []),
+  ...(metric().name !== 'loss' && run.lines.second.some(known) ? [{ name: 'loss', percent: false, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
 const shownIn = (chart) => (value, digits = 1) => (chart.percent ? percent(value, digits) : figure(value, 4));
 
 function drawScores() {
@@ -25,7 +25,7 @@ function drawScores() {
   const lines = crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
     : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of their cluster; bold lines are means of clusters.' : 'Thin lines are clients.';
   const grey = known(run.run.firstSplit) ? ' Grey: the common model, dotted as it is at the end.' : '';
-  const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]} in a run of its own`)))}.` : '';
+  const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key }) => (key === 'central' ? wayOf(key).words : `${SHORT[key]} in a run of its own`)))}.` : '';
   byId('scores-hint').textContent = `${run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics that only replies to training contain are as the app measured them.'
     : 'From the replies to training. cflower’s own app measures on held-out examples, before it trains the model that it received.'} ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
   const last = run.run.rounds;
@@ -85,7 +85,8 @@ function clusterMeans(chart, steps) {
 // The baselines that were measured, and the central evaluation, each with its line.
 const SHORT = { federated: 'conventional FL', isolated: 'each alone', central: 'central evaluation' };
 const DASHES = { federated: ['7 4', '– –'], isolated: ['2 4', '···'], central: ['8 3 2 3', '– ·'] };
-const baselineCurves = () => run.run.baselines.filter(({ value }) => known(value)).map((baseline) => ({ ...baseline, dash: DASHES[baseline.key][0], sign: DASHES[baseline.key][1] }));
+const wayOf = (key) => run.run.ways.find((way) => way.key === key);
+const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ key, curve, value: wayOf(key).mean, dash: DASHES[key][0], sign: DASHES[key][1] }));
 
 const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step}`);
 
@@ -146,7 +147,7 @@ function scorePicture(chart, width) {
       ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${shown(value)}`]);
       drawing.append(svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
     }
-    if (known(chart.end)) ends.push([y(chart.end), `${run.run.commonModel}: ${shown(chart.end)}`]);
+    if (known(chart.end)) ends.push([y(chart.end), `common model: ${shown(chart.end)}`]);
     // Their names in the order of their ends, below all of them where there is room.
     ends.sort((a, b) => a[0] - b[0]);
     const lowest = Math.min(Math.max(...ends.map(([at]) => at)) + 18, bottom - 15 * ends.length);
