@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
@@ -23,7 +20,7 @@ from cflower.runs.figures import write_figures
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
-from cflower.runs.tables import run_view
+from cflower.runs.tables import run_view, table_of
 from cflower.runs.watch import ReportServer
 
 DEFAULT_RUNS = Path("~/cflower-runs")
@@ -57,14 +54,8 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    columns = {key: [text_of(row, key) for row in rows] for key in rows[0]}
-    shown = {key: texts for key, texts in columns.items() if set(texts) != {"-"}}
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    for key in shown:
-        justify: Any = "left" if key in LEFT else "right"
-        table.add_column(key, justify=justify, overflow="fold", no_wrap=key == "run")
-    for texts in zip(*shown.values(), strict=True):
-        table.add_row(*map(Text, texts))
+    table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
+    table.columns[0].no_wrap = True
     Console(highlight=False).print(table)
 
 

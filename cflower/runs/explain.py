@@ -61,19 +61,8 @@ def story(run: RunRecord, cluster: str) -> str:
     sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
     judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]
     for alike in [list(group) for _, group in groupby(lines, itemgetter("decision"))] + judged:
-        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {reason_of(alike)}")
+        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {alike[-1]['reason']}")
     return "\n  ".join(sentences)
-
-
-def reason_of(lines: list[Line]) -> str:
-    """The reason for a decision in several rounds: the last sentence, and the range of norms."""
-    first, last = lines[0], lines[-1]
-    if first["reason"] == last["reason"]:
-        return str(last["reason"])
-    return (
-        f"mean norm {first['mean_norm']:.3g} to {last['mean_norm']:.3g}, largest "
-        f"{first['max_norm']:.3g} to {last['max_norm']:.3g}; at last, {last['reason']}"
-    )
 
 
 def span(lines: list[Line]) -> str:

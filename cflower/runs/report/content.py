@@ -106,7 +106,8 @@ def about(run: RunRecord) -> dict[str, Any]:
 
 def curves(run: RunRecord) -> dict[str, list[Any]]:
     """The means of each round under the baselines, and of the central evaluation."""
-    shown = {key: line["by_round"] for key, line in baselines_of(run.summary).items()}
+    measured = baselines_of(run.summary).items()
+    shown: dict[str, list[Any]] = {key: line["by_round"] for key, line in measured}
     if name := central_metric(run.summary):
         values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
         shown["central"] = by_round(run, values)
