@@ -117,8 +117,12 @@ def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
     return f"worst tenth {metric.in_words(line['worst_tenth'])}, spread {spread}"
 
 
-def difference_in_words(value: float, metric: Metric, sign: str = "", unit: str = " points") -> str:
-    """A difference of two values of a metric; in points if these are shares."""
+def difference_in_words(
+    value: float | None, metric: Metric, sign: str = "", unit: str = " points"
+) -> str:
+    """A difference of two values of a metric, in points if these are shares; a dash for None."""
+    if value is None:
+        return "-"
     return f"{100 * value:{sign}.1f}{unit}" if metric.share else f"{value:{sign}.3g}"
 
 

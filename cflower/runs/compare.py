@@ -2,7 +2,7 @@
 
 import json
 from collections import ChainMap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,33 +16,7 @@ from cflower.runs.findings import ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
-InWords = Callable[[Metric, Any], str]
-"""A measure as shown to users, given the leading metric; a dash for None."""
-
-
-def number(spec: str = "") -> InWords:
-    """Numbers in a format, whatever the leading metric."""
-    return lambda metric, value: shown(value, spec)
-
-
-def difference(metric: Metric, value: float | None) -> str:
-    """A difference of two values of the leading metric."""
-    return "-" if value is None else difference_in_words(value, metric)
-
-
-ROWS: dict[str, tuple[str, InWords]] = {
-    "rounds": ("rounds", number()),
-    "clients": ("clients", number()),
-    "clusters": ("clusters", number()),
-    "mean": ("mean of the clients", Metric.in_words),
-    "worst_tenth": ("worst tenth of the clients", Metric.in_words),
-    "spread": ("spread of the clients", difference),
-    "common_model": ("common model at the end", Metric.in_words),
-    **{str(key): (words, Metric.in_words) for key, words in BASELINES.items()},
-    "adjusted_rand_index": ("adjusted Rand index", number(".3f")),
-    "seconds": ("seconds in rounds", number(".0f")),
-}
-"""The rows of the table by their measure in `measures_of`: heading, and the measure in words."""
+MEAN = "mean of the clients"
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -63,12 +37,27 @@ def comparison_table(runs: Sequence[RunRecord]) -> Table:
         table.add_column(Text(heading), justify="right", overflow="fold")
     for key, values in differing(runs).items():
         table.add_row(key, *map(Text, map(str, values)))
-    for key, (heading, in_words) in ROWS.items():
-        values = [one[key] for one in measures]
-        cells = [in_words(metric, value) for value in values]
+    columns = [in_words(one, metric) for one in measures]
+    rows = {heading: [column[heading] for column in columns] for heading in columns[0]}
+    rows[MEAN] = starred([one["mean"] for one in measures], metric)
+    for heading, cells in rows.items():
         if set(cells) != {"-"}:
-            table.add_row(heading, *map(Text, starred(values, metric) if key == "mean" else cells))
+            table.add_row(heading, *map(Text, cells))
     return table
+
+
+def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
+    """The measures of one run by their headings; a dash where it has no such value."""
+    return {
+        **{key: shown(measures[key]) for key in ("rounds", "clients", "clusters")},
+        MEAN: metric.in_words(measures["mean"]),
+        "worst tenth of the clients": metric.in_words(measures["worst_tenth"]),
+        "spread of the clients": difference_in_words(measures["spread"], metric),
+        "common model at the end": metric.in_words(measures["common_model"]),
+        **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
+        "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
+        "seconds in rounds": shown(measures["seconds"], ".0f"),
+    }
 
 
 def measures_of(run: RunRecord) -> dict[str, Any]:

@@ -1,14 +1,11 @@
 """The summary of a run in words, and the clients' figures by model."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import numpy as np
-
-from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.tree import Status
 from cflower.errors import RunFolderError
-from cflower.messages.metrics import Metric, accuracy_among
+from cflower.messages.metrics import ClientMetrics, Metric, accuracy_among, mean_over_clients
 from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES, Baseline, Paired, against, fairness_in_words
 from cflower.runs.format import COLUMNS, OWN_FIELDS
@@ -211,8 +208,6 @@ def ways_of(summary: Mapping[str, Any]) -> list[str]:
 
 def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
     """The mean of a figure, weighted by `limited` held-out examples; None if no client has it."""
-    pairs = [(one[key], one.get("held_out") or 1) for one in clients if one.get(key) is not None]
-    if not pairs:
-        return None
-    values, sizes = np.transpose(pairs)
-    return float(np.average(values, weights=limited(sizes)))
+    having = [one for one in clients if one.get(key) is not None]
+    measured = [ClientMetrics({key: one[key]}, one.get("held_out") or 1) for one in having]
+    return cast("float | None", mean_over_clients(measured).get(key))

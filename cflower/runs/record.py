@@ -127,8 +127,7 @@ class RunRecord:
     @property
     def model_bytes(self) -> int:
         """The size of the arrays of one model."""
-        with self._reading(File.CONFIG):
-            return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
+        return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[None]:

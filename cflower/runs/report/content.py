@@ -185,10 +185,9 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
     """
     judged = []
     for line, began in run.judgements:
-        names = {run.metric.name, *run.summary["metrics"], *line["metrics"]}
-        chances = only(line["figures"], [f"{name}_chance" for name in names]).values()
-        more = {"outcome": line["decision"], "standing": TRIAL_STATUS[line["decision"]]}
-        more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
+        outcome, figures = line["decision"], line["figures"]
+        sure = any(figures[name] < LEVEL for name in figures if name.endswith("_chance"))
+        more = {"outcome": outcome, "standing": TRIAL_STATUS[outcome], "began": began, "sure": sure}
         judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
 
