@@ -98,7 +98,7 @@ def test_an_error_reads_right_in_show_explain_compare(run, tmp_path):
     assert f"- this run: {summary['metrics']['rmse']:.4g} (" in explained.stdout
     again = shutil.copytree(run, tmp_path / "again")
     compared = cflower("compare", run, again)
-    assert "0 better, 0 worse" in " ".join(compared.stdout.split())
+    assert "0 clients better, 0 worse" in " ".join(compared.stdout.split())
     assert "rmse" in compared.stdout
     worst = max(client["rmse"] for client in summary["clients"].values())
     assert f"{worst:.4g}" in compared.stdout

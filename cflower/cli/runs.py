@@ -55,7 +55,8 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     if not rows:
         return print(f"There is no run in {runs}.")
     table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
-    table.columns[0].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = column.header in ("run", "state", "metric", "mean")
     Console(highlight=False).print(table)
 
 

@@ -1,6 +1,7 @@
 """`cflower compare`: several runs side by side."""
 
 import json
+import re
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from cflower.runs.findings import ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
-MEAN = "mean of the clients"
+MEAN = "mean"
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -29,12 +30,13 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 def comparison_table(runs: Sequence[RunRecord]) -> Table:
     """One column for each run: the keys in which they differ, then their measures."""
     metric, measures = runs[0].metric, list(map(measures_of, runs))
-    title = f"{metric.name} of the runs side by side (on held-out examples, * = best)"
-    table = Table(title=title, box=SIMPLE_HEAD)
+    title = f"{metric.name} of the clients on held-out examples, run by run (* = best)"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
     for run in runs:
-        heading = run.name if run.finished else f"{run.name} (not finished)"
-        table.add_column(Text(heading), justify="right", overflow="fold")
+        heading = re.sub(r"^\d{8}-", r"\g<0>\n", run.name)  # the date in a line of its own
+        state = "" if run.finished else "\n(not finished)"
+        table.add_column(Text(heading + state), justify="right", overflow="fold")
     for key, values in differing(runs).items():
         table.add_row(key, *map(Text, map(str, values)))
     columns = [in_words(one, metric) for one in measures]
@@ -51,9 +53,9 @@ def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
     return {
         **{key: shown(measures[key]) for key in ("rounds", "clients", "clusters")},
         MEAN: metric.in_words(measures["mean"]),
-        "worst tenth of the clients": metric.in_words(measures["worst_tenth"]),
-        "spread of the clients": difference_in_words(measures["spread"], metric),
-        "common model at the end": metric.in_words(measures["common_model"]),
+        "worst tenth": metric.in_words(measures["worst_tenth"]),
+        "spread": difference_in_words(measures["spread"], metric),
+        "common model": metric.in_words(measures["common_model"]),
         **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
         "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
         "seconds in rounds": shown(measures["seconds"], ".0f"),

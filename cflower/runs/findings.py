@@ -11,13 +11,13 @@ from cflower.runs.baselines import BASELINES, Baseline, Paired, against, fairnes
 from cflower.runs.format import COLUMNS, OWN_FIELDS
 
 SAME_EXAMPLES = (
-    "The same held-out examples decided about the clusters and are reported: the ClientApp does "
-    "not keep them apart."
+    "The reported examples also decided about the clusters, because the ClientApp does not keep "
+    "the two apart."
 )
 AGREEMENT = "Agreement with the true groups: adjusted Rand index {index:.3f} (1 is exact)."
 PERSONAL = (
-    "Personal step: {clients} of {leaves} have a model of their own, the cluster's moved towards "
-    "one that they trained by themselves."
+    "Personal step: {clients} of {leaves} have personal models, each a mix of the cluster's model "
+    "and of one that the client trained alone."
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
 TO_COME, NOT_MEASURED = "measured next", "not measured"
@@ -129,6 +129,15 @@ class Way(NamedTuple):
             return f"{self.words}: {self.remark}"
         remark = f" ({self.remark})" if self.remark else ""
         return f"{self.words}: {metric.in_words(self.mean)}{remark}. {self.against}".rstrip(". ")
+
+
+def personal_steps(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The result of each leaf's personal step in one sentence, as in the log."""
+    results = {True: "accepted", False: "refused"}
+    return {
+        leaf: f"personal step {results[step['accepted']]}: {step['reason']}"
+        for leaf, step in summary["personal"].items()
+    }
 
 
 def ways_to_serve(summary: Mapping[str, Any]) -> list[Way]:

@@ -22,7 +22,7 @@ MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
-    **{"fl": "common\nmodel", "leaf": "cluster's\nmodel", "own": "this\nrun"},
+    **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
 }
 Entries = Mapping[str, Mapping[str, Any]]
@@ -54,7 +54,6 @@ def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
         text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
         if split := splits.get(name):
             text += f", split in round {split['round']}{TRIALS[split['trial']]}"
-            text += f" (alpha_cross {shown(split['alpha_cross'], '.2f')})"
         elif not cluster["children"]:
             text += members_in_words(summary, cluster["members"])
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
@@ -87,7 +86,7 @@ def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
         row |= {"cluster": client["cluster"], **scores(summary, [client])}
         if summary["selection"] == "best":
             row["model\nof"] = shown(client["best_cluster"])
-        row["personal\nshare"] = shown(client["share"], ".0%")
+        row["own\nshare"] = shown(client["share"], ".0%")
         row["true\ngroup"] = shown(client["group"])
         rows.append(row)
     return table_of(f"client × model ({summary['metric']['name']}, * = best)", rows)

@@ -16,6 +16,7 @@ from cflower.runs.findings import (
     central_metric,
     headline,
     lasting,
+    personal_steps,
     remarks,
     ways_of,
     ways_to_serve,
@@ -49,6 +50,7 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clusters": clusters(run),
         "lines": lines(run),
         "trials": trials(run),
+        "personal": personal_steps(run.summary),
         "moves": [
             {**move, "client": run.position[move["client"]]} for move in run.summary["moves"]
         ],

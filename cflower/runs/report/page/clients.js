@@ -59,8 +59,9 @@ function clusterTable() {
 }
 
 function clientTable(count) {
-  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'this run'], ['leaf', 'cluster’s model'], ['share', 'personal share'], ['gain', difference()],
-    ['federated', 'conventional FL'], ['isolated', 'alone'], ['fl', 'common model'],
+  const [compared] = other();
+  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'this run'], ['leaf', 'cluster’s model'], ['share', 'personal share'],
+    ...(compared === 'fl' ? [['fl', 'common model'], ['gain', difference()]] : [['federated', 'conventional FL'], ['gain', difference()], ['isolated', 'alone'], ['fl', 'common model']]),
     ['level', 'model of'], ['examples', 'held-out examples'], ['group', 'true group']];
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));

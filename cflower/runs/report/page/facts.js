@@ -11,10 +11,10 @@ function drawFacts() {
     against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
   byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
-  const facts = [`${counted(run.clients.length, 'client')}, ${counted(about.rounds, 'round')}${about.finished ? '' : ` of ${about.planned}`}`];
-  if (gains.length) {
+  const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
+  if (gains.length && !about.ways.some(({ against }) => against)) {
     const [up, down] = [1, -1].map((sign) => gains.filter((gain) => sign * better(gain) > 0).length);
-    facts.push(`${counted(up, 'client')} better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}, ${down} worse`);
+    facts.push(`${counted(up, 'client')} better than under the common model, ${down} worse`);
   }
   if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
   fill('facts', facts.map((text) => html('span', {}, text)));
