@@ -39,7 +39,7 @@ RunsDir = Annotated[
     Path, typer.Option("--runs", help="Folder of the run folders.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
-UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
+UNPAIRED = "No runs have the same clients and held-out examples, so no clients are compared."
 LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
@@ -56,7 +56,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(f"There is no run in {runs}.")
     table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
     for column in table.columns:
-        column.no_wrap = column.header in ("run", "state", "metric", "mean")
+        column.no_wrap = column.header not in ("app", "name", "tags")
     Console(highlight=False).print(table)
 
 
