@@ -73,7 +73,7 @@ def test_eval_acc_leads_and_round_1_says_so(tmp_path, caplog):
     assert "No client sent the metric accuracy: eval_acc leads instead" in first
     assert caplog.text.count("leads instead") == 1
     shown = output_of("show", recorder.path)
-    assert "Own model: mean eval_acc 9" in shown and "client × model (eval_acc" in shown
+    assert "- this run: 9" in shown and "client × model (eval_acc" in shown
     assert "mean eval_loss" in output_of("show", recorder.path, "--metric", "eval_loss")
     output_of("report", recorder.path, "--metric", "eval_loss")
     assert '"name":"eval_loss"' in (recorder.path / "report.html").read_text()
@@ -96,7 +96,7 @@ def test_the_figures_of_evaluate_fn_are_in_log_folder_and_report(tmp_path, caplo
     assert recorder.summary["central"] == {"accuracy": 0.5, "loss": 0.25}
     assert '"central": {"accuracy": 0.5' in (recorder.path / "rounds.jsonl").read_text()
     shown = " ".join(output_of("show", recorder.path).split())
-    assert "Central evaluation (evaluate_fn): accuracy 50.0%" in shown
+    assert "central evaluation (evaluate_fn), mean accuracy over the clusters: 50.0%" in shown
     assert "mean accuracy over the clusters" in (recorder.path / "report.html").read_text()
 
 

@@ -95,10 +95,10 @@ def test_an_error_reads_right_in_show_explain_compare(run, tmp_path):
     assert "mean rmse" in shown.stdout and "accuracy" not in shown.stdout
     own = f"{summary['clients']['partition-0']['rmse']:.4g}*"
     assert own in shown.stdout  # the smaller of the two has the star
-    assert f"Own model: mean rmse {summary['metrics']['rmse']:.4g}" in explained.stdout
+    assert f"- this run: {summary['metrics']['rmse']:.4g} (" in explained.stdout
     again = shutil.copytree(run, tmp_path / "again")
     compared = cflower("compare", run, again)
-    assert "0 better, 0 worse" in " ".join(compared.stdout.split())
+    assert "0 clients better, 0 worse" in " ".join(compared.stdout.split())
     assert "rmse" in compared.stdout
     worst = max(client["rmse"] for client in summary["clients"].values())
     assert f"{worst:.4g}" in compared.stdout

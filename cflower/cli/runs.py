@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
@@ -23,7 +20,7 @@ from cflower.runs.figures import write_figures
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
-from cflower.runs.tables import run_view
+from cflower.runs.tables import run_view, table_of
 from cflower.runs.watch import ReportServer
 
 DEFAULT_RUNS = Path("~/cflower-runs")
@@ -42,7 +39,7 @@ RunsDir = Annotated[
     Path, typer.Option("--runs", help="Folder of the run folders.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
-UNPAIRED = "Not compared client by client: other clients, other held-out examples, or not finished."
+UNPAIRED = "No runs have the same clients and held-out examples, so no clients are compared."
 LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
@@ -57,14 +54,9 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    columns = {key: [text_of(row, key) for row in rows] for key in rows[0]}
-    shown = {key: texts for key, texts in columns.items() if set(texts) != {"-"}}
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    for key in shown:
-        justify: Any = "left" if key in LEFT else "right"
-        table.add_column(key, justify=justify, overflow="fold", no_wrap=key == "run")
-    for texts in zip(*shown.values(), strict=True):
-        table.add_row(*map(Text, texts))
+    table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
+    for column in table.columns:
+        column.no_wrap = column.header not in ("app", "name", "tags")
     Console(highlight=False).print(table)
 
 

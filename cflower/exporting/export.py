@@ -18,7 +18,7 @@ from cflower.exporting.files import FORMATS, check_format, write_model
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
-from cflower.runs.format import EXAMPLES
+from cflower.runs.format import File
 from cflower.runs.record import RunRecord
 from cflower.settings import check_choice, did_you_mean
 
@@ -80,7 +80,7 @@ def export(
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not finished."
         )
-    is_own = not module and "model" in record.config and (folder / EXAMPLES).is_file()
+    is_own = not module and "model" in record.config and (folder / File.EXAMPLES).is_file()
     if is_own:
         record = SavedRun(folder, seed_file, own_code)
     name, own = model_of(record, client, cluster)

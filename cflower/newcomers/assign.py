@@ -146,7 +146,7 @@ def assign(
         partial(newcomers_update, saved, examples, progress),
         lambda cluster: evaluate(saved.module(cluster.model), examples.report),
     )
-    step = saved.personal_step(levels[-1].cluster)
+    step = saved.summary["personal"].get(levels[-1].cluster, {})
     return Assignment(levels, len(examples.train), len(examples.report), saved.metric, step)
 
 
@@ -169,7 +169,7 @@ def check_assignable(run: RunRecord) -> None:
             "was never split: all its clients share the model of cluster 0, which is a newcomer's "
             "too."
         )
-        step = run.personal_step(ROOT)
+        step = run.summary["personal"].get(ROOT, {})
         if step.get("accepted"):
             text += (
                 " Its clients moved it towards models of their own: with n training examples "
@@ -189,7 +189,7 @@ def assign_with_app(
     client = LocalClient(run, client_app, node_config)
     progress("Training")
     levels = path_of(run.tree, client.update, client.evaluate)
-    step = run.personal_step(levels[-1].cluster)
+    step = run.summary["personal"].get(levels[-1].cluster, {})
     return Assignment(levels, int(client.num_train), int(client.num_held_out), run.metric, step)
 
 

@@ -13,7 +13,7 @@ from cflower.messages.arrays import record_of
 from cflower.messages.layout import Layout
 from cflower.own_code import names_own_code
 from cflower.privacy.permutation import commitment, permuted, read_seed, turn_back
-from cflower.runs.format import CONFIG
+from cflower.runs.format import File
 from cflower.runs.record import RunRecord
 
 
@@ -39,8 +39,8 @@ class SavedRun(RunRecord):
         expected = Layout.of(record_of(arrays_of(self._empty_model())))
         if [entry.key for entry in expected.entries] != [e.key for e in self.layout.entries]:
             raise RunFolderError(
-                f"{path / CONFIG} is damaged: its model {self.own.model!r} has other arrays than "
-                "the models of the run."
+                f"{path / File.CONFIG} is damaged: its model {self.own.model!r} has other arrays "
+                "than the models of the run."
             )
 
     def module(self, weights: Weights) -> nn.Module:

@@ -1,6 +1,7 @@
 """`Recorder`: writes the run folder."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from html import escape
@@ -33,17 +34,8 @@ from cflower.recording.serialization import (
 )
 from cflower.runs.baselines import Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import baseline_lines, finding
-from cflower.runs.format import (
-    CHECKPOINTS,
-    CLIENTS,
-    CONFIG,
-    EXAMPLES,
-    NO_SUMMARY,
-    ROUNDS,
-    SUMMARY,
-    TREE,
-)
+from cflower.runs.findings import baseline_way, finding
+from cflower.runs.format import NO_SUMMARY, File
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
@@ -134,7 +126,7 @@ class Recorder(Observer):
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
         self._lock = ExitStack()
-        self._unwritten: dict[str, bytes] = {}
+        self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._central: dict[str, float] = {}
@@ -143,7 +135,7 @@ class Recorder(Observer):
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
         self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
-        self._checkpoints = Checkpoints(self.path / CHECKPOINTS)
+        self._checkpoints = Checkpoints(self.path / File.CHECKPOINTS)
         record, checkpoint = self._labels | start_record(run, self.config), None
         try:
             with ExitStack() as lock:  # it is released if the run is refused
@@ -152,7 +144,7 @@ class Recorder(Observer):
                 if self._resumes:
                     checkpoint = self._resumed(record)
                 if checkpoint is None:
-                    self._checkpoints.refer_to(CONFIG, self._write_json(CONFIG, record))
+                    self._checkpoints.refer_to(File.CONFIG, self._write_json(File.CONFIG, record))
                 self._write_facts(run.facts)
                 self._lock = lock.pop_all()
         except OSError as error:
@@ -169,17 +161,17 @@ class Recorder(Observer):
             self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten[ROUNDS] = self._unwritten.get(ROUNDS, b"") + json_line(line)
+                self._unwritten[File.ROUNDS] += json_line(line)
                 self._note(line)
                 is_split = decision.outcome is Outcome.SPLIT
                 if decision.clients and (is_split or len(decision.clients) < MANY):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
-                write = append_lines if name == ROUNDS else replace_file
+                write = append_lines if name == File.ROUNDS else replace_file
                 write(self.path / name, content)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
-            self._write_json(TREE, tree_lines(report.state))
+            self._write_json(File.TREE, tree_lines(report.state))
             self._write_summary(report.server_round, report)
             self._checkpoints.save(
                 Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
@@ -216,7 +208,8 @@ class Recorder(Observer):
         if not self.summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
         rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
-        text = f"<p>{escape(finding(self.summary))}</p>{html_table(('cluster', 'clients'), rows)}"
+        text = f"<pre>{escape(finding(self.summary))}</pre>"
+        text += html_table(("cluster", "clients"), rows)
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 
     def add_baseline(self, name: Baseline, report: FinalReport) -> None:
@@ -230,9 +223,9 @@ class Recorder(Observer):
         if comparison := against(self.summary, line["clients"], self._metric):
             line |= comparison.as_json()
         with self._writing("without baselines"):
-            self._write_json(SUMMARY, self.summary)
+            self._write_json(File.SUMMARY, self.summary)
         self._write_report()
-        self.say(as_text(baseline_lines(self.summary)[-1]))
+        self.say(as_text(baseline_way(self.summary, name).line(self._metric)))
 
     def _write_report(self) -> str:
         try:
@@ -242,10 +235,10 @@ class Recorder(Observer):
 
     def _resumed(self, record: Mapping[str, Any]) -> Checkpoint | None:
         """The last checkpoint of an interrupted run; None if it had none yet."""
-        before = read_json(self.path, CONFIG)
+        before = read_json(self.path, File.CONFIG)
         check_same_run(self.path.name, before, record, self._may_change)
-        path = self.path / ROUNDS
-        if not any((self.path / CHECKPOINTS).glob("*.sha256")):
+        path = self.path / File.ROUNDS
+        if not any((self.path / File.CHECKPOINTS).glob("*.sha256")):
             self.say("The run was interrupted before its first checkpoint: it starts anew.")
             path.unlink(missing_ok=True)
             return None
@@ -259,13 +252,13 @@ class Recorder(Observer):
                 f"give {last} or more to resume it."
             )
         if planned == last and self.baselines is None:
-            self.baselines = read_json(self.path, SUMMARY)["baselines"]
+            self.baselines = read_json(self.path, File.SUMMARY)["baselines"]
         self.say(f"Going on after round {last}.")
         # Later lines are of rounds that are trained again.
         if path.is_file():
-            whole = path.read_bytes()[: self._checkpoints.refer_to(ROUNDS, b"")]
+            whole = path.read_bytes()[: self._checkpoints.refer_to(File.ROUNDS, b"")]
             replace_file(path, whole)
-        self._write_json(TREE, tree_lines(checkpoint.state))
+        self._write_json(File.TREE, tree_lines(checkpoint.state))
         for line in read_lines(path):
             self._note(line)
         return checkpoint
@@ -283,12 +276,12 @@ class Recorder(Observer):
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write_json(EXAMPLES, DataSpec.of(described[0])._asdict())
+            self._write_json(File.EXAMPLES, DataSpec.of(described[0])._asdict())
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = next(iter(facts.values())).get("class-names", [])
             content = {"class_names": list(classes), "clients": clients}
-            replace_file(self.path / CLIENTS, json.dumps(content).encode())
+            replace_file(self.path / File.CLIENTS, json.dumps(content).encode())
 
     def _write_models(self, state: CFLState) -> None:
         """Write every model to its file, and remove those of an earlier end of the run."""
@@ -326,7 +319,7 @@ class Recorder(Observer):
             for name in tree.clients
         }
         indent = 1 if len(tree.clients) < MANY else None
-        self._write_json(SUMMARY, self.summary, indent=indent)
+        self._write_json(File.SUMMARY, self.summary, indent=indent)
 
     def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> bytes:
         """Write a value and return the bytes."""

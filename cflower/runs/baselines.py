@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.paired_comparison import Comparison, Measure, PairedTest, paired
 from cflower.messages.metrics import ClientMetrics, Metric
+from cflower.ordering import counted
 from cflower.strategy.reports import FinalReport
 
 Baseline = Literal["federated", "isolated"]
@@ -60,28 +61,21 @@ class Paired(NamedTuple):
         }
 
     @property
-    def figures(self) -> str:
-        """Means, numbers of clients, and interval in words.
+    def sentence(self) -> str:
+        """The difference, its interval, the numbers of clients, and the verdict.
 
         >>> clients = {f"client-{i}": {"loss": 0.5, "held_out": 5} for i in range(9)}
         >>> other = dict.fromkeys(clients, 0.25)
-        >>> print(against({"clients": clients}, other, Metric("loss", False)).figures)
-        0.5 against 0.25; clients: 0 better, 9 worse; +0.25 (95% interval +0.25 to +0.25)
+        >>> print(against({"clients": clients}, other, Metric("loss", False)).sentence)
+        +0.25 (95% interval +0.25 to +0.25), 0 clients better, 9 worse: not worth it
         """
         difference = difference_in_words(self.difference, self.metric, "+")
         chance = "too few examples to test"
         if self.interval:
             ends = [difference_in_words(end, self.metric, "+", "") for end in self.interval]
             chance = f"95% interval {' to '.join(ends)}"
-        own, common = map(self.metric.in_words, (self.test.own, self.test.common))
-        return (
-            f"{own} against {common}; clients: {self.test.better} better, "
-            f"{self.test.worse} worse; {difference} ({chance})"
-        )
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.figures}: {self.verdict}"
+        better = counted(self.test.better, "client")
+        return f"{difference} ({chance}), {better} better, {self.test.worse} worse: {self.verdict}"
 
 
 def against(
@@ -123,8 +117,12 @@ def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
     return f"worst tenth {metric.in_words(line['worst_tenth'])}, spread {spread}"
 
 
-def difference_in_words(value: float, metric: Metric, sign: str = "", unit: str = " points") -> str:
-    """A difference of two values of a metric; in points if these are shares."""
+def difference_in_words(
+    value: float | None, metric: Metric, sign: str = "", unit: str = " points"
+) -> str:
+    """A difference of two values of a metric, in points if these are shares; a dash for None."""
+    if value is None:
+        return "-"
     return f"{100 * value:{sign}.1f}{unit}" if metric.share else f"{value:{sign}.3g}"
 
 

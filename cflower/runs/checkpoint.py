@@ -30,7 +30,7 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
-from cflower.runs.format import ROUNDS, tree_misfit
+from cflower.runs.format import File, tree_misfit
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
@@ -188,7 +188,7 @@ class Checkpoints:
         for name, (size, digest) in others.items():
             content = (self._folder.parent / name).read_bytes()
             # Lines may have been added since.
-            self.refer_to(name, content[:size] if name == ROUNDS else content)
+            self.refer_to(name, content[:size] if name == File.ROUNDS else content)
             if self._others[name][1].hexdigest() != digest:
                 raise ValueError(f"{name}, which it refers to, is damaged")
 

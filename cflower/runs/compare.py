@@ -1,8 +1,9 @@
 """`cflower compare`: several runs side by side."""
 
 import json
+import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,37 +13,11 @@ from rich.text import Text
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
-from cflower.runs.findings import baselines_of, common_score
+from cflower.runs.findings import ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
-InWords = Callable[[Metric, Any], str]
-"""A measure as shown to users, given the leading metric; a dash for None."""
-
-
-def number(spec: str = "") -> InWords:
-    """Numbers in a format, whatever the leading metric."""
-    return lambda metric, value: shown(value, spec)
-
-
-def difference(metric: Metric, value: float | None) -> str:
-    """A difference of two values of the leading metric."""
-    return "-" if value is None else difference_in_words(value, metric)
-
-
-ROWS: dict[str, tuple[str, InWords]] = {
-    "rounds": ("rounds", number()),
-    "clients": ("clients", number()),
-    "clusters": ("clusters", number()),
-    "mean": ("mean of the clients", Metric.in_words),
-    "worst_tenth": ("worst tenth of the clients", Metric.in_words),
-    "spread": ("spread of the clients", difference),
-    "common_model": ("common model at the end", Metric.in_words),
-    **{str(key): (words, Metric.in_words) for key, words in BASELINES.items()},
-    "adjusted_rand_index": ("adjusted Rand index", number(".3f")),
-    "seconds": ("seconds in rounds", number(".0f")),
-}
-"""The rows of the table by their measure in `measures_of`: heading, and the measure in words."""
+MEAN = "mean"
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -55,37 +30,53 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 def comparison_table(runs: Sequence[RunRecord]) -> Table:
     """One column for each run: the keys in which they differ, then their measures."""
     metric, measures = runs[0].metric, list(map(measures_of, runs))
-    title = f"{metric.name} of the runs side by side (on held-out examples, * = best)"
-    table = Table(title=title, box=SIMPLE_HEAD)
+    title = f"{metric.name} of the clients on held-out examples, run by run (* = best)"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
     for run in runs:
-        heading = run.name if run.finished else f"{run.name} (not finished)"
-        table.add_column(Text(heading), justify="right", overflow="fold")
+        heading = re.sub(r"^\d{8}-", r"\g<0>\n", run.name)  # the date in a line of its own
+        state = "" if run.finished else "\n(not finished)"
+        table.add_column(Text(heading + state), justify="right", overflow="fold")
     for key, values in differing(runs).items():
         table.add_row(key, *map(Text, map(str, values)))
-    for key, (heading, in_words) in ROWS.items():
-        values = [one[key] for one in measures]
-        cells = [in_words(metric, value) for value in values]
+    columns = [in_words(one, metric) for one in measures]
+    rows = {heading: [column[heading] for column in columns] for heading in columns[0]}
+    rows[MEAN] = starred([one["mean"] for one in measures], metric)
+    for heading, cells in rows.items():
         if set(cells) != {"-"}:
-            table.add_row(heading, *map(Text, starred(values, metric) if key == "mean" else cells))
+            table.add_row(heading, *map(Text, cells))
     return table
+
+
+def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
+    """The measures of one run by their headings; a dash where it has no such value."""
+    return {
+        **{key: shown(measures[key]) for key in ("rounds", "clients", "clusters")},
+        MEAN: metric.in_words(measures["mean"]),
+        "worst tenth": metric.in_words(measures["worst_tenth"]),
+        "spread": difference_in_words(measures["spread"], metric),
+        "common model": metric.in_words(measures["common_model"]),
+        **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
+        "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
+        "seconds in rounds": shown(measures["seconds"], ".0f"),
+    }
 
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
-    summary, metric = run.summary, run.metric
-    even, measured = summary["fairness"].get("own", {}), baselines_of(summary)
+    summary, means = run.summary, {way.key: way.mean for way in ways_to_serve(run.summary)}
+    even = summary["fairness"].get("own", {})
     return {
         "run": run.name,
         "finished": run.finished,
         "rounds": run.rounds,
         "clients": len(summary["clients"]),
         "clusters": len(summary["clusters"]),
-        "metric": metric.name,
-        "mean": summary["metrics"].get(metric.name),
+        "metric": run.metric.name,
         **{key: even.get(key) for key in ("worst_tenth", "spread")},
-        "common_model": common_score(summary),
-        **{key: measured.get(key, {}).get(metric.name) for key in BASELINES},
+        "mean": means.get("own"),
+        "common_model": means.get("fl"),
+        **{key: means.get(key) for key in BASELINES},
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "seconds": run.seconds,
     }

@@ -14,7 +14,7 @@ from cflower.algorithm.bipartition import Bipartition, bipartition
 from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
-from cflower.runs.findings import finding
+from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import Line, RunRecord
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
@@ -40,10 +40,10 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
     return "\n\n".join(
         [
             finding(run.summary),
-            f"Asked: what if {values}?",
+            f"What if the norm criterion had decided, with {values}?",
             *(what_if(run, name, given) for name in run.by_cluster),
-            "Each answer takes the recorded run up to that round: from a split that came earlier, "
-            "later or not at all, a new run would go another way.",
+            "Each answer is valid up to the first split that differs from those of the run: a new "
+            "run would take another course from there.",
         ]
     )
 
@@ -61,19 +61,10 @@ def story(run: RunRecord, cluster: str) -> str:
     sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
     judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]
     for alike in [list(group) for _, group in groupby(lines, itemgetter("decision"))] + judged:
-        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {reason_of(alike)}")
+        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {alike[-1]['reason']}")
+    if step := personal_steps(run.summary).get(cluster):
+        sentences.append(f"after the last round, {step}")
     return "\n  ".join(sentences)
-
-
-def reason_of(lines: list[Line]) -> str:
-    """The reason for a decision in several rounds: the last sentence, and the range of norms."""
-    first, last = lines[0], lines[-1]
-    if first["reason"] == last["reason"]:
-        return str(last["reason"])
-    return (
-        f"mean norm {first['mean_norm']:.3g} to {last['mean_norm']:.3g}, largest "
-        f"{first['max_norm']:.3g} to {last['max_norm']:.3g}; at last, {last['reason']}"
-    )
 
 
 def span(lines: list[Line]) -> str:

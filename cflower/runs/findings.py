@@ -1,21 +1,26 @@
 """The summary of a run in words, and the clients' figures by model."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-import numpy as np
-
-from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.tree import Status
 from cflower.errors import RunFolderError
-from cflower.messages.metrics import Metric
+from cflower.messages.metrics import ClientMetrics, Metric, accuracy_among, mean_over_clients
 from cflower.ordering import counted, in_order
-from cflower.runs.baselines import BASELINES, Baseline, against, fairness_in_words
+from cflower.runs.baselines import BASELINES, Baseline, Paired, against, fairness_in_words
 from cflower.runs.format import COLUMNS, OWN_FIELDS
 
 SAME_EXAMPLES = (
-    "The reported examples also decided about the clusters: the ClientApp does not keep them apart."
+    "The reported examples also decided about the clusters, because the ClientApp does not keep "
+    "the two apart."
 )
+AGREEMENT = "Agreement with the true groups: adjusted Rand index {index:.3f} (1 is exact)."
+PERSONAL = (
+    "Personal step: {clients} of {leaves} have personal models, each a mix of the cluster's model "
+    "and of one that the client trained alone."
+)
+CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
+TO_COME, NOT_MEASURED = "measured next", "not measured"
 
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -41,7 +46,8 @@ def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         )
     without_levels = {client: {**line, "levels": {}} for client, line in clients.items()}
     metric = Metric.of(name)._asdict()
-    return {**summary, "metric": metric, "clients": without_levels, "baselines": None}
+    others = {"clients": without_levels, "baselines": None, "fairness": {}}
+    return {**summary, "metric": metric, **others}
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
@@ -69,83 +75,115 @@ def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "am
 
 
 def finding(summary: Mapping[str, Any]) -> str:
-    """The result, and how well each model serves the clients, in a few sentences.
+    """The result in a few sentences, and a line for each way to serve the clients.
 
     >>> from cflower.runs.format import NO_SUMMARY
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}}
-    >>> ended = {**NO_SUMMARY, **summary, "finished": True, "metrics": {"accuracy": 0.5}}
-    >>> finding({**ended, "not_split": "No split: 2 members, 3 needed for a split."})
-    '1 cluster among 2 clients after 1 round. Own model: mean accuracy 50.0%. No split: 2 members, \
-3 needed for a split.'
+    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "not_split": "No split: too small."}
+    >>> ended = {"finished": True, "metrics": {"accuracy": 0.5}}
+    >>> print(finding({**NO_SUMMARY, **summary, **ended}))
+    1 cluster among 2 clients after 1 round. No split: too small.
+    Mean accuracy on held-out examples:
+    - this run: 50.0%
     """
-    metric, common, text = metric_of(summary), common_score(summary), headline(summary)
-    measured, planned = baselines_of(summary), summary["baselines"] or {}
-    if metric.name in summary["metrics"]:
-        own = metric.in_words(summary["metrics"][metric.name])
-        text += f" Own model: mean {metric.name} {own}{even(summary)}"
-        if common is not None:
-            federated = "measured next" if "federated" in planned else "not measured"
-            if "federated" in measured:
-                federated = metric.in_words(measured["federated"][metric.name])
-            text += f"; {common_in_words(summary)}: {metric.in_words(common)}"
-            text += f"; {BASELINES['federated']}: {federated}"
-        text += "."
-    if central := summary.get("central"):
-        values = (f"{name} {Metric(name).in_words(value)}" for name, value in central.items())
-        text += f" Central evaluation (evaluate_fn): {', '.join(values)}."
-    text = " ".join([text, *remarks(summary)])
-    if (index := summary["adjusted_rand_index"]) is not None:
-        text += f" Adjusted Rand index against the true groups {index:.3f}."
-    return text
+    metric, ways = metric_of(summary), ways_to_serve(summary)
+    head = [f"Mean {metric.name} on held-out examples:"] if ways else []
+    lines = [f"- {way.line(metric)}" for way in ways]
+    return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head, *lines])
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on what a reader of the figures has to know."""
     sentences = [summary["not_split"]] if summary["not_split"] else []
-    if summary.get("decided_by") == "reported":
-        sentences.append(SAME_EXAMPLES)
+    if (index := summary["adjusted_rand_index"]) is not None:
+        sentences.append(AGREEMENT.format(index=index))
     steps = summary["personal"].values()
     if own := sum(step["clients"] for step in steps):
         leaves = counted(sum(step["accepted"] for step in steps), "cluster")
-        sentences.append(
-            f"Personal step: {counted(own, 'client')} of {leaves} have a model of their own, the "
-            "cluster's moved towards one that they trained by themselves."
-        )
+        sentences.append(PERSONAL.format(clients=counted(own, "client"), leaves=leaves))
+    if summary.get("decided_by") == "reported":
+        sentences.append(SAME_EXAMPLES)
     return sentences
 
 
-def even(summary: Mapping[str, Any]) -> str:
-    """The fairness of the own models in brackets; empty before the end of a run."""
-    words = fairness_in_words(summary.get("fairness", {}).get("own", {}), metric_of(summary))
-    return f" ({words})" if words else ""
+class Way(NamedTuple):
+    """One way to serve the clients, evaluated on their held-out examples."""
+
+    key: str
+    """``own`` (this run), ``fl`` (its common model), ``central``, or a baseline."""
+    words: str
+    mean: float | None
+    """Of the leading metric; None if it was not measured."""
+    remark: str = ""
+    """The fairness, or why there is no mean."""
+    compared: Paired | None = None
+    """This run against it."""
+
+    @property
+    def against(self) -> str:
+        """The comparison in words; empty without one."""
+        return f"This run against it: {self.compared.sentence}." if self.compared else ""
+
+    def line(self, metric: Metric) -> str:
+        """The figures in one line."""
+        if self.mean is None:
+            return f"{self.words}: {self.remark}"
+        remark = f" ({self.remark})" if self.remark else ""
+        return f"{self.words}: {metric.in_words(self.mean)}{remark}. {self.against}".rstrip(". ")
 
 
-def common_score(summary: Mapping[str, Any]) -> float | None:
-    """The mean of the leading metric under the common model; None where it is the own model."""
-    score: float | None = summary["metrics"].get(f"fl_{summary['metric']['name']}")
-    return score if lasting(summary["splits"]) else None
+def personal_steps(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The result of each leaf's personal step in one sentence, as in the log."""
+    results = {True: "accepted", False: "refused"}
+    return {
+        leaf: f"personal step {results[step['accepted']]}: {step['reason']}"
+        for leaf, step in summary["personal"].items()
+    }
+
+
+def ways_to_serve(summary: Mapping[str, Any]) -> list[Way]:
+    """This run and what it is compared with, as far as they were measured or are to come."""
+    metric, means, ways = metric_of(summary), summary["metrics"], list[Way]()
+    planned = summary["baselines"] or {}
+    if metric.name in means:
+        fair = fairness_in_words(summary["fairness"].get("own", {}), metric)
+        ways.append(Way("own", "this run", means[metric.name], fair))
+        if lasting(summary["splits"]):  # else the common model is the run's
+            ways.append(Way("fl", common_in_words(summary), means.get(f"fl_{metric.name}")))
+            planned = {"federated": None, **planned}
+    ways += [baseline_way(summary, key) for key in BASELINES if key in planned]
+    if name := central_metric(summary):
+        ways.append(Way("central", CENTRAL.format(name=name), summary["central"][name]))
+    return ways
+
+
+def baseline_way(summary: Mapping[str, Any], key: Baseline) -> Way:
+    """A baseline that was measured, is to come, or would be good to know."""
+    metric, baselines = metric_of(summary), summary["baselines"] or {}
+    if not (line := baselines.get(key)):
+        return Way(key, BASELINES[key], None, TO_COME if key in baselines else NOT_MEASURED)
+    test = against(summary, line["clients"], metric)
+    return Way(key, BASELINES[key], line[metric.name], fairness_in_words(line, metric), test)
+
+
+def central_metric(summary: Mapping[str, Any]) -> str:
+    """The metric shown of the central evaluation: the leading one, or an accuracy in its place.
+
+    Empty without a central evaluation by one of these.
+    """
+    sent, leads = summary.get("central", {}), summary["metric"]["name"]
+    if leads in sent or not accuracy_among([leads]):
+        return leads if leads in sent else ""
+    return accuracy_among(sent)
 
 
 def common_in_words(summary: Mapping[str, Any]) -> str:
     """Name the common model, which learned in some of the rounds only.
 
     >>> common_in_words({"common_rounds": 8, "rounds": 30})
-    'common model (8 of 30 rounds)'
+    'common model (trained in 8 of 30 rounds)'
     """
-    return f"common model ({summary['common_rounds']} of {counted(summary['rounds'], 'round')})"
-
-
-def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A line for each baseline."""
-    metric, lines = metric_of(summary), []
-    for name, baseline in baselines_of(summary).items():
-        line = f"{BASELINES[name]}: {metric.in_words(baseline[metric.name])}"
-        if words := fairness_in_words(baseline, metric):
-            line += f" ({words})"
-        if compared := against(summary, baseline["clients"], metric):
-            line += f". Own model: {compared.sentence}"
-        lines.append(line)
-    return lines
+    rounds = counted(summary["rounds"], "round")
+    return f"common model (trained in {summary['common_rounds']} of {rounds})"
 
 
 def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -156,9 +194,8 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     metric, groups, clients = summary["metric"]["name"], summary["groups"] or {}, {}
     for name in in_order(summary["clients"]):
         client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
+        client[f"own_{metric}"] = client.get(metric)
         client.setdefault(f"leaf_{metric}", client.get(metric))
-        of_leaf = summary["selection"] == "leaf"
-        client[f"own_{metric}"] = client.get(metric if of_leaf else f"leaf_{metric}")
         client["share"] = client.get("served_by", {}).get("share") or None
         for key, baseline in baselines_of(summary).items():
             client[f"{key}_{metric}"] = baseline["clients"].get(name)
@@ -169,20 +206,17 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def ways_of(summary: Mapping[str, Any]) -> list[str]:
     """The models that were evaluated; with ``_<metric>`` these are fields of `all_clients`.
 
-    ``fl``, the common model, is left out where it is the own one, and ``leaf`` likewise;
-    ``best`` and ``ensemble`` are there only if the run's ``selection`` asked for them.
+    ``fl``, the common model, and ``leaf``, the cluster's, are left out where they are the one that
+    serves the clients, ``own``.
     """
-    moved = any(step["accepted"] for step in summary["personal"].values())
-    ways = ["fl"] if lasting(summary["splits"]) else []
-    ways += ["leaf", "own"] if moved else ["own"]
-    ways += [] if summary["selection"] == "leaf" else [summary["selection"]]
-    return [*ways, *baselines_of(summary)]
+    other = any(step["accepted"] for step in summary["personal"].values())
+    common = ["fl"] if lasting(summary["splits"]) else []
+    leaf = ["leaf"] if other or summary["selection"] != "leaf" else []
+    return [*common, *leaf, "own", *baselines_of(summary)]
 
 
 def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
     """The mean of a figure, weighted by `limited` held-out examples; None if no client has it."""
-    pairs = [(one[key], one.get("held_out") or 1) for one in clients if one.get(key) is not None]
-    if not pairs:
-        return None
-    values, sizes = np.transpose(pairs)
-    return float(np.average(values, weights=limited(sizes)))
+    having = [one for one in clients if one.get(key) is not None]
+    measured = [ClientMetrics({key: one[key]}, one.get("held_out") or 1) for one in having]
+    return cast("float | None", mean_over_clients(measured).get(key))

@@ -1,6 +1,7 @@
 """The format of a run folder: the names of its files, and the fields that each must have."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cache
 from typing import Any, NotRequired
 
@@ -10,9 +11,6 @@ from typing_extensions import TypedDict
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
 
-CONFIG, SUMMARY, ROUNDS = "config.json", "summary.json", "rounds.jsonl"
-TREE, EXAMPLES, CLIENTS = "tree.json", "examples.json", "clients.json"
-CHECKPOINTS = "checkpoints"
 FORMAT = 2
 """The version of the format; a folder of another one is refused."""
 
@@ -32,6 +30,18 @@ COLUMNS = ("fl", "leaf", "best", "ensemble")
 
 Number = int | float
 Metrics = dict[str, Number]
+
+
+class File(StrEnum):
+    """The names in a run folder."""
+
+    CONFIG = "config.json"
+    SUMMARY = "summary.json"
+    ROUNDS = "rounds.jsonl"
+    TREE = "tree.json"
+    EXAMPLES = "examples.json"
+    CLIENTS = "clients.json"
+    CHECKPOINTS = "checkpoints"
 
 
 class Config(TypedDict):
@@ -135,11 +145,11 @@ class ClientData(TypedDict):
 
 
 SCHEMAS: Mapping[str, Any] = {
-    CONFIG: Config,
-    SUMMARY: Summary,
-    TREE: Tree,
-    EXAMPLES: Examples,
-    CLIENTS: ClientData,
+    File.CONFIG: Config,
+    File.SUMMARY: Summary,
+    File.TREE: Tree,
+    File.EXAMPLES: Examples,
+    File.CLIENTS: ClientData,
 }
 """The required fields of each file; `Line` has those of a line of ``rounds.jsonl``."""
 

@@ -9,11 +9,9 @@ from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from cflower.algorithm.criteria import Outcome
@@ -23,30 +21,14 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import by_metric, metric_of
-from cflower.runs.format import (
-    CHECKPOINTS,
-    CLIENTS,
-    CONFIG,
-    EXAMPLES,
-    NO_SUMMARY,
-    ROUNDS,
-    SUMMARY,
-    TREE,
-    TRIAL_STATUS,
-)
+from cflower.runs.format import NO_SUMMARY, TRIAL_STATUS, File
 from cflower.runs.run_files import printable, read_json, read_lines
 
-UNREADABLE = (
-    *(AttributeError, BadReplyError, BadZipFile, KeyError, OSError, SafetensorError),
-    *(TypeError, ValueError),
-)
-"""The errors of a file with a content that does not fit."""
 Line = Mapping[str, Any]
 """One line of ``rounds.jsonl``: one cluster in one round."""
 
@@ -69,7 +51,7 @@ class RunRecord:
 
     def __init__(self, path: Path, metric: str = "") -> None:
         self.path, self._metric = path, metric
-        begun = read_json(path, CONFIG)
+        begun = read_json(path, File.CONFIG)
         self.config: Mapping[str, Any] = begun["config"]
         """The app's own run config, whatever is in it."""
         self.settings: Mapping[str, Any] = begun["settings"]
@@ -87,8 +69,8 @@ class RunRecord:
     def read(cls, path: Path, metric: str = "") -> "RunRecord":
         """The whole folder as it is now, its names checked against each other."""
         run = RunRecord(path, metric)
-        run._check_names(ROUNDS, chain.from_iterable(map(itemgetter("clients"), run.lines)))
-        run._check_names(SUMMARY, map(itemgetter("client"), run.summary["moves"]))
+        run._check_names(File.ROUNDS, chain.from_iterable(map(itemgetter("clients"), run.lines)))
+        run._check_names(File.SUMMARY, map(itemgetter("client"), run.summary["moves"]))
         return run
 
     def _check_names(self, file: str, names: Iterable[str]) -> None:
@@ -105,39 +87,39 @@ class RunRecord:
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """``summary.json``; `NO_SUMMARY` before the end of the first round."""
-        summary = read_json(self.path, SUMMARY, {**NO_SUMMARY, "run_id": self.name})
+        summary = read_json(self.path, File.SUMMARY, {**NO_SUMMARY, "run_id": self.name})
         return by_metric(summary, self._metric)
 
     @cached_property
     def clusters(self) -> Mapping[str, Mapping[str, Any]]:
         """The clusters of ``tree.json``, in natural order."""
-        clusters = read_json(self.path, TREE, {"clusters": {}})["clusters"]
+        clusters = read_json(self.path, File.TREE, {"clusters": {}})["clusters"]
         return only(clusters, in_order(clusters))
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        return read_lines(self.path / ROUNDS)
+        return read_lines(self.path / File.ROUNDS)
 
     @cached_property
     def data(self) -> Mapping[str, Any]:
         """``clients.json``: a preview of the clients' data; without clients in most runs."""
-        return read_json(self.path, CLIENTS, {"class_names": [], "clients": {}})
+        return read_json(self.path, File.CLIENTS, {"class_names": [], "clients": {}})
 
     @cached_property
     def data_spec(self) -> DataSpec:
         """Input shape and class names, from ``examples.json``."""
-        if not (self.path / EXAMPLES).is_file():
+        if not (self.path / File.EXAMPLES).is_file():
             raise RunFolderError(
-                f"The run {self.name} has no {EXAMPLES}: it is of another app than cflower's own "
-                "(then give --app instead of --data), or its folder was not copied whole."
+                f"The run {self.name} has no {File.EXAMPLES}: it is of another app than cflower's "
+                "own (then give --app instead of --data), or its folder was not copied whole."
             )
-        content = read_json(self.path, EXAMPLES)
+        content = read_json(self.path, File.EXAMPLES)
         return DataSpec(tuple(content["input_shape"]), tuple(content["class_names"]))
 
     @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
-        with self._reading(CONFIG):
+        with self._reading(File.CONFIG):
             # Zeros take no memory until they are written to.
             arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self._arrays}
             return Layout.of(record_of(arrays), self.settings["untrained"])
@@ -145,15 +127,14 @@ class RunRecord:
     @property
     def model_bytes(self) -> int:
         """The size of the arrays of one model."""
-        with self._reading(CONFIG):
-            return sum(prod(shape) * np.dtype(kind).itemsize for _, shape, kind, _ in self._arrays)
+        return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[None]:
         """Turn an error in the content of a file into a `RunFolderError`."""
         try:
             yield
-        except UNREADABLE as error:
+        except Exception as error:  # a file from outside can be wrong in any way
             raise RunFolderError(
                 f"{self.path / file} is damaged or missing ({error!r}). Copy the whole run folder "
                 "again."
@@ -171,14 +152,14 @@ class RunRecord:
 
         No earlier checkpoint is taken if that one is damaged.
         """
-        tree = Checkpoints(self.path / CHECKPOINTS).newest(self._refuse).state.tree
+        tree = Checkpoints(self.path / File.CHECKPOINTS).newest(self._refuse).state.tree
         shape, clusters = (self.projection.num_compared,), tree.clusters.values()
-        with self._reading(CHECKPOINTS):
+        with self._reading(File.CHECKPOINTS):
             edges = list(chain.from_iterable(cluster.edge.items() for cluster in clusters))
             names = "".join([*tree.clusters, *tree.clients, *map(itemgetter(0), edges)])
             fit = all(np.isfinite(edge).all() and edge.shape == shape for _, edge in edges)
             if not fit or not names.isprintable():
-                raise ValueError(f"the updates do not fit {CONFIG}")
+                raise ValueError(f"the updates do not fit {File.CONFIG}")
             sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
         return ParameterTree(sent, tree.unassigned)
 
@@ -197,10 +178,6 @@ class RunRecord:
     @cached_property
     def metric(self) -> Metric:
         return metric_of(self.summary)
-
-    def personal_step(self, leaf: str) -> Mapping[str, Any]:
-        """The personal step of a leaf in the summary; empty without one."""
-        return dict(self.summary["personal"].get(leaf, {}))
 
     @property
     def criterion(self) -> dict[str, Any]:

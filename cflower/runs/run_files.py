@@ -8,12 +8,12 @@ from typing import Any
 
 from cflower.errors import OtherVersionError, RunFolderError, first_line
 from cflower.ordering import line
-from cflower.runs.format import CONFIG, FORMAT, SCHEMAS, TREE, Line, misfit, tree_misfit
+from cflower.runs.format import FORMAT, SCHEMAS, File, Line, misfit, tree_misfit
 
 
 def run_folders(output_dir: Path) -> list[Path]:
     """The runs in a folder by their ids, the oldest first."""
-    return sorted(p.parent for p in output_dir.glob(f"[!.]*/{CONFIG}"))
+    return sorted(p.parent for p in output_dir.glob(f"[!.]*/{File.CONFIG}"))
 
 
 def find_run(output_dir: Path, run: str = "") -> Path:
@@ -22,7 +22,7 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     Raises a `RunFolderError` if there is no such run, or more than one.
     """
     given = Path(run or output_dir).expanduser()
-    if (given / CONFIG).is_file():
+    if (given / File.CONFIG).is_file():
         return given
     there = run_folders(output_dir)
     if not there:
@@ -31,12 +31,12 @@ def find_run(output_dir: Path, run: str = "") -> Path:
             "or give the folder of the runs with --runs DIR."
         )
     if not run:
-        return max(there, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
+        return max(there, key=lambda path: (path / File.CONFIG).stat().st_mtime_ns)
     matching = [path for path in there if path.name.startswith(run)]
     if len(matching) == 1:
         return matching[0]
     if not matching and given.is_dir():
-        raise RunFolderError(f"The folder {given} has no {CONFIG}: it is not a run folder.")
+        raise RunFolderError(f"The folder {given} has no {File.CONFIG}: it is not a run folder.")
     newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
         f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}; "
@@ -55,10 +55,10 @@ def read_json(run: Path, name: str, default: dict[str, Any] | None = None) -> di
             "copied whole."
         )
     text = read_text(path)
-    if name == CONFIG:  # a folder of another version may have other fields
+    if name == File.CONFIG:  # a folder of another version may have other fields
         check_format(run.name, parse(text, dict, str(path)))
     content: dict[str, Any] = parse(text, SCHEMAS[name], str(path))
-    if name == TREE and (problem := tree_misfit(content["clusters"])):
+    if name == File.TREE and (problem := tree_misfit(content["clusters"])):
         raise RunFolderError(f"{path} is damaged: {problem}.")
     return content
 

@@ -1,12 +1,12 @@
 """A run in the terminal: the cluster tree and the client × model table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from shutil import get_terminal_size
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -14,15 +14,7 @@ from rich.tree import Tree
 from cflower.algorithm.tree import Status
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, listed, only
-from cflower.runs.findings import (
-    all_clients,
-    baseline_lines,
-    finding,
-    lasting,
-    metric_of,
-    ways_of,
-    weighted,
-)
+from cflower.runs.findings import all_clients, finding, lasting, metric_of, ways_of, weighted
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -30,7 +22,7 @@ MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
-    **{"fl": "common", "leaf": "cluster's", "own": "own", "best": "best", "ensemble": "ensemble"},
+    **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
 }
 Entries = Mapping[str, Mapping[str, Any]]
@@ -49,9 +41,8 @@ def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = Fal
 
     With ``every``, all clients are shown, however many.
     """
-    text = "\n".join([finding(summary), "", *baseline_lines(summary)]).rstrip()
-    tables = model_tables(summary, every=every)
-    return Group(Text(text), Text(), cluster_tree(summary, clusters), Text(), tables)
+    tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
+    return Group(Text(finding(summary)), Text(), tree, Text(), tables)
 
 
 def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
@@ -63,7 +54,6 @@ def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
         text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
         if split := splits.get(name):
             text += f", split in round {split['round']}{TRIALS[split['trial']]}"
-            text += f" (alpha_cross {shown(split['alpha_cross'], '.2f')})"
         elif not cluster["children"]:
             text += members_in_words(summary, cluster["members"])
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
@@ -88,51 +78,52 @@ def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
     return Group(cluster_table(clients, summary), Text(hint))
 
 
-def columns_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The headings of the models that were evaluated, by their fields in `all_clients`."""
-    return {f"{way}_{summary['metric']['name']}": HEADINGS[way] for way in ways_of(summary)}
-
-
 def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each client; * marks the best of its models."""
-    title, columns = f"client × model ({summary['metric']['name']}, * = best)", columns_of(summary)
-    extra = {}
-    if summary["selection"] == "best":
-        extra["best_cluster"] = "best is"
-    if any(client["share"] for client in clients.values()):
-        extra["share"] = "share\nof its own"
-    if summary["groups"]:
-        extra["group"] = "true\ngroup"
-    table = table_of(title, ["client", "held\nout", "cluster", *columns.values(), *extra.values()])
+    rows = []
     for name, client in clients.items():
-        cells = [name, shown(client["held_out"], "g"), client["cluster"]]
-        cells += starred(map(client.get, columns), metric_of(summary))
-        cells += [shown(client.get(key), ".0%" if key == "share" else "") for key in extra]
-        table.add_row(*map(Text, cells))
-    return table
+        row = {"client": name, "held\nout": shown(client["held_out"], "g")}
+        row |= {"cluster": client["cluster"], **scores(summary, [client])}
+        if summary["selection"] == "best":
+            row["model\nof"] = shown(client["best_cluster"])
+        row["own\nshare"] = shown(client["share"], ".0%")
+        row["true\ngroup"] = shown(client["group"])
+        rows.append(row)
+    return table_of(f"client × model ({summary['metric']['name']}, * = best)", rows)
 
 
 def cluster_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
     """One row for each cluster: means over its clients, and its worst client."""
-    metric, columns = metric_of(summary), columns_of(summary)
-    title = f"cluster × model (mean {metric.name}, * = best)"
-    table = table_of(title, ["cluster", "clients", "held\nout", *columns.values(), "worst\nclient"])
+    metric, rows = metric_of(summary), []
     for cluster in in_order(summary["clusters"]):
-        members = only(clients, summary["clusters"][cluster]).values()
-        examples = sum(client["held_out"] or 0 for client in members)
-        cells = [cluster, str(len(members)), f"{examples:g}"]
-        cells += starred([weighted(key, members) for key in columns], metric)
+        members = list(only(clients, summary["clusters"][cluster]).values())
         worst = metric.worst(client[metric.name] for client in members if metric.name in client)
-        table.add_row(*map(Text, [*cells, metric.in_words(worst)]))
-    return table
+        held_out = sum(client["held_out"] or 0 for client in members)
+        row = {"cluster": cluster, "clients": str(len(members)), "held\nout": f"{held_out:g}"}
+        rows.append(row | scores(summary, members) | {"worst\nclient": metric.in_words(worst)})
+    return table_of(f"cluster × model (mean {metric.name}, * = best)", rows)
 
 
-def table_of(title: str, headings: Sequence[str]) -> Table:
-    """An empty table that becomes narrower by folding names and headings, never by cutting."""
+def scores(summary: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The mean of some clients under each model, by heading."""
+    metric, ways = metric_of(summary), ways_of(summary)
+    means = [weighted(f"{way}_{metric.name}", clients) for way in ways]
+    return dict(zip(map(HEADINGS.__getitem__, ways), starred(means, metric), strict=True))
+
+
+def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:
+    """Rows of texts by heading, without columns that have dashes only.
+
+    The table becomes narrower by folding names and headings, never by cutting. The first column is
+    aligned to the left, and those with the headings in ``left``.
+    """
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
+    headings = [key for key in (rows[0] if rows else ()) if {row[key] for row in rows} != {"-"}]
     for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    table.columns[0].justify = "left"
+        justify: JustifyMethod = "left" if heading in (headings[0], *left) else "right"
+        table.add_column(heading, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, only(row, headings).values()))
     return table
 
 

@@ -6,13 +6,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from cflower.errors import CFlowerError, RunFolderError
-from cflower.runs.format import CONFIG, ROUNDS, SUMMARY
+from cflower.runs.format import File
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import in_script, page
 
 HOST = "127.0.0.1"
-WATCHED = (CONFIG, ROUNDS, SUMMARY)
+WATCHED = (File.CONFIG, File.ROUNDS, File.SUMMARY)
 
 
 class ReportServer(ThreadingHTTPServer):

@@ -149,16 +149,8 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
 def log_steps(steps: Mapping[str, Personal]) -> None:
     """Log the result of each leaf's personal step in one sentence."""
     for leaf, step in steps.items():
-        result = f"refused: {step.reason}"
-        if step.accepted:
-            start = "the run's first model" if step.start else "the leaf's model"
-            least, most = (f"{pick(step.shares.values()):.0%}" for pick in (min, max))
-            result = (
-                f"accepted: {step.reason}; {counted(len(step.models), 'client')} get "
-                f"{least if least == most else f'{least} to {most}'} of a model of their own, "
-                f"trained from {start} (kappa = {step.kappa:.3g})"
-            )
-        log(INFO, "Personal step of cluster %s, %s", leaf, result, extra=PROGRESS)
+        result = "accepted" if step.accepted else "refused"
+        log(INFO, "Cluster %s, personal step %s: %s", leaf, result, step.reason, extra=PROGRESS)
 
 
 def log_final(report: FinalReport) -> None:

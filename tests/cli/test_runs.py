@@ -83,7 +83,7 @@ def test_explain_with_and_without_other_thresholds(runs):
     out = output_of("explain", "20260101", "--runs", runs)
     assert "split in round 6 into 0.0 and 0.1" in out
     out = output_of("explain", "20260101", "--runs", runs, "-c", "eps1=9.0 eps2=0.1")
-    assert "what if eps1 = 9.0, eps2 = 0.1?" in out
+    assert "What if the norm criterion had decided, with eps1 = 9.0, eps2 = 0.1?" in out
 
 
 def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):

@@ -98,7 +98,7 @@ def test_baselines_are_the_runs_that_they_name(quick, tmp_path):
         (pair,) = json.loads(figures)["pairs"]
         assert all(measured[key] == pair[key] for key in pair.keys() & measured.keys())
         assert "verdict" in measured
-        counts = f"clients: {measured['better']} better, {measured['worse']} worse"
+        counts = f" better, {measured['worse']} worse: {measured['verdict']}"
         assert counts in printed
     assert "each client alone for all rounds: " in output_of("show", folder)
 

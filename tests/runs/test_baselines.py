@@ -7,7 +7,7 @@ import pytest
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.runs.baselines import against
-from cflower.runs.findings import baseline_lines, finding
+from cflower.runs.findings import finding, ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from tests.runs.folders import edited, made_up_run
@@ -26,7 +26,8 @@ def compared(ours, theirs, metric=ACCURACY, held_out=36):
 
 def test_clients_and_interval_in_words():
     pair = compared([35 / 36] * 8 + [0.5, 1.0], [34 / 36] * 8 + [0.75, 1.0])
-    assert pair.figures.startswith("92.8% against 93.1%; clients: 8 better, 1 worse; -0.3 points")
+    assert pair.sentence.startswith("-0.3 points (95% interval ")
+    assert pair.sentence.endswith("), 8 clients better, 1 worse: cannot say")
     low, high = pair.interval or (1.0, -1.0)
     assert low < pair.difference < high
     assert pair.verdict == "cannot say"
@@ -51,13 +52,13 @@ def test_a_lower_perplexity_is_better():
     assert (pair.test.better, pair.test.worse, pair.verdict) == (30, 0, "worth it")
     assert pair.interval is not None
     assert pair.interval[1] < 0
-    assert pair.figures.startswith("21.45 against 24; clients: 30 better, 0 worse; -2.55 (95%")
+    assert pair.sentence.startswith("-2.55 (95% interval ")
 
 
 def test_too_few_examples_are_not_tested():
     pair = compared([1.0] * 5, [0.0] * 5, held_out=2)
     assert (pair.verdict, pair.interval) == ("cannot say", None)
-    assert pair.figures.endswith("(too few examples to test)")
+    assert "(too few examples to test), " in pair.sentence
 
 
 def test_only_clients_with_both_values_and_held_out_examples_count():
@@ -72,16 +73,16 @@ def test_only_clients_with_both_values_and_held_out_examples_count():
 def test_it_is_in_sentence_lines_and_report(tmp_path):
     run = made_up_run(tmp_path / "run", 20, baselines={"federated": 0.7, "isolated": 0.89})
     record = RunRecord.read(run)
-    assert "conventional FL for all rounds: 70.0%" in finding(record.summary)
-    lines = baseline_lines(record.summary)
-    assert lines[0].startswith(
-        "conventional FL for all rounds: 70.0% (worst tenth 70.0%, spread 0.0 points). Own model: "
-        "91.0% against "
+    lines = finding(record.summary).splitlines()
+    assert lines[-2].startswith(
+        "- conventional FL for all rounds: 70.0% (worst tenth 70.0%, spread 0.0 points). This run "
+        "against it: +2"
     )
-    assert lines[0].endswith(": worth it")
-    assert lines[1].startswith("each client alone for all rounds: 89.0% (worst tenth 89.0%")
-    federated, isolated = page_content(record)["run"]["baselines"]
-    assert (federated["value"], federated["against"]["verdict"]) == (0.7, "worth it")
+    assert lines[-2].endswith(": worth it")
+    assert lines[-1].startswith("- each client alone for all rounds: 89.0% (worst tenth 89.0%")
+    *_, federated, isolated = page_content(record)["run"]["ways"]
+    assert federated["mean"] == 0.7
+    assert federated["against"] in f"{lines[-2]}."
     assert isolated["key"] == "isolated"
     stored = json.loads((run / "summary.json").read_text())["baselines"]["federated"]
     assert (stored["better"], stored["verdict"]) == (20, "worth it")
@@ -91,8 +92,8 @@ def test_it_is_in_sentence_lines_and_report(tmp_path):
 @pytest.mark.parametrize(("baselines", "words"), [(None, "not measured"), ({}, "measured next")])
 def test_before_there_is_a_baseline(tmp_path, baselines, words):
     summary = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines)).summary
-    assert f"conventional FL for all rounds: {words}." in finding(summary)
-    assert baseline_lines(summary) == []
+    assert f"conventional FL for all rounds: {words}" in finding(summary).splitlines()[3:][1]
+    assert not any(way.compared for way in ways_to_serve(summary))
 
 
 def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
@@ -100,8 +101,8 @@ def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
     with edited(run / "summary.json") as summary:
         del summary["baselines"]["federated"]
     record = RunRecord.read(run)
-    assert "conventional FL for all rounds: not measured." in finding(record.summary)
-    assert not any(one["toCome"] for one in page_content(record)["run"]["baselines"])
+    assert "conventional FL for all rounds: not measured\n" in finding(record.summary)
+    assert "measured next" not in [way.remark for way in ways_to_serve(record.summary)]
 
 
 def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
@@ -109,6 +110,6 @@ def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
     record = RunRecord.read(run, "loss")
     assert record.metric == Metric("loss", higher_is_better=False)
     assert record.scores == {n: line["loss"] for n, line in record.summary["clients"].items()}
-    assert "Own model: mean loss " in finding(record.summary)
+    assert "Mean loss on held-out examples:\n- this run: 0." in finding(record.summary)
     with pytest.raises(RunFolderError, match="the clients sent accuracy, loss: give one"):
         RunRecord.read(run, "rmse")

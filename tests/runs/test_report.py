@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_and_one_that_has_just_begun(tmp_path):
         file.write('{"round": 21, "clu')  # being written
     content = page_content(RunRecord.read(path))
     assert content["run"]["sentence"] == "2 clusters among 8 clients so far, after 20 rounds."
-    assert content["clients"][0]["common"] is None
+    assert content["clients"][0]["fl"] is None
     assert content["data"] is None
     for file_ in path.rglob("*.*"):
         if file_.name != "config.json":

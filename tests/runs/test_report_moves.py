@@ -90,7 +90,7 @@ def test_baselines_have_their_lines_by_round(opened):
     text = visit.text("#tip")
     assert "conventional FL: 75.0%" in text
     assert "each alone: 70.0%" in text
-    assert "– – conventional FL: 80.0%" in visit.text("#scores")
+    assert "conventional FL: 80.0%" in visit.text("#scores")
     visit.page.select_option("#pick-client", index=2)
     assert chart.locator(".baseline").count() == 0
     assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
@@ -128,7 +128,7 @@ def test_watching_keeps_what_was_set_and_goes_on_until_the_baselines_are_there(b
 def test_what_differs_between_the_clusters(browser, tmp_path):
     run = made_up_run(tmp_path / "run")
     with Visit(browser, write_report(run).as_uri()) as visit:
-        assert "Every class is about as frequent in each cluster" in visit.text("#groups-hint")
+        assert "Each class has about the same share in all clusters" in visit.text("#groups-hint")
         assert visit.texts("#groups tbody tr >> nth=0 >> .share") == ["50%", "33%", "17%"]
         pictures = visit.page.locator("#groups tbody tr").nth(1).locator(".image")
         assert [pictures.nth(i).get_attribute("aria-label") for i in range(2)] == [

@@ -5,7 +5,7 @@ from flwr.app import Message, MetricRecord
 
 from cflower import Observer, Recorder
 from cflower.runs.explain import explanation
-from cflower.runs.findings import lasting
+from cflower.runs.findings import common_in_words, lasting
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, cluster_tree
@@ -39,7 +39,7 @@ def test_a_split_that_was_taken_back(tmp_path):
     (trial,) = page["trials"]
     assert (trial["round"], trial["standing"]) == (6, "undone")
     assert trial["reason"] == undone.summary["splits"][0]["verdict"]
-    assert page["run"]["common"] is page["run"]["firstSplit"] is None
+    assert page["run"]["firstSplit"] is None
     assert page["heard"] == [[9, 9]] * 6
     assert lasting(undone.summary["splits"]) == []
     assert undone.summary["common_rounds"] == 9
@@ -70,7 +70,8 @@ def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp
     page = page_content(run)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
     assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
-    assert page["run"]["commonModel"] == f"common model ({min(rounds, 6)} of {rounds} rounds)"
+    common = f"common model (trained in {min(rounds, 6)} of {rounds} rounds)"
+    assert common_in_words(run.summary) == common
     assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))
 
 

@@ -46,7 +46,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
         assert client["loss"] < 0.1 < client["leaf_loss"]
-    assert "8 clients of 1 cluster have a model of their own" in finding(summary)
+    assert "8 clients of 1 cluster have personal models" in finding(summary)
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
     stored = recorder.path / summary["clients"]["partition-3"]["served_by"]["file"]

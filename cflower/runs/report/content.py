@@ -8,18 +8,18 @@ from typing import Any
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
-from cflower.messages.metrics import accuracy_among
 from cflower.ordering import only
-from cflower.runs.baselines import BASELINES, LEVEL, against, fairness_in_words
+from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
     all_clients,
     baselines_of,
-    common_in_words,
-    common_score,
+    central_metric,
     headline,
     lasting,
+    personal_steps,
     remarks,
     ways_of,
+    ways_to_serve,
 )
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.record import RunRecord
@@ -34,7 +34,7 @@ COLUMNS = {
 }
 """The columns of `lines` that are fields of a line."""
 SECOND = "loss"
-"""The metric of the second picture."""
+"""The metric of the second picture, unless it leads."""
 
 
 def page_content(run: RunRecord) -> dict[str, Any]:
@@ -50,12 +50,13 @@ def page_content(run: RunRecord) -> dict[str, Any]:
         "clusters": clusters(run),
         "lines": lines(run),
         "trials": trials(run),
+        "personal": personal_steps(run.summary),
         "moves": [
             {**move, "client": run.position[move["client"]]} for move in run.summary["moves"]
         ],
         "scores": rounded(run.scores_by_round.tolist(), 4),
-        "second": second(run),
         "common": common_curves(run),
+        "curves": curves(run),
         "thresholds": only(run.criterion, ["eps1", "eps2"]) or None,
         "cost": cost(run),
         "matrices": matrices(run),
@@ -82,63 +83,37 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
 
 
 def about(run: RunRecord) -> dict[str, Any]:
-    """The run as a whole; ``common`` is the model of all clients before the first split."""
-    summary, metric, clustered = run.summary, run.metric, run.settings["method"] == "clustered"
+    """The run as a whole, and each way to serve the clients in words."""
+    summary, clustered = run.summary, run.settings["method"] == "clustered"
     splits = [split["round"] for split in lasting(summary["splits"])]
-    own = metric.name if summary["selection"] == "leaf" else f"leaf_{metric.name}"
-    sentence = headline(summary) if clustered else headline(summary, "model", "for")
     return {
         "id": run.name,
         "labels": [run.labels["app"], run.labels["name"], *run.labels["tags"]],
-        "sentence": sentence,
+        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
-        "metric": {**metric._asdict(), "percent": metric.share},
-        "own": summary["metrics"].get(own),
-        "ownFairness": fairness_in_words(summary["fairness"].get("own", {}), metric),
-        "common": common_score(summary),
-        "baselines": baselines(run),
+        "metric": {**run.metric._asdict(), "percent": run.metric.share},
+        "ways": [
+            only(way._asdict(), ("key", "words", "mean", "remark")) | {"against": way.against}
+            for way in ways_to_serve(summary)
+        ],
         "firstSplit": min(splits, default=None),
-        "commonModel": common_in_words(summary),
-        "commonRounds": summary["common_rounds"],
-        "selection": summary["selection"],
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
-        "adjustedRandIndex": summary["adjusted_rand_index"] if clustered else None,
     }
 
 
-def baselines(run: RunRecord) -> list[dict[str, Any]]:
-    """Each baseline in words, its mean (None: not measured), and the run against it.
-
-    The last one is the central evaluation, if there is one.
-    """
-    measured, planned, shown = baselines_of(run.summary), run.summary["baselines"] or {}, []
-    for key, words in BASELINES.items():
-        entry: dict[str, Any] = {"key": key, "words": words, "toCome": key in planned}
-        if line := measured.get(key):
-            entry |= {"toCome": False, "value": line[run.metric.name], "curve": line["by_round"]}
-            entry["fairness"] = fairness_in_words(line, run.metric)
-            if compared := against(run.summary, line["clients"], run.metric):
-                entry["against"] = {"verdict": compared.verdict, "figures": compared.figures}
-        shown.append(entry)
-    return [*shown, *central(run)]
-
-
-def central(run: RunRecord) -> list[dict[str, Any]]:
-    """The central evaluation by the leading metric, or by the accuracy if that leads."""
-    sent, name = run.summary.get("central", {}), run.metric.name
-    if name not in sent:
-        name = accuracy_among(sent) if accuracy_among([name]) else ""
-    if name not in sent:
-        return []
-    values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
-    words = f"central evaluation (evaluate_fn), mean {name} over the clusters"
-    entry = {"key": "central", "words": words, "toCome": False, "value": sent[name]}
-    return [entry | {"curve": by_round(run, values)}]
+def curves(run: RunRecord) -> dict[str, list[Any]]:
+    """The means of each round under the baselines, and of the central evaluation."""
+    measured = baselines_of(run.summary).items()
+    shown: dict[str, list[Any]] = {key: line["by_round"] for key, line in measured}
+    if name := central_metric(run.summary):
+        values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
+        shown["central"] = by_round(run, values)
+    return shown
 
 
 def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
@@ -147,22 +122,14 @@ def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
 
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
-    """The rows of the table of clients; ``level`` is the model that the client chose."""
+    """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
     summary, known, rows = run.summary, all_clients(run.summary), []
+    fields = {"examples": "held_out", **{key: key for key in ("share", "cluster", "group")}}
+    fields |= {way: f"{way}_{run.metric.name}" for way in ways_of(summary)}
+    fields |= {"level": "best_cluster"} if summary["selection"] == "best" else {}
     for name in run.client_names:
         client = known.get(name, {})
-        level = client.get("best_cluster") if summary["selection"] == "best" else None
-        ways = {way: client.get(f"{way}_{run.metric.name}") for way in ways_of(summary)}
-        rows.append(
-            {
-                **{"common" if way == "fl" else way: value for way, value in ways.items()},
-                **{key: client.get(key) for key in ("share", "cluster", "group")},
-                "name": name,
-                "examples": client.get("held_out"),
-                "level": level,
-                "levelScore": client.get("levels", {}).get(level),
-            }
-        )
+        rows.append({"name": name, **{key: client.get(field) for key, field in fields.items()}})
     return rows
 
 
@@ -188,12 +155,6 @@ def lines(run: RunRecord) -> dict[str, Any]:
         "members": [len(line["members"]) for line in decided],
         "sentences": sentences,
     }
-
-
-def second(run: RunRecord) -> dict[str, Any] | None:
-    """The metric of the second picture: the loss, unless it leads or nobody sent it."""
-    sent = any(SECOND in line["metrics"] for line in run.decided)
-    return {"name": SECOND, "percent": False} if sent and run.metric.name != SECOND else None
 
 
 def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
@@ -226,10 +187,9 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
     """
     judged = []
     for line, began in run.judgements:
-        names = {run.metric.name, *run.summary["metrics"], *line["metrics"]}
-        chances = only(line["figures"], [f"{name}_chance" for name in names]).values()
-        more = {"outcome": line["decision"], "standing": TRIAL_STATUS[line["decision"]]}
-        more |= {"began": began, "sure": min(chances, default=1.0) < LEVEL}
+        outcome, figures = line["decision"], line["figures"]
+        sure = any(figures[name] < LEVEL for name in figures if name.endswith("_chance"))
+        more = {"outcome": outcome, "standing": TRIAL_STATUS[outcome], "began": began, "sure": sure}
         judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
 

@@ -2,7 +2,7 @@
 //
 // They are compared with conventional FL where it was measured, else with the common model.
 const other = () => (run.clients.some((client) => known(client.federated)) ? ['federated', 'conventional FL']
-  : ['common', run.run.commonModel]);
+  : ['fl', 'common model']);
 
 function gainOf(client) {
   const [key] = other();
@@ -37,7 +37,7 @@ function clusterTable() {
   const [key, words] = other();
   const compared = run.clients.some((client) => known(client[key]));
   const grouped = run.clients.some((client) => known(client.group));
-  const heads = ['cluster', 'clients', 'own model', ...(compared ? [words, difference(), 'better / worse'] : []), 'worst',
+  const heads = ['cluster', 'clients', 'this run', ...(compared ? [words, difference(), 'better / worse'] : []), 'worst',
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);
@@ -59,9 +59,10 @@ function clusterTable() {
 }
 
 function clientTable(count) {
-  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'own model'], ['leaf', 'cluster’s model'], ['share', 'share of its own'], ['gain', difference()],
-    ['federated', 'conventional FL'], ['isolated', 'alone'], ['common', run.run.commonModel],
-    ['level', 'chosen level'], ['levelScore', 'its model'], ['ensemble', 'ensemble'], ['examples', 'held-out examples'], ['group', 'true group']];
+  const [compared] = other();
+  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'this run'], ['leaf', 'cluster’s model'], ['share', 'personal share'],
+    ...(compared === 'fl' ? [['fl', 'common model'], ['gain', difference()]] : [['federated', 'conventional FL'], ['gain', difference()], ['isolated', 'alone'], ['fl', 'common model']]),
+    ['level', 'model of'], ['examples', 'held-out examples'], ['group', 'true group']];
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
   const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));
@@ -92,7 +93,7 @@ function clientTable(count) {
     count.textContent = found.length < clients.length ? `${found.length} of ${clients.length} clients${where}` : counted(clients.length, 'client');
   };
   const hint = run.run.finished ? `${capital(metric().name)} on each client’s held-out examples at the end.`
-    : 'The run is not finished: own models are as of the last round.';
+    : 'The run is not finished: the figures are as of the last round.';
   const node = [html('p', { class: 'hint' }, hint), html('div', { class: 'scroll', id: 'client-table', tabindex: 0, role: 'group', 'aria-label': 'Table of clients' },
     html('table', {}, html('thead', {}, html('tr', {}, heads)), body))];
   return { node, rows };

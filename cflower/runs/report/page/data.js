@@ -24,10 +24,9 @@ function drawData() {
 const matchesOf = (name) => new Map(run.data.matches[name] ?? []);
 function labelTexts() {
   const all = Object.entries(run.data.matches);
-  const pair = ([mine, theirs]) => `${run.data.classes[mine]} for ${run.data.classes[theirs]}`;
-  return all.length ? [html('p', { class: 'labels' }, 'The labels differ, judged by the examples of each cluster:'),
-    html('ul', { class: 'labels' }, all.map(([name, pairs]) => html('li', {}, swatch(colorOf(name)), ` in ${name} the label ${
-      listed(pairs.map(pair), 10).replace(' for ', ' stands for ')} of cluster ${look.leaves[0]}.`)))] : [];
+  const pair = ([mine, theirs]) => `${run.data.classes[mine]} → ${run.data.classes[theirs]}`;
+  return all.length ? [html('p', { class: 'labels' }, `Labels with another meaning, judged by the examples: the label → that of cluster ${look.leaves[0]} for the same examples.`),
+    html('ul', { class: 'labels' }, all.map(([name, pairs]) => html('li', {}, swatch(colorOf(name)), ` ${name}: ${listed(pairs.map(pair), 10)}`)))] : [];
 }
 
 // Differences between the clusters: the share of each class in each of them, with one example. Where the
@@ -47,11 +46,11 @@ function groupTable() {
   const classes = run.data.classes.map((_, k) => k).sort((a, b) => spread(b) - spread(a)).slice(0, MOST_CLASSES).sort((a, b) => a - b);
   const most = Math.max(...classes.map(spread));
   const most100 = Math.max(...shares.flat(), 1e-9);
-  const text = most < 0.05 ? `Every class is about as frequent in each cluster (at most ${(most * 100).toFixed(1)} points of difference): they differ in what examples of a class look like, or in what the labels mean`
+  const text = most < 0.05 ? `Each class has about the same share in all clusters (at most ${(most * 100).toFixed(1)} points apart): what differs are the examples of a class, or what the labels mean`
     : `The shares of the classes differ by up to ${(most * 100).toFixed(0)} points`;
   const rows = clusters.map((name, row) => html('tr', { class: state.cluster === name ? 'chosen' : '' },
     html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name), { class: 'plain', 'data-key': `group:${name}` })),
-    classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0)), matchesOf(name).has(k) ? html('b', {}, `≙ ${run.data.classes[matchesOf(name).get(k)]}`) : null))));
+    classes.map((k) => html('td', {}, exampleOf(name, k), html('span', { class: 'share' }, html('i', { class: 'bar', style: { width: `${(shares[row][k] / most100) * 34}px`, background: colorOf(name) } }), percent(shares[row][k], 0)), matchesOf(name).has(k) ? html('b', {}, `→ ${run.data.classes[matchesOf(name).get(k)]}`) : null))));
   return [...labelTexts(), html('p', { class: 'hint', id: 'groups-hint' }, `Share of each class${
     run.data.samples.some(known) ? ', and one example of it' : ''}${classes.length < run.data.classes.length ? `, of the ${classes.length} classes whose shares differ most` : ''}. ${text}.`),
   html('div', { id: 'groups' }, table('What differs between the clusters', ['cluster', ...classes.map((k) => String(run.data.classes[k]))], rows)),

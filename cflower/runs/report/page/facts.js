@@ -4,30 +4,19 @@ function drawFacts() {
   byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
   byId('remarks').textContent = about.remarks;
-  const name = metric().name;
-  const rows = [];
-  if (known(about.own)) rows.push([about.kind === 'federated' || !known(about.common) ? `mean ${name} at the end` : 'own model of each client', about.own, null, false, about.ownFairness]);
-  if (known(about.common)) rows.push([about.commonModel, about.common]);
-  // Each client alone is only named where it was measured.
-  const compared = about.baselines.filter(({ key, value, toCome }) => known(value) || toCome || (key === 'federated' && known(about.common)));
-  rows.push(...compared.map(({ words, value, against, toCome, fairness }) => [words, value, against, toCome, fairness]));
-  const most = Math.max(...rows.map(([, value]) => value ?? 0), metric().percent ? 1 : 0);
-  fill('compared', rows.map(([words, value, against, toCome, fairness]) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(value) ? [html('strong', {}, score(value)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(value / most) * 100}%` } }))] : toCome ? 'measured next' : 'not measured'),
-    fairness ? html('dd', { class: 'even' }, capital(fairness)) : null,
-    against ? html('dd', { class: 'against' }, `Own model: ${against.figures.replaceAll(/-(?=\d)/g, '−')}: `, html('b', {}, against.verdict)) : null)));
-  const measured = compared.some(({ key, value }) => key === 'federated' && known(value));
-  byId('compared-hint').textContent = known(about.common) && !measured && about.commonRounds < about.rounds
-    ? `Mean ${name} on held-out examples. The common model did not learn in every round: this difference is not the gain over conventional federated learning, which trains in every round.`
-    : rows.length ? `Mean ${name} on held-out examples.` : '';
+  const most = Math.max(...about.ways.map(({ mean }) => mean ?? 0), metric().percent ? 1 : 0);
+  fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
+    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(mean / most) * 100}%` } }))] : remark),
+    known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
+    against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
+  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().name} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
-  const facts = [`${counted(run.clients.length, 'client')}, ${counted(about.rounds, 'round')}${about.finished ? '' : ` of ${about.planned}`}`];
-  if (gains.length) {
+  const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
+  if (gains.length && !about.ways.some(({ against }) => against)) {
     const [up, down] = [1, -1].map((sign) => gains.filter((gain) => sign * better(gain) > 0).length);
-    facts.push(`${counted(up, 'client')} better than ${other()[0] === 'federated' ? 'under conventional FL' : 'under the common model'}, ${down} worse`);
+    facts.push(`${counted(up, 'client')} better than under the common model, ${down} worse`);
   }
   if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
-  if (known(about.adjustedRandIndex)) facts.push(`adjusted Rand index ${about.adjustedRandIndex.toFixed(3)} against the true groups`);
   fill('facts', facts.map((text) => html('span', {}, text)));
 }
 

@@ -35,7 +35,7 @@ function drawPicks() {
   client.value = state.client ?? '';
   const labelled = (text, control) => html('label', {}, `${text} `, control);
   const some = Object.keys(NOTHING).some((key) => state[key] !== NOTHING[key]);
-  fill('picks', run.run.kind === 'clustered' ? labelled('Cluster', cluster) : null, labelled('Round', round), labelled('Client', client),
+  fill('picks', 'Highlight:', run.run.kind === 'clustered' ? labelled('Cluster', cluster) : null, labelled('Round', round), labelled('Client', client),
     some ? button('Clear', () => pick(NOTHING), { 'data-key': 'clear' }) : null);
 }
 

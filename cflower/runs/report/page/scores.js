@@ -10,8 +10,8 @@ const MOST_BANDS = 12;
 // What each picture draws: the clients' values, the column of the lines, the common model by round.
 const charts = () => [
   ...(run.scores.some((values) => values.some(known)) ? [{ ...metric(), key: 'scores', scores: run.scores, own: run.clients.map(({ own }) => own ?? null), column: run.lines.score, common: run.common.score,
-    end: run.run.common, baselines: baselineCurves() }] : []),
-  ...(run.second ? [{ name: run.second.name, percent: run.second.percent, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
+    end: wayOf('fl')?.mean ?? null, baselines: baselineCurves() }] : []),
+  ...(metric().name !== 'loss' && run.lines.second.some(known) ? [{ name: 'loss', percent: false, key: 'second', scores: [], own: [], column: run.lines.second, common: run.common.second, end: null, baselines: [] }] : [])];
 const shownIn = (chart) => (value, digits = 1) => (chart.percent ? percent(value, digits) : figure(value, 4));
 
 function drawScores() {
@@ -21,13 +21,12 @@ function drawScores() {
     return fill('scores', note(`The clients reported no ${metric().name}.`));
   }
   const crowd = run.clients.length > CROWD;
-  const measured = baselineCurves();
-  const lines = crowd ? 'Lines are means of clusters. Below, each cluster with the middle 80 % and the middle half of its clients, and their median.'
-    : run.run.kind === 'clustered' ? 'Thin lines are clients in the colour of their cluster; bold lines are means of clusters.' : 'Thin lines are clients.';
-  const grey = known(run.run.firstSplit) ? ' Grey: the common model, dotted as it is at the end.' : '';
-  const dashed = measured.length ? ` Dashed: ${listed(measured.map(({ key, words }) => (key === 'central' ? words : `${SHORT[key]} in a run of its own`)))}.` : '';
-  byId('scores-hint').textContent = `${run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics that only replies to training contain are as the app measured them.'
-    : 'From the replies to training. cflower’s own app measures on held-out examples, before it trains the model that it received.'} ${lines}${grey}${dashed}${run.moves.length ? ' At the bottom, ◆ is a split and ● a move.' : ''}`;
+  const lines = crowd ? 'Lines are means of clusters. Below: the median of each cluster’s clients, their middle half and their middle 80 %.'
+    : run.run.kind === 'clustered' ? 'Thin lines are clients, bold lines are means of clusters.' : 'Thin lines are clients.';
+  byId('scores-hint').textContent = [run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics of the training replies are as the app measured them.'
+    : 'From the replies to training: cflower’s own app evaluates the received model on held-out examples before it trains.', lines,
+  known(run.run.firstSplit) ? 'Grey: the common model, dotted from its last training on.' : '', run.clients.some(({ share }) => known(share)) ? 'At the end the clients have their personal models.' : '',
+  run.moves.length ? 'At the bottom, ◆ is a split and ● a move.' : ''].filter(Boolean).join(' ');
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
   const starts = [...new Set([1, ...run.clusters.map((cluster) => cluster.born + 1), Math.ceil(last / 2)])].filter((round) => round < last).sort((a, b) => a - b);
@@ -46,7 +45,7 @@ function drawScores() {
 }
 
 // Where the values lie; the last step is the evaluation at the end, if there was one.
-function scoreFrame(chart, width, height) {
+function scoreFrame(chart, width, height, top = 14) {
   const ended = run.run.finished && chart.own.some(known);
   const tables = chart.scores.map((values, i) => (ended ? [...values, chart.own[i]] : values));
   const first = Math.max(1, Math.min(state.from, run.run.rounds - 1));
@@ -57,7 +56,7 @@ function scoreFrame(chart, width, height) {
     for (const v of values) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
   }
   if (chart.percent) [low, high] = [Math.max(0, Math.floor(low * 10 - 0.2) / 10), 1];
-  const [start, end, top, bottom] = [46, width - 16, 14, height - 24];
+  const [start, end, bottom] = [46, width - 16, height - 24];
   const x = scale(first, Math.max(steps[steps.length - 1], first + 1), start, end);
   const y = scale(low, high, bottom, top);
   const back = axes({ x, y, rounds: [first, Math.max(run.run.rounds, first + 1)], values: ticks(low, high, 5), left: start, right: end, bottom, free: ended ? 40 : 0,
@@ -84,23 +83,46 @@ function clusterMeans(chart, steps) {
 
 // The baselines that were measured, and the central evaluation, each with its line.
 const SHORT = { federated: 'conventional FL', isolated: 'each alone', central: 'central evaluation' };
-const DASHES = { federated: ['7 4', '– –'], isolated: ['2 4', '···'], central: ['8 3 2 3', '– ·'] };
-const baselineCurves = () => run.run.baselines.filter(({ value }) => known(value)).map((baseline) => ({ ...baseline, dash: DASHES[baseline.key][0], sign: DASHES[baseline.key][1] }));
+const DASHES = { federated: '7 4', isolated: '2 4', central: '8 3 2 3' };
+const wayOf = (key) => run.run.ways.find((way) => way.key === key);
+const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: SHORT[key], curve, value: wayOf(key).mean,
+  look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] } }));
+const GREY = { stroke: 'var(--inner)', 'stroke-width': 2.6 };
+
+// The key above a picture: each line with its value at the end, in as many rows as it needs.
+function keyRows(chart, width) {
+  const shown = shownIn(chart);
+  const names = chart.baselines.map(({ name, value, look: stroke }) => [`${name}: ${shown(value)}`, stroke]);
+  if (known(chart.end)) names.push([`common model: ${shown(chart.end)}`, GREY]);
+  let [x, row] = [0, 0];
+  return names.map(([text, stroke]) => {
+    const wide = 54 + text.length * 7;
+    if (x > 0 && x + wide > width) [x, row] = [0, row + 1];
+    x += wide;
+    return { text, stroke, x: x - wide, row };
+  });
+}
 
 const stepName = (step) => (step > run.run.rounds ? 'At the end' : `Round ${step}`);
 
 function scorePicture(chart, width) {
-  const frame = scoreFrame(chart, width, chart.scores.length ? Math.max(240, Math.min(380, width * 0.5)) : 220);
+  const calm = state.client !== null && chart.scores.length > 0;
+  const key = calm ? [] : keyRows(chart, width - 16);
+  const room = key.length ? 16 * (key[key.length - 1].row + 1) : 0;
+  const frame = scoreFrame(chart, width, room + (chart.scores.length ? Math.max(240, Math.min(380, width * 0.5)) : 220), room + 14);
   const { tables, steps, first, x, y, end, top, bottom, line, within } = frame;
   const shown = shownIn(chart);
   const drawing = svg('svg', { width, height: bottom + 24 });
   drawing.append(frame.back);
+  for (const { text, stroke, x: at, row } of key) {
+    drawing.append(svg('line', { x1: at + 8, x2: at + 34, y1: 8 + 16 * row, y2: 8 + 16 * row, ...stroke }),
+      svg('text', { x: at + 40, y: 12 + 16 * row, class: 'strong' }, text));
+  }
   for (const split of run.clusters.filter((cluster) => cluster.split >= first && cluster.children.length)) {
     drawing.append(svg('line', { x1: x(split.split), x2: x(split.split), y1: top, y2: bottom, class: 'axis', 'stroke-dasharray': '2 3' }),
       svg('path', { d: diamond(x(split.split), bottom, 5), fill: 'var(--ink)' }));
   }
   const thin = Math.max(0.15, Math.min(0.5, 12 / run.clients.length));
-  const calm = state.client !== null && tables.length > 0;
   for (const round of new Set(run.moves.map((move) => move.round).filter((round) => round >= first))) {
     drawing.append(svg('circle', { class: 'moved', cx: x(round), cy: bottom, r: 4.5, fill: 'var(--ink)', stroke: 'var(--card)', 'stroke-width': 1.5 }));
   }
@@ -113,7 +135,7 @@ function scorePicture(chart, width) {
   // The common model after the split: as it learned, then as it stayed.
   const common = steps.filter((step) => known(chart.common[step - 1]) && step >= (run.run.firstSplit ?? Infinity)).map((step) => [x(step), y(chart.common[step - 1])]);
   if (common.length) {
-    drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', stroke: 'var(--inner)', 'stroke-width': 2.6, 'stroke-opacity': calm ? 0.3 : 1 }));
+    drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', ...GREY, 'stroke-opacity': calm ? 0.3 : 1 }));
   }
   if (known(chart.end) && within(chart.end)) {
     const [at] = common[common.length - 1] ?? [x(Math.max(first, run.run.firstSplit ?? first))];
@@ -128,29 +150,17 @@ function scorePicture(chart, width) {
         svg('path', { d, fill: 'none', stroke: colorOf(name), 'stroke-width': 2.6, 'stroke-opacity': faint ? 0.3 : 1 }));
     }
   }
-  const level = (value, words, dash = '2 4') => {
-    if (!known(value) || !within(value)) return;
-    drawing.append(svg('line', { x1: x(first), x2: end, y1: y(value), y2: y(value), stroke: 'var(--ink)', 'stroke-width': 1.5, 'stroke-dasharray': dash }),
-      svg('text', { x: end - 4, y: y(value) + 16 > bottom ? y(value) - 8 : y(value) + 16, 'text-anchor': 'end', class: 'strong halo' }, `${words}: ${shown(value)}`));
-  };
-  if (calm) {
-    const [key, words] = other();
+  for (const { curve, value, look: stroke } of calm ? [] : chart.baselines) {
+    const level = !curve.some(known);
+    const points = steps.map((step) => [x(step), level || step > run.run.rounds ? value : curve[step - 1]]).filter(([, v]) => known(v) && (!level || within(v))).map(([at, v]) => [at, y(v)]);
+    drawing.append(svg('path', { class: 'baseline', d: path(points), fill: 'none', ...stroke }));
+  }
+  const [compared, words] = other();
+  const value = calm ? run.clients[state.client][compared] : null;
+  if (known(value) && within(value)) {
     const label = `${words}, ${clientName(state.client)}`;
-    level(run.clients[state.client][key], label.length > 70 ? `${label.slice(0, 70)}…` : label);
-  } else {
-    const ends = [];
-    for (const { key: name, value, curve, dash, sign } of chart.baselines) {
-      if (!curve.some(known)) { level(value, SHORT[name], dash); continue; }
-      const points = steps.map((step) => [x(step), step > run.run.rounds ? value : curve[step - 1]]).filter(([, v]) => known(v)).map(([at, v]) => [at, y(v)]);
-      if (!points.length) continue;
-      ends.push([points[points.length - 1][1], `${sign} ${SHORT[name]}: ${shown(value)}`]);
-      drawing.append(svg('path', { class: 'baseline', d: path(points), fill: 'none', stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': dash }));
-    }
-    if (known(chart.end)) ends.push([y(chart.end), `${run.run.commonModel}: ${shown(chart.end)}`]);
-    // Their names in the order of their ends, below all of them where there is room.
-    ends.sort((a, b) => a[0] - b[0]);
-    const lowest = Math.min(Math.max(...ends.map(([at]) => at)) + 18, bottom - 15 * ends.length);
-    ends.forEach(([, text], k) => drawing.append(svg('text', { x: end - 6, y: lowest + 15 * k, 'text-anchor': 'end', class: 'strong halo' }, text)));
+    drawing.append(svg('line', { x1: x(first), x2: end, y1: y(value), y2: y(value), stroke: 'var(--ink)', 'stroke-width': 1.5, 'stroke-dasharray': '2 4' }),
+      svg('text', { x: end - 4, y: y(value) + 16 > bottom ? y(value) - 8 : y(value) + 16, 'text-anchor': 'end', class: 'strong halo' }, `${label.length > 70 ? `${label.slice(0, 70)}…` : label}: ${shown(value)}`));
   }
   if (calm) drawing.append(svg('path', { d: line(tables[state.client]), fill: 'none', stroke: colorOf(look.home[state.client]), 'stroke-width': 3 }));
   const nearest = (step, place) => {
@@ -168,9 +178,9 @@ function scorePicture(chart, width) {
       if (found && text.length < 9 && run.run.kind === 'clustered') text.push(`cluster ${name}: ${shown(found[1])}`);
     }
     if (common.length && known(chart.common[step - 1]) && step > run.run.firstSplit) text.push(`common model: ${shown(chart.common[step - 1])}`);
-    for (const { key: name, value, curve } of chart.baselines) {
-      const found = step > run.run.rounds ? value : curve[step - 1];
-      if (known(found)) text.push(`${SHORT[name]}: ${shown(found)}`);
+    for (const { name, value: atEnd, curve } of chart.baselines) {
+      const found = step > run.run.rounds ? atEnd : curve[step - 1];
+      if (known(found)) text.push(`${name}: ${shown(found)}`);
     }
     text.push(...run.moves.filter(({ round }) => round === step).slice(0, 3).map(({ client, to }) => `${clientName(client)} moved to ${to}`));
     const client = !tables.length ? null : state.client ?? (place ? nearest(step, place[1])[0] : null);

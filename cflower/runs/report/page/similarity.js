@@ -17,7 +17,7 @@ function drawSimilarity() {
   } }, shown.map((one) => html('option', { value: nameOf(one) }, `cluster ${one.cluster}, round ${one.round}: ${one.outcome}`))));
   choice.value = nameOf(matrix);
   return fill('similarity', html('h3', {}, 'Cosine similarity of the clients’ updates'),
-    html('p', { class: 'choices' }, html('label', {}, 'Of every split, and when one was last considered: ', choice)),
+    html('p', { class: 'choices' }, html('label', {}, 'Cluster and round ', choice)),
     html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)));
 }
 
@@ -151,7 +151,7 @@ const alikeText = (matrix, row) => {
 function matrixText(matrix) {
   matrix.bytes ??= bytesOf(matrix.values, matrix.clients.length);
   const { within, across, most } = alike(matrix, matrix.clients.map((_, i) => i));
-  return `Round ${matrix.round}, cluster ${matrix.cluster}: ${matrix.outcome}. Mean similarity within a side ${within}, across the sides ${across}; the most alike across are at ${most}.`;
+  return `Round ${matrix.round}, cluster ${matrix.cluster}: ${matrix.outcome}. Mean similarity within a side ${within}, across sides ${across} (at most ${most}).`;
 }
 
 function matrixNotes(matrix) {

@@ -5,7 +5,7 @@ function drawAll(content) {
   readAddress();
   const clustered = run.run.kind === 'clustered';
   byId('clients-title').firstChild.textContent = clustered ? 'Which clusters are there, and who is in them?' : 'Who took part?';
-  byId('data-title').firstChild.textContent = clustered ? 'What differs between them?' : 'What data do the clients have?';
+  byId('data-title').firstChild.textContent = clustered && look.leaves.length > 1 ? 'What differs between them?' : 'What data do the clients have?';
   drawFacts();
   drawSaves();
   drawPicked();

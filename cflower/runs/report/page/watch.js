@@ -4,9 +4,9 @@
 // baseline after the last one. What one has set (thresholds, order, client) stays as it is.
 let version = null;
 let shown = byId('content').textContent;
-const toCome = () => !run.run.finished || run.run.baselines.some((baseline) => baseline.toCome);
-const news = ({ finished, rounds, baselines }) => [finished ? 'The run has finished.' : `Round ${rounds} is in.`,
-  ...baselines.filter(({ value }) => known(value)).map(({ words }) => `Measured: ${words}.`)].join(' ');
+const toCome = () => !run.run.finished || run.run.ways.some(({ remark }) => remark === 'measured next');
+const news = ({ finished, rounds, ways }) => [finished ? 'The run has finished.' : `Round ${rounds} is in.`,
+  ...ways.filter(({ against }) => against).map(({ words }) => `Measured: ${words}.`)].join(' ');
 async function lookAgain() {
   try {
     const answer = await fetch('content', { headers: version ? { 'If-None-Match': version } : {}, cache: 'no-store' });

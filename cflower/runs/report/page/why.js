@@ -15,18 +15,27 @@ function drawWhy() {
     drawWhy();
   }, { class: 'more' }) : null;
   return fill('why', changes.length ? changes : note('No cluster was split.'), changes.length ? html('h3', {}, 'Clusters without a change') : null,
-    stayed.slice(0, state.panels).map(stayedPanel), more);
+    stayed.slice(0, state.panels).map(stayedPanel), more,
+    personalPanel());
 }
 
 // What was opened stays open when the page is drawn anew; so does the picked cluster.
 const opened = new Set();
-const panel = (name, summary, ...content) => html('details', { class: `change${state.cluster === name ? ' chosen' : ''}`, open: state.cluster === name || opened.has(summary),
-  ontoggle: (event) => opened[event.target.open ? 'add' : 'delete'](summary) }, html('summary', {}, swatch(colorOf(name)), summary), ...content);
+const panel = (name, summary, ...content) => html('details', { class: `change${name && state.cluster === name ? ' chosen' : ''}`, open: (name && state.cluster === name) || opened.has(summary),
+  ontoggle: (event) => opened[event.target.open ? 'add' : 'delete'](summary) }, html('summary', {}, name && swatch(colorOf(name)), summary), ...content);
 
 function splitPanel(cluster) {
   const lines = look.lines.get(cluster.name) ?? [];
   const i = lines.find((line) => run.lines.round[line] === cluster.split);
   return panel(cluster.name, splitText(cluster), i === undefined ? null : [figuresOf(run.lines.figures[i], i), ...pastOf(cluster.name, lines)]);
+}
+
+// The results of the personal step, after the last round.
+function personalPanel() {
+  const steps = Object.entries(run.personal);
+  const accepted = steps.filter(([, text]) => text.startsWith('personal step accepted')).length;
+  return steps.length ? panel('', `After the last round, personal step: accepted in ${accepted} of ${counted(steps.length, 'cluster')}.`,
+    html('ul', {}, steps.map(([name, text]) => html('li', {}, swatch(colorOf(name)), `Cluster ${name}, ${text}.`)))) : null;
 }
 
 const trialPanel = (trial) => panel(trial.cluster, decisionText(trial), figuresOf(trial.figures));
