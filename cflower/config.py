@@ -28,6 +28,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+METRICS = ("accuracy", "loss", "perplexity")
+"""What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
 WITHOUT_EFFECT = frozenset({"output-dir", "resume", "baselines", "run-name", "run-tags"})
@@ -80,7 +82,7 @@ class RunConfig(TrainingSettings, DataSettings):
     inner_interval: int = number(-1, least=-1)
     personal: bool = True
 
-    metric: str = "accuracy"
+    metric: str = choice("accuracy", METRICS)
     selection: Selection = choice("leaf", SELECTIONS)
 
     privacy: str = choice("none", PRIVACIES)
@@ -124,6 +126,11 @@ class RunConfig(TrainingSettings, DataSettings):
             (self.model == "lstm") is self.is_text or names_own_code(self.model),
             f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
             "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'.",
+        )
+        require(
+            self.metric != "perplexity" or self.is_text,
+            f"Got metric='perplexity' with dataset={self.dataset!r}, but clients measure it of "
+            "texts only: set metric='accuracy' or 'loss'.",
         )
         different = {name for name in self.classes if name}
         require(

@@ -15,8 +15,8 @@ from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.learning.models import build_model
+from cflower.privacy.agreement import ask_first_model
 from cflower.privacy.permutation import permuted, turn_back
-from cflower.privacy.permutation_mod import ask_first_model
 from cflower.runs.record import RunRecord
 from cflower.server_app import initial_model
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid

@@ -27,21 +27,9 @@ def load_client_data(
     """The examples of one client; cached, so that a later round gets the same arrays at once.
 
     Which examples are in which part depends on the seed, the partition and the number of its
-    examples only.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        The same for all clients of a run.
-    partition, num_partitions : int
-        Which client of how many, 0 <= partition < num_partitions.
-    group : int, optional
-        The group of a shift that its examples belong to, if it is not its first one.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the settings do not fit each other, the data or the number of clients.
+    examples only. ``group`` is the group of a shift that the examples belong to, if it is not the
+    client's first one. Raises a ConfigError or DataError if the settings do not fit each other, the
+    data or the number of clients.
     """
     with _LOADING:
         stored = _dealt(settings, partition, num_partitions)
@@ -106,12 +94,7 @@ def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Store
     return _source_of(settings).take(_positions(settings, num_partitions)[partition])
 
 
-def _source_of(settings: DataSettings) -> Stored:
-    size, roles = settings.dataset_size, settings.roles
-    return _source(settings.dataset, size=size, seed=settings.seed, roles=roles)
-
-
-_source = lru_cache(maxsize=2)(load_source)
+_source_of = lru_cache(maxsize=2)(load_source)
 
 
 @lru_cache(maxsize=8)

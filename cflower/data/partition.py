@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.settings import DataSettings
+from cflower.data.settings import TOPIC, DataSettings
 from cflower.data.shifts import groups_of
 from cflower.data.stored import Stored
 from cflower.errors import DataError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LABEL, POSITION = "the label", "position in the source"
 """Columns of the table that is dealt out: not to be taken for columns of the source."""
-TOPIC = "topic"
 
 Positions = tuple[NDArray[np.int64], ...]
 """Positions in a source of each client's examples: disjoint, none empty."""

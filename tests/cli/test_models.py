@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import cflower as package
 from cflower.config import RunConfig
+from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
@@ -51,7 +52,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unseen():
     """Digits that no client of the run has."""
-    rest = load_source("digits", seed=0).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
+    rest = load_source(DataSettings("digits")).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
     return rest.examples().inputs, rest.labels
 
 

@@ -12,8 +12,8 @@ from cflower.errors import FederationError
 from cflower.messages.client_names import answer
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
+from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.privacy.permutation import permuted, turn_back
-from cflower.privacy.permutation_mod import ask_first_model, seed_check
 from cflower.seeding import generator
 from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.quadratics import Quadratics, clusters_of, initial_arrays, strategy_of

@@ -83,7 +83,7 @@ def test_the_log_begins_with_the_settings(caplog):
 
 def test_an_unknown_client_is_an_error_with_some_known_ones():
     strategy, _, _ = run(Quadratics(GROUPS), num_rounds=1)
-    with pytest.raises(FederationError, match=r"it has partition-0, .*, partition-4\)"):
+    with pytest.raises(FederationError, match=r"partition-0, .*, partition-4 and 1 more are"):
         strategy.cluster_of("partition-9")
 
 
