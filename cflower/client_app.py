@@ -13,7 +13,7 @@ from torch import nn
 
 from cflower.algorithm.state import DECIDE
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data, natural_id_of, outline_of
+from cflower.data.client_data import client_data, load_client_data, natural_id_of
 from cflower.data.drift import group_at
 from cflower.data.examples import Examples
 from cflower.data.own_data import load_own_data
@@ -23,7 +23,6 @@ from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import choose, judge_path, losses_of, mean_entropy
-from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import (
@@ -77,7 +76,7 @@ def facts_about_data(context: Context) -> dict[str, Any]:
     if pictures:
         data = data_of(config, context)
     else:
-        data = outline_of(config.part(DataSettings), *partition_of(context))
+        data = client_data(config.part(DataSettings), *partition_of(context), outline=True)
     facts = {
         "num_examples": len(data.train),
         "input_shape": list(data.train.input_shape),
@@ -119,9 +118,7 @@ def train_round(message: Message, context: Context) -> Message:
         refuse_chosen_model(arrays_of(model), agreed, server_round)
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
-    losses = train(
-        model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
-    )
+    losses = train(model, data.train, config, server_round=server_round, seed=seed)
     metrics = MetricRecord({**held_out, **losses, "num-examples": len(data.train)})
     content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
     return Message(content, reply_to=message)

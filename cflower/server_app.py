@@ -55,7 +55,7 @@ def run(
     """
     config = RunConfig.read(context.run_config)
     recorder = Recorder(
-        config.output_path(),
+        config.output_path,
         config.as_keys(),
         name=config.run_name,
         tags=[tag.strip() for tag in config.run_tags.split(",") if tag.strip()],
@@ -139,14 +139,7 @@ def criterion_of(config: RunConfig) -> Criterion:
         return NeverSplit()
     if config.split_criterion == "auto":
         return AutoCriterion(heard_share=config.heard_share)
-    return NormCriterion(
-        config.eps1,
-        config.eps2,
-        config.gamma_max,
-        config.linkage,
-        config.min_cluster_size,
-        config.heard_share,
-    )
+    return config.part(NormCriterion)
 
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:

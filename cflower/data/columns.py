@@ -72,13 +72,9 @@ class Table:
             )
         return name
 
-    def has_images(self, name: str) -> bool:
-        """Whether each row of a column is an image or a list of numbers."""
-        return name in self.images or axes_of(self.columns[name]) > 0
-
-    def has_numbers(self, name: str) -> bool:
-        """Whether each row of a column is one number."""
-        return name not in self.images and axes_of(self.columns[name]) == 0
+    def axes(self, name: str) -> int:
+        """Axes of a row's numbers: 0 for one number, 2 or 3 for an image; -1 if they are none."""
+        return 3 if name in self.images else axes_of(self.columns[name])
 
 
 def label_column(table: Table, settings: DataSettings, *, needed: bool = True) -> str:
@@ -160,9 +156,9 @@ def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]
         return _wanted_inputs(table, settings.input_columns, taken)
     free = [name for name in table.columns if name not in taken]
     for name in (*table.images, *IMAGE_COLUMNS):
-        if name in free and table.has_images(name):
+        if name in free and table.axes(name) > 0:
             return [name]
-    inputs = list(filter(table.has_numbers, free))
+    inputs = [name for name in free if table.axes(name) == 0]
     require_data(
         len(inputs) > 0,
         f"{table.name} has no images or numbers to learn from: its columns are "
@@ -181,12 +177,12 @@ def _wanted_inputs(table: Table, wanted: str, taken: set[str]) -> list[str]:
             f"{table.name}: a model must not see it; leave it out.",
         )
         require_data(
-            table.has_images(name) or table.has_numbers(name),
+            table.axes(name) >= 0,
             f"input-columns names {name!r}, but {table.name} has no numbers or images in it: "
             "leave it out, or turn it into numbers.",
         )
         require_data(
-            len(names) == 1 or table.has_numbers(name),
+            len(names) == 1 or table.axes(name) == 0,
             f"input-columns names {name!r}, a column of images or lists, together with "
             "others: expected one such column, or columns of one number each.",
         )

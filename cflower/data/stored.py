@@ -121,7 +121,7 @@ def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:
     first = table.columns[names[0]]
     if names[0] in table.images:
         return first
-    if table.has_images(names[0]):
+    if table.axes(names[0]) > 0:
         return numbers(first, names[0], table.name)
     # One block, each column as it is: rows of it are taken at once.
     matrix = np.empty((len(first), len(names)), np.float32)

@@ -8,17 +8,7 @@ from math import prod
 from typing import Annotated, Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import (
-    AfterValidator,
-    FailFast,
-    Field,
-    StrictBool,
-    StrictBytes,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from cflower.messages.client_names import COMMITMENT, LONGEST_NAME, is_name
@@ -42,12 +32,12 @@ def name(text: str) -> str:
     return text
 
 
-Name = Annotated[StrictStr, AfterValidator(name)]
-Text = Annotated[StrictStr, AfterValidator(line)]
-Whole = Annotated[StrictInt, Field(ge=0, le=2**53)]
+Name = Annotated[str, AfterValidator(name)]
+Text = Annotated[str, AfterValidator(line)]
+Whole = Annotated[int, Field(ge=0, le=2**53)]
 Wholes = Annotated[list[Whole], FailFast(), Field(max_length=MOST_ITEMS)]
 ClassName = Annotated[Text, Field(max_length=LONGEST_TEXT)]
-Bytes = Annotated[StrictBytes, Field(max_length=MOST_ITEMS)]
+Bytes = Annotated[bytes, Field(max_length=MOST_ITEMS)]
 KINDS: Any = {
     "client-id": Name | Whole,
     "problem": Text,
@@ -55,9 +45,9 @@ KINDS: Any = {
     "num-examples": Whole,
     "input-shape": Annotated[Wholes, Field(max_length=32)],
     "class-names": Annotated[list[ClassName], FailFast(), Field(max_length=MOST_ITEMS)],
-    "evaluates-way": StrictBool,
-    "tells-entropies": StrictBool,
-    "parts-apart": StrictBool,
+    "evaluates-way": bool,
+    "tells-entropies": bool,
+    "parts-apart": bool,
     "label-counts": Wholes,
     "sample-images": Bytes,
     "sample-shape": Annotated[Wholes, Field(min_length=3, max_length=3)],
@@ -65,7 +55,7 @@ KINDS: Any = {
     "mean-examples": Annotated[Bytes, Field(min_length=1)],
     "mean-shape": Annotated[Wholes, Field(min_length=2, max_length=2)],
     COMMITMENT: Name,
-    "group": Name | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)],
+    "group": Name | Annotated[int, Field(ge=-(2**53), le=2**53)],
     "best-cluster": Name,
 }
 """The facts that cflower reads."""
@@ -88,10 +78,10 @@ def checked(facts: Mapping[str, Any]) -> CheckedFacts:
     """
     wrong = dict[str, str]()
     try:
-        usable = SCHEMA.validate_python(facts)
+        usable = SCHEMA.validate_python(facts, strict=True)
     except ValidationError as error:
         wrong = {str(one["loc"][0]): one["msg"] for one in error.errors(include_url=False)}
-        usable = SCHEMA.validate_python(without(facts, wrong))
+        usable = SCHEMA.validate_python(without(facts, wrong), strict=True)
     problems = [f"{key} is {line(repr(facts[key]), 60)}: {why}" for key, why in wrong.items()]
     if not problems and (problem := preview_problem(usable)):
         problems.append(problem)

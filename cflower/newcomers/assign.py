@@ -17,7 +17,6 @@ from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError, RunFolderError
-from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
@@ -235,9 +234,9 @@ class PyTorchClient:
         self.progress(f"Training from the model of cluster {cluster.name}")
         config, server_round = self.run.own, cluster.split_round
         assert server_round is not None
-        model, settings = self.run.module(cluster.model), config.part(TrainingSettings)
+        model = self.run.module(cluster.model)
         seed = torch_seed(config.seed, "train", server_round, self.name)
-        train(model, self.data.train, settings, server_round=server_round, seed=seed)
+        train(model, self.data.train, config, server_round=server_round, seed=seed)
         return self.run.compared(model, cluster.model)
 
     def evaluate(self, cluster: Cluster) -> Mapping[str, float]:

@@ -1,7 +1,6 @@
 """Permuted weights (Algorithm 5): the mod for the ClientApp."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -10,9 +9,7 @@ from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import COMMITMENT, FACTS, ROLL_CALL
 from cflower.messages.layout import UNTRAINED
-from cflower.privacy.permutation import Arrays, commitment, permuted, read_seed, turn_back
-
-Rearrange = Callable[[Arrays, bytes, Sequence[str]], dict[str, Any]]
+from cflower.privacy.permutation import commitment, permuted, read_seed
 
 
 class PermutationMod:
@@ -43,18 +40,18 @@ class PermutationMod:
         seed = seed_of(context)
         if seed is None:
             return call_next(message, context)
-        message.content = self._each(message.content, turn_back, seed)
+        message.content = self._each(message.content, seed, back=True)
         reply = call_next(message, context)
         if not reply.has_error():
-            reply.content = self._each(reply.content, permuted, seed)
+            reply.content = self._each(reply.content, seed, back=False)
         return reply
 
-    def _each(self, content: RecordDict, rearrange: Rearrange, seed: bytes) -> RecordDict:
-        """A copy of the content with every model rearranged."""
+    def _each(self, content: RecordDict, seed: bytes, *, back: bool) -> RecordDict:
+        """A copy of the content with every model permuted, or turned back."""
         records = dict(content.items())
         for name, record in content.array_records.items():
             arrays = {key: values_of(array) for key, array in record.items()}
-            records[name] = record_of(rearrange(arrays, seed, self.untrained))
+            records[name] = record_of(permuted(arrays, seed, self.untrained, back=back))
         return RecordDict(records)
 
 

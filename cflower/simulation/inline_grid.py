@@ -16,6 +16,11 @@ SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
 
+def identify(run_id: int) -> None:
+    """Set what Flower's Message constructor reads of the process."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+
+
 class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
@@ -30,8 +35,7 @@ class InlineGrid(Grid):
         run_config: Mapping[str, Any],
         run_id: int = 1,
     ) -> None:
-        # Flower's Message constructor reads these.
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+        identify(run_id)
         self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {}
         for i in range(num_nodes):

@@ -9,16 +9,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
-from cflower.simulation.inline_grid import (
-    SERVER_NODE_ID,
-    ClientFunction,
-    InlineGrid,
-    answered,
-)
+from cflower.simulation.inline_grid import ClientFunction, InlineGrid, answered, identify
 
 AHEAD = 8
 """Messages in advance for each worker; bounds the number of replies in memory."""
@@ -98,8 +92,7 @@ _app: ClientFunction
 
 def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
     global _app
-    # Flower's Message constructor reads these.
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+    identify(run_id)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     _app = load()
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other
