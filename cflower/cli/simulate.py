@@ -24,7 +24,7 @@ from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, Message
     from flwr.serverapp import Grid
 
     from cflower.simulation.app_folder import AppFolder
@@ -210,12 +210,16 @@ def printing_grid() -> "type[InlineGrid]":
     class PrintingGrid(InlineGrid):
         printed: ClassVar[list[traceback.FrameSummary]] = []
 
-        def client_failed(self, client: int, error: Exception) -> None:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            if place not in self.printed:
+        def run_client(
+            self, message: "Message", context: "Context"
+        ) -> "tuple[Message, Exception | None]":
+            reply, error = super().run_client(message, context)
+            place = traceback.extract_tb(error.__traceback__)[-1] if error else None
+            if place and place not in self.printed:
                 self.printed.append(place)
-                print(f"Client {client} failed:", file=sys.stderr)
+                print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
                 traceback.print_exception(error)
+            return reply, error
 
     return PrintingGrid
 

@@ -118,8 +118,6 @@ def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[
 
     Raises a DataError if the inputs are no rows of numbers, or do not divide into such moments.
 
-    Examples
-    --------
     >>> as_series(np.arange(6, dtype=np.float32)[None], 2, "a table")
     array([[[0., 2., 4.],
             [1., 3., 5.]]], dtype=float32)

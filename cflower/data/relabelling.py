@@ -80,8 +80,6 @@ def held_classes(
     Raises a ConfigError if `missing_labels` has not one part per group, or names an unknown class,
     and a DataError if there are fewer classes than groups, or a group would lack every class.
 
-    Examples
-    --------
     >>> held_classes(("a", "b", "c"), 2, 0, "a,b;c")
     ((2,), (0, 1))
     """

@@ -99,8 +99,6 @@ def sizes_in(group_sizes: str) -> tuple[int, ...]:
 
     Raises a ConfigError if it is no list of whole numbers above 0.
 
-    Examples
-    --------
     >>> sizes_in("6,4,2")
     (6, 4, 2)
     """

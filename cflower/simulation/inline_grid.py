@@ -83,7 +83,9 @@ class InlineGrid(Grid):
         wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
         for message_id in self._pending:
             if message_id in wanted:
-                return [self._answer(self._pending.pop(message_id))]
+                message = self._pending.pop(message_id)
+                context = self._contexts[message.metadata.dst_node_id]
+                return [self.run_client(message, context)[0]]
         return []
 
     def send_and_receive(
@@ -96,18 +98,8 @@ class InlineGrid(Grid):
     def close(self) -> None:
         """End other processes; for subclasses."""
 
-    def client_failed(self, client: int, error: Exception) -> None:
-        """Called with a client's exception before its error reply is sent; for subclasses."""
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        reply, error = self._run_client(message, self._contexts[node])
-        if error is not None:
-            self.client_failed(node - FIRST_NODE_ID, error)
-        return reply
-
-    def _run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
-        """A client's reply and its exception."""
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+        """A client's reply, and its exception if that is an error reply."""
         return answered(self.client_app, message, context)
 
 
