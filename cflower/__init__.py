@@ -8,19 +8,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cflower.algorithm.auto.criterion import AutoCriterion
-    from cflower.algorithm.criteria import NeverSplit, NormCriterion
-    from cflower.algorithm.optimizers import ServerOptimizer
-    from cflower.exporting.export import export
-    from cflower.messages.client_names import name_clients
-    from cflower.newcomers.assign import assign
-    from cflower.newcomers.unlabelled import assign_unlabelled
-    from cflower.privacy.permutation_mod import PermutationMod
-    from cflower.recording.recorder import Recorder
-    from cflower.recording.trackers import Tracker
-    from cflower.simulation.simulate import simulate
-    from cflower.strategy.clustered_fl import ClusteredFL
-    from cflower.strategy.observers import Observer
+    from cflower.algorithm.auto.criterion import AutoCriterion as AutoCriterion
+    from cflower.algorithm.criteria import NeverSplit as NeverSplit
+    from cflower.algorithm.criteria import NormCriterion as NormCriterion
+    from cflower.algorithm.optimizers import ServerOptimizer as ServerOptimizer
+    from cflower.exporting.export import export as export
+    from cflower.messages.client_names import name_clients as name_clients
+    from cflower.newcomers.assign import assign as assign
+    from cflower.newcomers.unlabelled import assign_unlabelled as assign_unlabelled
+    from cflower.privacy.permutation_mod import PermutationMod as PermutationMod
+    from cflower.recording.recorder import Recorder as Recorder
+    from cflower.recording.trackers import Tracker as Tracker
+    from cflower.simulation.simulate import simulate as simulate
+    from cflower.strategy.clustered_fl import ClusteredFL as ClusteredFL
+    from cflower.strategy.observers import Observer as Observer
 
     __version__: str
 _HOMES = {
@@ -39,22 +40,7 @@ _HOMES = {
     "name_clients": "cflower.messages.client_names",
     "simulate": "cflower.simulation.simulate",
 }
-__all__ = [
-    "AutoCriterion",
-    "ClusteredFL",
-    "NeverSplit",
-    "NormCriterion",
-    "Observer",
-    "PermutationMod",
-    "Recorder",
-    "ServerOptimizer",
-    "Tracker",
-    "assign",
-    "assign_unlabelled",
-    "export",
-    "name_clients",
-    "simulate",
-]
+__all__ = list(_HOMES)
 
 
 def __dir__() -> list[str]:

@@ -13,27 +13,35 @@ from torch import nn
 
 from cflower.algorithm.state import DECIDE
 from cflower.config import RunConfig
-from cflower.data.client_data import load_client_data, natural_id_of, outline_of
+from cflower.data.client_data import client_data, load_client_data, natural_id_of
 from cflower.data.drift import group_at
 from cflower.data.examples import Examples
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, first_line
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import choose, judge_path, losses_of, mean_entropy
-from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
-from cflower.messages.claims import is_name
-from cflower.messages.client_names import FACTS, PARTS_APART, answer, client_name
-from cflower.messages.messenger import PART
+from cflower.messages.client_names import (
+    BEST,
+    BEST_CLUSTER,
+    ENSEMBLE,
+    ENTROPIES,
+    FACTS,
+    OTHER,
+    PART,
+    PARTS_APART,
+    answer,
+    client_name,
+    is_name,
+)
 from cflower.ordering import in_order, only
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
-from cflower.strategy.final_evaluation import BEST, BEST_CLUSTER, ENSEMBLE, ENTROPIES, OTHER
 
 PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
@@ -68,7 +76,7 @@ def facts_about_data(context: Context) -> dict[str, Any]:
     if pictures:
         data = data_of(config, context)
     else:
-        data = outline_of(config.part(DataSettings), *partition_of(context))
+        data = client_data(config.part(DataSettings), *partition_of(context), outline=True)
     facts = {
         "num_examples": len(data.train),
         "input_shape": list(data.train.input_shape),
@@ -86,24 +94,18 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    agreed = agreed_model(config, data_of(config, context), secret)
+    agreed = agreed_model(config, *data_of(config, context).train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
 
-def agreed_model(config: RunConfig, data: ClientData, secret: bytes) -> dict[str, NDArray[Any]]:
-    """The first model of a run with permuted weights, which every client can make."""
-    shape, num_classes = data.train.input_shape, data.train.num_classes
-    return secret_model(config.model, shape, num_classes, config.seed, secret)
-
-
 @lru_cache(maxsize=4)
-def secret_model(
-    name: str, input_shape: tuple[int, ...], num_classes: int, number: int, secret: bytes
+def agreed_model(
+    config: RunConfig, input_shape: tuple[int, ...], num_classes: int, secret: bytes
 ) -> dict[str, NDArray[Any]]:
-    """A first model that the secret and the run's seed determine."""
-    seed = derived_number(secret, f"first model {number}")
+    """The first model of a run with permuted weights, by the run's seed and the clients' secret."""
+    seed = derived_number(secret, f"first model {config.seed}")
     # PyTorch's generator has only 2³² different beginnings, few enough to try them all.
-    return shuffled(arrays_of(build_model(name, input_shape, num_classes, seed)), secret)
+    return shuffled(arrays_of(build_model(config.model, input_shape, num_classes, seed)), secret)
 
 
 @app.train()
@@ -112,13 +114,11 @@ def train_round(message: Message, context: Context) -> Message:
     config, data, model = prepare(message, context)
     server_round = round_of(message)
     if secret := seed_of(context):
-        agreed = agreed_model(config, data, secret)
+        agreed = agreed_model(config, *data.train.sizes, secret)
         refuse_chosen_model(arrays_of(model), agreed, server_round)
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
-    losses = train(
-        model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed
-    )
+    losses = train(model, data.train, config, server_round=server_round, seed=seed)
     metrics = MetricRecord({**held_out, **losses, "num-examples": len(data.train)})
     content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
     return Message(content, reply_to=message)
@@ -192,7 +192,7 @@ def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, 
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     """The run's model with these parameters."""
-    model = empty_model(config.model, data.train.input_shape, data.train.num_classes)
+    model = empty_model(config.model, *data.train.sizes)
     # A copy, because PyTorch warns of tensors on read-only bytes.
     values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}
     model.load_state_dict(values)
@@ -235,17 +235,7 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
         partition, num_partitions = partition_of(context)
         group = group_at(settings.drift, partition, server_round)
         return load_client_data(settings, partition, num_partitions, group)
-    path = str(context.node_config["data-path"])
-    own = OwnData(
-        path,
-        config.classes,
-        config.validation_fraction,
-        config.seed,
-        roles=settings.roles,
-        standardise=config.standardise,
-        decide_fraction=settings.decide_fraction,
-    )
-    return load_own_data(own)
+    return load_own_data(str(context.node_config["data-path"]), settings, config.classes)
 
 
 def is_previewed(partition: int, num_partitions: int) -> bool:

@@ -28,6 +28,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
+METRICS = ("accuracy", "loss", "perplexity")
+"""What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
 WITHOUT_EFFECT = frozenset({"output-dir", "resume", "baselines", "run-name", "run-tags"})
@@ -80,7 +82,7 @@ class RunConfig(TrainingSettings, DataSettings):
     inner_interval: int = number(-1, least=-1)
     personal: bool = True
 
-    metric: str = "accuracy"
+    metric: str = choice("accuracy", METRICS)
     selection: Selection = choice("leaf", SELECTIONS)
 
     privacy: str = choice("none", PRIVACIES)
@@ -100,16 +102,12 @@ class RunConfig(TrainingSettings, DataSettings):
             f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
             "leave one of them out.",
         )
-        require(
-            not 0 < self.max_norm_ratio < 1,
-            f"Got max-norm-ratio={self.max_norm_ratio!r}, but expected 0 (off) or a number "
-            ">= 1: below that, updates of the usual length would be set aside.",
-        )
-        require(
-            not 0 < self.max_influence < 1,
-            f"Got max-influence={self.max_influence!r}, but expected 0 (no limit) or a number "
-            ">= 1: below that, a usual client would not count for one.",
-        )
+        for key, value, off, then in (
+            ("max-norm-ratio", self.max_norm_ratio, "off", "usual updates would be set aside"),
+            ("max-influence", self.max_influence, "no limit", "usual clients would count for less"),
+        ):
+            sentence = f"Got {key}={value!r}, but expected 0 ({off}) or a number >= 1: below that, "
+            require(not 0 < value < 1, f"{sentence}{then}.")
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "
@@ -124,6 +122,11 @@ class RunConfig(TrainingSettings, DataSettings):
             (self.model == "lstm") is self.is_text or names_own_code(self.model),
             f"Got model={self.model!r} with dataset={self.dataset!r}, but only model='lstm' "
             "reads text, and it needs dataset='text:FOLDER' or 'text:NAME'.",
+        )
+        require(
+            self.metric != "perplexity" or self.is_text,
+            f"Got metric='perplexity' with dataset={self.dataset!r}, but clients measure it of "
+            "texts only: set metric='accuracy' or 'loss'.",
         )
         different = {name for name in self.classes if name}
         require(
@@ -169,21 +172,10 @@ class RunConfig(TrainingSettings, DataSettings):
         part: Part = part_of(self, kind)
         return part
 
-    def output_path(self, *, relative_to: Path | None = None) -> Path:
-        """The folder that run folders go into, absolute.
-
-        `ConfigError` for a relative ``output-dir`` with no folder that it could be relative to.
-        """
-        path = Path(self.output_dir).expanduser()
-        if path.is_absolute():
-            return path
-        if relative_to is None:
-            raise ConfigError(
-                f"Got output-dir={self.output_dir!r}, a relative folder: under `flwr run` it "
-                "would lie wherever the SuperLink was started. Give an absolute one, for example "
-                "-c \"output-dir='$PWD/outputs'\"."
-            )
-        return relative_to / path
+    @property
+    def output_path(self) -> Path:
+        """The folder that run folders go into."""
+        return Path(self.output_dir).expanduser()
 
 
 @lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one

@@ -22,23 +22,11 @@ def names_own_code(value: str) -> bool:
 
 
 def own_function(key: str, value: str) -> Callable[..., Any]:
-    """The function that ``package.module:function`` names.
+    """The function that a key's value ``package.module:function`` names.
 
-    Parameters
-    ----------
-    key, value : str
-        The run-config key and what the user wrote.
-
-    Returns
-    -------
-    callable
-        Found as Python finds any module: in the app's folder under `flwr run`, in the folder
-        that `cflower` was started in, or among what is installed.
-
-    Raises
-    ------
-    ConfigError
-        If the module cannot be imported, has no such name, or it cannot be called.
+    It is found as Python finds any module: in the app's folder under `flwr run`, in the folder that
+    `cflower` was started in, or among what is installed. Raises a ConfigError if the module cannot
+    be imported, has no such name, or it cannot be called.
     """
     if not names_own_code(value):
         raise ConfigError(f"Got {key} = {value!r}, but expected package.module:name.")

@@ -18,7 +18,7 @@ from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
-from cflower.privacy.permutation_mod import ask_first_model, seed_check
+from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
@@ -48,25 +48,14 @@ def main(grid: Grid, context: Context) -> None:
 def run(
     grid: Grid, context: Context, say: Say | None, criterion: Criterion | None = None
 ) -> dict[str, Any]:
-    """Federation, rounds, final evaluation; see `main`.
+    """Federation, rounds, final evaluation; the content of ``summary.json``.
 
-    Parameters
-    ----------
-    grid, context
-        As Flower hands them to a ServerApp.
-    say : callable or None
-        Prints one text to the user; None: Flower's log tells everything.
-    criterion : Criterion, optional
-        Used instead of the one that the run config names.
-
-    Returns
-    -------
-    dict
-        The content of ``summary.json``.
+    ``say`` prints one text to the user; without it Flower's log has everything. A ``criterion``
+    takes the place of the one that the run config names.
     """
     config = RunConfig.read(context.run_config)
     recorder = Recorder(
-        config.output_path(),
+        config.output_path,
         config.as_keys(),
         name=config.run_name,
         tags=[tag.strip() for tag in config.run_tags.split(",") if tag.strip()],
@@ -150,14 +139,7 @@ def criterion_of(config: RunConfig) -> Criterion:
         return NeverSplit()
     if config.split_criterion == "auto":
         return AutoCriterion(heard_share=config.heard_share)
-    return NormCriterion(
-        config.eps1,
-        config.eps2,
-        config.gamma_max,
-        config.linkage,
-        config.min_cluster_size,
-        config.heard_share,
-    )
+    return config.part(NormCriterion)
 
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:

@@ -93,26 +93,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def check_choice(key: str, value: str, choices: Iterable[str]) -> str:
-    """Return `value` if it is one of `choices`.
+    """Return what the user wrote for a key if it is one of these.
 
-    Parameters
-    ----------
-    key : str
-        The run-config key that the value was given for, named in the error.
-    value : str
-        What the user wrote.
-    choices : iterable of str
-        What may be written.
+    Raises a ConfigError that names the key, all choices, and the nearest of them.
 
-    Raises
-    ------
-    ConfigError
-        If `value` is none of `choices`; names them all, and the nearest.
-
-    Examples
-    --------
-    >>> check_choice("shift", "rotation", ["none", "rotation"])
-    'rotation'
     >>> check_choice("shift", "rotaton", ["none", "rotation"])
     Traceback (most recent call last):
     cflower.errors.ConfigError: shift = 'rotaton' is not known: did you mean 'rotation'? \

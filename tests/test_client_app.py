@@ -58,9 +58,10 @@ def test_the_roles_of_columns_hold_for_its_own_folder(tmp_path):
 READ = """
 import sys
 import cflower.client_app
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
+from cflower.data.settings import DataSettings
 for folder in sys.argv[1:]:
-    load_own_data(OwnData(folder))
+    load_own_data(folder, DataSettings())
 print(*sys.modules)
 """
 
@@ -77,4 +78,5 @@ def test_a_message_does_not_load_what_it_does_not_need(tmp_path):
     loaded = set(in_new_process(READ, *folders).split())
     assert "cflower.data.folders" in loaded
     slow = {"datasets", "flwr_datasets", "torchvision", "PIL", "pandas", "sklearn", "scipy.special"}
+    slow |= {"pydantic", "cflower.strategy", "cflower.messages.roll_call"}
     assert loaded & slow == set()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cflower.config import RunConfig
-from cflower.errors import ConfigError
+from cflower.errors import ConfigError, RunFolderError
+from cflower.recording.recorder import Recorder
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -42,6 +43,11 @@ def test_pyproject_lists_every_key_with_its_default_and_no_federations():
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
+        (
+            {"metric": "rmse"},
+            "'rmse' is not known. It can be accuracy, loss or perplexity.",
+        ),
+        ({"metric": "perplexity"}, "but clients measure it of texts only"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),
     ],
@@ -56,8 +62,6 @@ def test_a_whole_number_is_a_fine_float():
     assert RunConfig.read({"learning-rate": 1}).learning_rate == 1.0
 
 
-def test_a_relative_output_dir_needs_a_folder_it_is_relative_to(tmp_path):
-    config = RunConfig(output_dir="runs")
-    assert config.output_path(relative_to=tmp_path) == tmp_path / "runs"
-    with pytest.raises(ConfigError, match="Give an absolute one"):
-        config.output_path()
+def test_a_relative_output_dir_is_refused_before_the_run():
+    with pytest.raises(RunFolderError, match="Give an absolute one"):
+        Recorder(RunConfig(output_dir="runs").output_path)

@@ -15,8 +15,8 @@ from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, FederationError, RunFolderError
 from cflower.learning.models import build_model
-from cflower.privacy.permutation import permuted, turn_back
-from cflower.privacy.permutation_mod import ask_first_model
+from cflower.privacy.agreement import ask_first_model
+from cflower.privacy.permutation import permuted
 from cflower.runs.record import RunRecord
 from cflower.server_app import initial_model
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
             if not first:  # the private run needs the model's shape
                 return initial_model(*args)
             arrays = {key: array.numpy() for key, array in first[0].items()}
-            return ArrayRecord({k: Array(a) for k, a in turn_back(arrays, SEED).items()})
+            return ArrayRecord({k: Array(a) for k, a in permuted(arrays, SEED, back=True).items()})
 
         patch.setattr(server_app, "ask_first_model", noted)
         patch.setattr(server_app, "initial_model", the_same)

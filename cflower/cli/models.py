@@ -55,6 +55,7 @@ def assign(
     """
     folder = find_run(runs.expanduser(), run)
     data = data and data.expanduser()
+    permits: Any = {"seed_file": seed_file, "own_code": own_code}
     with Console(stderr=as_json).status("Starting") as status:
         if unlabelled:
             if app or data is None:
@@ -64,9 +65,7 @@ def assign(
                 )
             from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
 
-            recognition = assign_unlabelled(
-                folder, data, status.update, seed_file=seed_file, own_code=own_code
-            )
+            recognition = assign_unlabelled(folder, data, status.update, **permits)
             record, table = recognition_record(recognition), recognition_table(recognition)
             sentence = recognition_sentence(recognition)
         else:
@@ -78,8 +77,7 @@ def assign(
                 status.update,
                 app=app or None,
                 node_config=read_overrides([node_config], "--node-config"),
-                seed_file=seed_file,
-                own_code=own_code,
+                **permits,
             )
             record, table = assignment_record(assignment), path_table(assignment)
             sentence = assignment_sentence(assignment)

@@ -24,7 +24,7 @@ from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, Message
     from flwr.serverapp import Grid
 
     from cflower.simulation.app_folder import AppFolder
@@ -99,7 +99,7 @@ def simulate_own(
         wanted.setdefault("min-available-nodes", clients)
     values = {**defaults, **wanted}
     config = RunConfig.read(values)
-    values["output-dir"] = str(config.output_path(relative_to=Path.cwd()))
+    values["output-dir"] = str(config.output_path.absolute())
     num_clients = clients or config.min_available_nodes
     require(
         num_clients >= config.min_available_nodes,
@@ -158,7 +158,7 @@ def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
     if not config.resume:
         return {}
-    folder = find_run(config.output_path(relative_to=Path.cwd()), config.resume)
+    folder = find_run(config.output_path.absolute(), config.resume)
     before: dict[str, Any] = read_json(folder, "config.json").get("config", {})
     return before | {"output-dir": str(folder.absolute().parent)}
 
@@ -167,14 +167,14 @@ def folder_of(context: "Context") -> Path | None:
     """The run folder; None if the run ended before it had one."""
     config = RunConfig.read(context.run_config)
     if config.resume:
-        return find_run(config.output_path(), config.resume)
-    configs = config.output_path().glob(f"*-{context.run_id % 10**6:06d}/config.json")
+        return find_run(config.output_path, config.resume)
+    configs = config.output_path.glob(f"*-{context.run_id % 10**6:06d}/config.json")
     return next((path.parent for path in configs), None)
 
 
 def name_of(folder: Path) -> str:
     """A run's id, or its path if it is not in the default folder of runs."""
-    default = RunConfig().output_path()
+    default = RunConfig().output_path
     return folder.name if folder.absolute().parent == default else str(folder.absolute())
 
 
@@ -210,12 +210,16 @@ def printing_grid() -> "type[InlineGrid]":
     class PrintingGrid(InlineGrid):
         printed: ClassVar[list[traceback.FrameSummary]] = []
 
-        def client_failed(self, client: int, error: Exception) -> None:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            if place not in self.printed:
+        def run_client(
+            self, message: "Message", context: "Context"
+        ) -> "tuple[Message, Exception | None]":
+            reply, error = super().run_client(message, context)
+            place = traceback.extract_tb(error.__traceback__)[-1] if error else None
+            if place and place not in self.printed:
                 self.printed.append(place)
-                print(f"Client {client} failed:", file=sys.stderr)
+                print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
                 traceback.print_exception(error)
+            return reply, error
 
     return PrintingGrid
 

@@ -1,7 +1,7 @@
 """The data of one client: its share of the source, shifted as its group, in three parts."""
 
 from functools import lru_cache
-from threading import RLock
+from threading import Lock
 
 import numpy as np
 
@@ -16,49 +16,49 @@ from cflower.data.stored import Stored, most_common
 from cflower.seeding import generator
 from cflower.settings import require_data
 
-_LOADING = RLock()
+_LOADING = Lock()
 """Clients may run in threads of one process: the first loads, the others wait for it."""
 
 
-@lru_cache(maxsize=512)
-def load_client_data(
-    settings: DataSettings, partition: int, num_partitions: int, group: int | None = None
+def client_data(
+    settings: DataSettings,
+    partition: int,
+    num_partitions: int,
+    group: int | None = None,
+    *,
+    outline: bool = False,
 ) -> ClientData:
-    """The examples of one client; cached, so that a later round gets the same arrays at once.
+    """The examples of one client.
 
     Which examples are in which part depends on the seed, the partition and the number of its
-    examples only.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        The same for all clients of a run.
-    partition, num_partitions : int
-        Which client of how many, 0 <= partition < num_partitions.
-    group : int, optional
-        The group of a shift that its examples belong to, if it is not its first one.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the settings do not fit each other, the data or the number of clients.
+    examples only. ``group`` is the group of a shift that the examples belong to, if it is not the
+    client's first one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take
+    minutes; all else is right. Raises a ConfigError or DataError if the settings do not fit each
+    other, the data or the number of clients.
     """
-    with _LOADING:
-        stored = _dealt(settings, partition, num_partitions)
-    return _as_client(stored, stored.examples(), settings, partition, num_partitions, group)
+    stored = _dealt(settings, partition, num_partitions)
+    true_group: int | str | None = None
+    if outline:
+        shape = (len(stored), *_source_of(settings).input_shape)
+        zeros = np.broadcast_to(np.float32(0), shape)
+        examples = Examples(zeros, stored.labels, stored.class_names)
+    else:
+        examples = stored.examples()
+    if settings.shift != "none":
+        check_changes(settings.drift, num_partitions, settings.num_groups)
+        if group is None:
+            group = groups_of(num_partitions, settings.num_groups, settings.group_sizes)[partition]
+        examples = apply_shift(examples, settings, group, partition)
+        true_group = group
+    elif settings.group_column:
+        true_group = most_common(stored.metadata_of(settings.group_column))
+    rng = generator(settings.seed, "hold-out", partition)
+    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
+    return prepared(list(map(examples.take, places)), true_group, settings.standardise)
 
 
-def outline_of(settings: DataSettings, partition: int, num_partitions: int) -> ClientData:
-    """`load_client_data` with zeros as inputs: ten thousand clients' pictures take minutes.
-
-    Numbers of examples, shapes, labels and group are right.
-    """
-    with _LOADING:
-        stored = _dealt(settings, partition, num_partitions)
-    shape = (len(stored), *_source_of(settings).input_shape)
-    zeros = np.broadcast_to(np.float32(0), shape)
-    examples = Examples(zeros, stored.labels, stored.class_names)
-    return _as_client(stored, examples, settings, partition, num_partitions)
+load_client_data = lru_cache(maxsize=512)(client_data)
+"""Cached, so that a later round gets the same arrays at once."""
 
 
 def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -> str:
@@ -69,31 +69,8 @@ def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -
     if settings.partitioner != "natural-id" or settings.shift == "topic":
         return ""
     column = settings.natural_id_column
-    with _LOADING:
-        stored = _dealt(settings, partition, num_partitions)
-    value = most_common(stored.metadata_of(column))
+    value = most_common(_dealt(settings, partition, num_partitions).metadata_of(column))
     return f"{column}-{value}" if value.isdigit() else value
-
-
-def _as_client(
-    stored: Stored,
-    examples: Examples,
-    settings: DataSettings,
-    partition: int,
-    num_partitions: int,
-    changed_to: int | None = None,
-) -> ClientData:
-    group: int | str | None = None
-    if settings.shift != "none":
-        check_changes(settings.drift, num_partitions, settings.num_groups)
-        groups = groups_of(num_partitions, settings.num_groups, settings.group_sizes)
-        group = groups[partition] if changed_to is None else changed_to
-        examples = apply_shift(examples, settings, group, partition)
-    elif settings.group_column:
-        group = most_common(stored.metadata_of(settings.group_column))
-    rng = generator(settings.seed, "hold-out", partition)
-    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
-    return prepared(list(map(examples.take, places)), group, settings.standardise)
 
 
 def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:
@@ -103,15 +80,11 @@ def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Store
         f"partition-id = {partition} is none of {num_partitions} partitions: expected 0 to "
         f"{num_partitions - 1} and the same num-partitions on every node.",
     )
-    return _source_of(settings).take(_positions(settings, num_partitions)[partition])
+    with _LOADING:
+        return _source_of(settings).take(_positions(settings, num_partitions)[partition])
 
 
-def _source_of(settings: DataSettings) -> Stored:
-    size, roles = settings.dataset_size, settings.roles
-    return _source(settings.dataset, size=size, seed=settings.seed, roles=roles)
-
-
-_source = lru_cache(maxsize=2)(load_source)
+_source_of = lru_cache(maxsize=2)(load_source)
 
 
 @lru_cache(maxsize=8)

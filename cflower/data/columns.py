@@ -1,4 +1,4 @@
-"""Tables as they come from files, and the role of each of their columns."""
+"""Tables as they come from files, and the role of each of their columns by the settings."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cflower.data.settings import DataSettings
 from cflower.data.values import Column, axes_of, numbers, values_of
 from cflower.errors import DataError
 from cflower.ordering import listed
@@ -27,66 +28,20 @@ CLASSIFIERS = (
 )
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The role of each column by name; an empty name is filled in by type or by a usual name.
-
-    Attributes
-    ----------
-    label, inputs, group, natural_id : str
-        The run-config keys ``label-column``, ``input-columns`` (separated by commas),
-        ``group-column`` and ``natural-id-column``.
-    topic : str
-        The column with the topic of an example; empty if it is not needed.
-    tokens : str
-        One of `cflower.data.settings.TOKENS` for texts; empty for words, if there are texts.
-    series_channels : int
-        Numbers per moment, if rows of numbers are time series; else 0.
-    unlabelled : bool
-        Labels are not read and may be missing.
-    """
-
-    label: str = ""
-    inputs: str = ""
-    group: str = ""
-    natural_id: str = ""
-    topic: str = ""
-    tokens: str = ""
-    series_channels: int = 0
-    unlabelled: bool = False
-
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        """Columns that describe an example and are never an input."""
-        return tuple(dict.fromkeys(filter(None, (self.group, self.natural_id, self.topic))))
-
-
-DEFAULT_ROLES = Roles()
-
-
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of equal length by name.
-
-    Attributes
-    ----------
-    name : str
-        Its origin, for errors.
-    columns : mapping of str to ndarray or pyarrow.ChunkedArray
-        Shape (n, ...) each; of Arrow also lists of numbers and stored image files.
-    classes : mapping of str to tuple of str
-        Class names of the columns that hold positions in them.
-    images : tuple of str
-        Columns of stored image files: mappings or structs of ``bytes`` and ``path``.
-    image_size : int or None
-        Pixels that stored images are resized to; None leaves them.
-    """
+    """Columns of equal length by name."""
 
     name: str
+    """Its origin, for errors."""
     columns: Mapping[str, Column]
+    """Shape (n, ...) each; of Arrow also lists of numbers and stored image files."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Class names of the columns that hold positions in them."""
     images: tuple[str, ...] = ()
+    """Columns of stored image files: mappings or structs of ``bytes`` and ``path``."""
     image_size: int | None = None
+    """Pixels that stored images are resized to; None leaves them."""
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> "Table":
@@ -117,29 +72,24 @@ class Table:
             )
         return name
 
-    def has_images(self, name: str) -> bool:
-        """Whether each row of a column is an image or a list of numbers."""
-        return name in self.images or axes_of(self.columns[name]) > 0
-
-    def has_numbers(self, name: str) -> bool:
-        """Whether each row of a column is one number."""
-        return name not in self.images and axes_of(self.columns[name]) == 0
+    def axes(self, name: str) -> int:
+        """Axes of a row's numbers: 0 for one number, 2 or 3 for an image; -1 if they are none."""
+        return 3 if name in self.images else axes_of(self.columns[name])
 
 
-def label_column(table: Table, roles: Roles) -> str:
+def label_column(table: Table, settings: DataSettings, *, needed: bool = True) -> str:
     """Name of the label column: the wanted one, else the first with classes, else a usual name.
 
     Empty if none exists and none is needed. Raises a DataError that names the columns.
     """
-    usual = (roles.label,) if roles.label else (*table.classes, *LABEL_COLUMNS)
+    wanted = settings.label_column
+    usual = (wanted,) if wanted else (*table.classes, *LABEL_COLUMNS)
     existing = [name for name in usual if name in table.columns]
-    existing.sort(key=roles.metadata.__contains__)  # those with another role come last
-    if existing:
-        return existing[0]
-    if roles.unlabelled:
-        return ""
-    if roles.label:
-        return table.find(roles.label, "label-column")
+    existing.sort(key=settings.metadata.__contains__)  # those with another role come last
+    if existing or not needed:
+        return next(iter(existing), "")
+    if wanted:
+        return table.find(wanted, "label-column")
     raise DataError(
         f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
         "column with label-column, or put the images into one folder per class; only cflower "
@@ -196,19 +146,19 @@ def check_classes(names: tuple[str, ...], source: str) -> None:
     )
 
 
-def input_columns(table: Table, roles: Roles, label: str) -> list[str]:
+def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]:
     """The columns to learn from: the wanted ones, else the image column, else all numbers.
 
     Raises a DataError if there is nothing to learn from, or a wanted column is no input.
     """
-    taken = {label, *roles.metadata}
-    if roles.inputs:
-        return _wanted_inputs(table, roles, taken)
+    taken = {label, *settings.metadata}
+    if settings.input_columns:
+        return _wanted_inputs(table, settings.input_columns, taken)
     free = [name for name in table.columns if name not in taken]
     for name in (*table.images, *IMAGE_COLUMNS):
-        if name in free and table.has_images(name):
+        if name in free and table.axes(name) > 0:
             return [name]
-    inputs = list(filter(table.has_numbers, free))
+    inputs = [name for name in free if table.axes(name) == 0]
     require_data(
         len(inputs) > 0,
         f"{table.name} has no images or numbers to learn from: its columns are "
@@ -218,8 +168,8 @@ def input_columns(table: Table, roles: Roles, label: str) -> list[str]:
     return inputs
 
 
-def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
-    names = [table.find(name.strip(), "input-columns") for name in roles.inputs.split(",")]
+def _wanted_inputs(table: Table, wanted: str, taken: set[str]) -> list[str]:
+    names = [table.find(name.strip(), "input-columns") for name in wanted.split(",")]
     for name in names:
         require_data(
             name not in taken,
@@ -227,12 +177,12 @@ def _wanted_inputs(table: Table, roles: Roles, taken: set[str]) -> list[str]:
             f"{table.name}: a model must not see it; leave it out.",
         )
         require_data(
-            table.has_images(name) or table.has_numbers(name),
+            table.axes(name) >= 0,
             f"input-columns names {name!r}, but {table.name} has no numbers or images in it: "
             "leave it out, or turn it into numbers.",
         )
         require_data(
-            len(names) == 1 or table.has_numbers(name),
+            len(names) == 1 or table.axes(name) == 0,
             f"input-columns names {name!r}, a column of images or lists, together with "
             "others: expected one such column, or columns of one number each.",
         )

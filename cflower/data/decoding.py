@@ -23,24 +23,14 @@ def decoded(
 ) -> NDArray[np.float32]:
     """Some rows of the stored inputs of a source.
 
-    Images become (m, channels, height, width): whole numbers divided by 255, floats as they are,
-    palettes and transparency turned to RGB. Columns of numbers become (m, features).
+    Inputs are numbers, shape (n, ...), or image files: mappings or structs of ``bytes`` and
+    ``path``. Images become (m, channels, height, width), of ``image_size`` pixels a side if given:
+    whole numbers divided by 255, floats as they are, palettes and transparency turned to RGB.
+    Columns of numbers become (m, features). Errors name the source and its columns, ``names``: one,
+    or one for each number of a row.
 
-    Parameters
-    ----------
-    inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
-        Numbers, or image files: mappings or structs of ``bytes`` and ``path``.
-    rows : NDArray[np.int64], shape (m,)
-    source, names
-        Name of the source and of its columns (one, or one for each number of a row), for errors.
-    image_size : int or None
-        Height and width in pixels that stored images are resized to; None leaves them.
-
-    Raises
-    ------
-    DataError
-        If an image cannot be opened or differs from the source's first in size or number of
-        channels, or numbers are missing or infinite.
+    Raises a DataError if an image cannot be opened or differs from the source's first in size or
+    number of channels, or numbers are missing or infinite.
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
         return _images(inputs, rows, source, image_size)
@@ -128,8 +118,6 @@ def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[
 
     Raises a DataError if the inputs are no rows of numbers, or do not divide into such moments.
 
-    Examples
-    --------
     >>> as_series(np.arange(6, dtype=np.float32)[None], 2, "a table")
     array([[[0., 2., 4.],
             [1., 3., 5.]]], dtype=float32)

@@ -24,8 +24,6 @@ def changes_of(drift: str) -> tuple[Change, ...]:
     ``ROUND:CLIENT=GROUP`` separated by commas; rounds count from 1, clients and groups from 0.
     Raises a ConfigError if a part has another form.
 
-    Examples
-    --------
     >>> changes_of("20:3=1, 10:4=0")
     (Change(server_round=10, client=4, group=0), Change(server_round=20, client=3, group=1))
     """

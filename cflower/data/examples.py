@@ -14,25 +14,16 @@ from cflower.settings import require_data
 class Examples:
     """Labelled examples, all of one shape.
 
-    Attributes
-    ----------
-    inputs : NDArray[np.float32], shape (n, *input_shape)
-        Images are (n, channels, height, width) with values in [0, 1]; rows of numbers are
-        (n, features); sequences are (n, length), the numbers of their words.
-    labels : NDArray[np.int64], shape (n,); of sequences (n, length)
-        Positions in `class_names`.
-    class_names : tuple of str
-        The classes of the whole source, also those that these examples lack.
-
-    Raises
-    ------
-    DataError
-        If the lengths differ or a label is outside the classes.
+    Raises a DataError if the lengths differ or a label is outside the classes.
     """
 
     inputs: NDArray[np.float32]
+    """Images (n, channels, height, width) with values in [0, 1], rows of numbers (n, features), or
+    sequences (n, length), the numbers of their words."""
     labels: NDArray[np.int64]
+    """Positions in `class_names`, shape (n,); of sequences (n, length)."""
     class_names: tuple[str, ...]
+    """The classes of the whole source, also those that these examples lack."""
 
     def __post_init__(self) -> None:
         shapes = self.inputs.shape[:1], self.inputs.shape[:2]
@@ -61,6 +52,11 @@ class Examples:
         """Shape of one input, e.g. (channels, height, width)."""
         return self.inputs.shape[1:]
 
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], int]:
+        """Shape of one input and number of classes: what a model is built for."""
+        return self.input_shape, self.num_classes
+
     def take(self, indices: NDArray[Any]) -> "Examples":
         """The examples at `indices` (positions or a boolean mask), in that order."""
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
@@ -71,28 +67,12 @@ def split(
 ) -> list[NDArray[np.int64]]:
     """Positions of a client's parts in ascending order: to train on, to decide by, to report.
 
-    Shares are rounded to whole examples; no part is empty. The same stream and number of examples
-    give the same positions.
+    ``fraction`` in (0, 1) is the share of the examples to hold out, ``decide`` in [0, 1) that of
+    the held-out examples that decide; with 0 there is no such part. Shares are rounded to whole
+    examples; no part is empty. The same stream and number of examples give the same positions.
 
-    Parameters
-    ----------
-    num_examples : int
-    fraction : float
-        Share of the examples to hold out, 0 < fraction < 1.
-    rng : numpy.random.Generator
-    decide : float
-        Share of the held-out examples that decide, 0 <= decide < 1; with 0 there is no such part.
-
-    Raises
-    ------
-    DataError
-        With too few examples, or a fraction outside (0, 1).
+    Raises a DataError with too few examples.
     """
-    require_data(
-        0 < fraction < 1,
-        f"validation-fraction = {fraction} holds out nothing or everything: expected a "
-        "number between 0 and 1, e.g. 0.2.",
-    )
     least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
     require_data(
         num_examples > least,

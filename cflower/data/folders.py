@@ -43,12 +43,9 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
     """
     name = f"{key} = {str(folder)!r}"
     require_data(
-        folder.exists(),
-        f"{name}: there is no such folder; correct the path (an absolute one is safest).",
-    )
-    require_data(
         folder.is_dir(),
-        f"{name} is a file: give the folder that holds it, {str(folder.parent)!r}.",
+        f"{name} is no folder: give the path of the one that holds the data (an absolute path is "
+        "safest).",
     )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     require_data(

@@ -31,27 +31,17 @@ def load_hub(name: str) -> Table:
     ``NAME@REVISION`` names one revision: a tag, or a commit, which stays as it is.
     Raises a DataError if there is none of this name, or the Hub cannot be reached.
     """
-    instead = "use 'digits', or a local folder by its path."
     repository, _, revision = name.partition("@")
     # Offline, it loads what an earlier run left in the cache.
     place = nullcontext() if _hub_reachable() else _offline()
     try:
         with _quiet(), place:
             parts = datasets.load_dataset(repository, revision=revision or None)
-    except datasets.exceptions.DatasetNotFoundError:
-        raise DataError(
-            f"dataset = {name!r} is neither a local folder (from {os.getcwd()}) nor a public "
-            f"data set of the Hugging Face Hub: correct the name, {instead}"
-        ) from None
-    except ConnectionError:
-        raise DataError(
-            f"dataset = {name!r} is not a local folder (from {os.getcwd()}) and the Hugging "
-            f"Face Hub is not reachable: connect to it, {instead}"
-        ) from None
     except Exception as error:
         raise DataError(
-            f"dataset = {name!r} cannot be loaded from the Hugging Face Hub "
-            f"({first_line(error.__cause__ or error)}): choose another, {instead}"
+            f"dataset = {name!r} is not a local folder (from {os.getcwd()}), and the Hugging Face "
+            f"Hub cannot give it ({first_line(error.__cause__ or error)}): correct the name, "
+            "connect to the Hub, or use 'digits' or a local folder by its path."
         ) from None
     return training_part(parts, name)
 

@@ -1,6 +1,5 @@
 """The data of a real client: a folder of its own, its classes matched by name."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -8,39 +7,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.columns import DEFAULT_ROLES, Roles, check_classes
+from cflower.data.columns import check_classes
 from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
 from cflower.data.prepared import ClientData, prepared
+from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored, most_common
 from cflower.data.text import windows
-from cflower.ordering import in_order, listed
+from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
 from cflower.settings import require_data
 
 
-@dataclass(frozen=True)
-class OwnData:
-    """One client's own folder, and how to read it; settings as in `DataSettings`."""
-
-    path: str
-    """A folder of images per class, of Parquet, CSV or NPZ files; texts are in a column "text"."""
-    class_names: tuple[str, ...] = ()
-    """The classes of the run, or the vocabulary of texts; empty for the folder's own, in natural
-    order of their names."""
-    validation_fraction: float = 0.2
-    seed: int = 0
-    key: str = "data-path"
-    """The setting that names the folder, for errors."""
-    roles: Roles = DEFAULT_ROLES
-    """The role of each column; if it names tokens, the examples are texts."""
-    standardise: str = "none"
-    decide_fraction: float = 0.0
-
-
 @lru_cache(maxsize=16)
-def load_own_data(own: OwnData) -> ClientData:
+def load_own_data(
+    path: str,
+    settings: DataSettings,
+    class_names: tuple[str, ...] = (),
+    *,
+    key: str = "data-path",
+    labelled: bool = True,
+) -> ClientData:
     """The examples of a client's own folder; cached, so that a process reads it once.
+
+    ``class_names`` are the classes of the run, or the vocabulary of texts; if empty, the folder's
+    own, in natural order of their names. ``key`` names the folder in errors. Unless ``labelled``,
+    labels are not read and may be missing.
 
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
     only from a group column. Which examples are in which part depends on the seed and on
@@ -49,28 +41,30 @@ def load_own_data(own: OwnData) -> ClientData:
     Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
     classes.
     """
-    roles, table = own.roles, load_folder(Path(own.path).expanduser(), own.key)
-    source = windows(table, roles, own.class_names) if roles.tokens else Stored.of(table, roles)
-    name = source.name
-    require_data(len(source) > 0, f"{name} has no examples: put data there or correct the path.")
+    table = load_folder(Path(path).expanduser(), key)
+    if settings.is_text:
+        source = windows(table, settings, class_names)
+    else:
+        source = Stored.of(table, settings, labelled=labelled)
     require_data(
         len(source) > 1,
-        f"{name} has only one example: at least 3 are needed, to train on, decide by and report; "
-        "put more data there.",
+        f"{source.name} has {counted(len(source), 'example')}: at least 3 are needed, to train on, "
+        "decide by and report; put more data there.",
     )
-    classes = own.class_names or in_order(source.class_names)
-    check_classes(classes, name)
-    labels = source.labels if roles.unlabelled else _labels_in(source, classes)
+    classes = class_names or in_order(source.class_names)
+    check_classes(classes, source.name)
+    labels = _labels_in(source, classes) if labelled else source.labels
 
     def chosen(rows: NDArray[Any]) -> Examples:
         return Examples(source.take(rows).examples().inputs, labels[rows], classes)
 
     # Divided before they are decoded: as floats, images take four times the memory, and once is
     # enough.
-    rng = generator(own.seed, "hold-out", "own-data")
-    places = split(len(source), own.validation_fraction, rng, own.decide_fraction)
-    group = most_common(source.metadata_of(roles.group)) if roles.group else None
-    return prepared(list(map(chosen, places)), group, own.standardise)
+    rng = generator(settings.seed, "hold-out", "own-data")
+    places = split(len(source), settings.validation_fraction, rng, settings.decide_fraction)
+    column = settings.group_column
+    group = most_common(source.metadata_of(column)) if column else None
+    return prepared(list(map(chosen, places)), group, settings.standardise)
 
 
 def _labels_in(source: Stored, classes: tuple[str, ...]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.data.settings import DataSettings
+from cflower.data.settings import TOPIC, DataSettings
 from cflower.data.shifts import groups_of
 from cflower.data.stored import Stored
 from cflower.errors import DataError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LABEL, POSITION = "the label", "position in the source"
 """Columns of the table that is dealt out: not to be taken for columns of the source."""
-TOPIC = "topic"
 
 Positions = tuple[NDArray[np.int64], ...]
 """Positions in a source of each client's examples: disjoint, none empty."""
@@ -80,41 +79,37 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
     # every message: a deployment starts a new process for each.
     from flwr_datasets import partitioner as dealers
 
-    if settings.partitioner == "dirichlet":
-        mean = num_examples // num_clients
-        fewest = max(min(3, mean), min(10, mean // 4))  # 3: one for each part
-        dealer: Partitioner = dealers.DirichletPartitioner(
-            num_clients,
-            partition_by=LABEL,
-            alpha=float(settings.dirichlet_alpha),
-            min_partition_size=fewest,
-            self_balancing=False,
-            seed=settings.seed,
-        )
-        failure = (
-            f"partitioner = 'dirichlet' with dirichlet-alpha = {settings.dirichlet_alpha} cannot "
-            f"give each of {num_clients} clients at least {fewest} of {num_examples} examples: "
-            "use a larger dirichlet-alpha, fewer clients or more examples."
-        )
-    elif settings.partitioner == "shards":
-        shards = settings.shards_per_client
-        dealer = dealers.ShardPartitioner(
-            num_clients, partition_by=LABEL, num_shards_per_partition=shards, seed=settings.seed
-        )
-        failure = (
+    mean, shards = num_examples // num_clients, settings.shards_per_client
+    fewest = max(min(3, mean), min(10, mean // 4))  # 3: one for each part
+    by_label = {"num_partitions": num_clients, "partition_by": LABEL, "seed": settings.seed}
+    alpha, column = float(settings.dirichlet_alpha), settings.natural_id_column
+    least = {"min_partition_size": fewest, "self_balancing": False}
+    dealings: dict[str, tuple[Any, dict[str, Any], str]] = {
+        "dirichlet": (
+            dealers.DirichletPartitioner,
+            {**by_label, "alpha": alpha, **least},
+            f"partitioner = 'dirichlet' with dirichlet-alpha = {alpha} cannot give each of "
+            f"{num_clients} clients at least {fewest} of {num_examples} examples: use a larger "
+            "dirichlet-alpha, fewer clients or more examples.",
+        ),
+        "shards": (
+            dealers.ShardPartitioner,
+            {**by_label, "num_shards_per_partition": shards},
             f"partitioner = 'shards' cannot cut {num_examples} examples into shards for "
             f"{num_clients} clients with shards-per-client = {shards}: use fewer shards, fewer "
-            "clients or more examples."
-        )
-    else:
-        column = settings.natural_id_column
-        _check_natural_ids(source, column, num_clients)
-        dealer = dealers.NaturalIdPartitioner(partition_by=column)
-        failure = (
+            "clients or more examples.",
+        ),
+        "natural-id": (
+            dealers.NaturalIdPartitioner,
+            {"partition_by": column},
             f"natural-id-column = {column!r} cannot be dealt out: expected one text or whole "
-            "number in every row."
-        )
-    return _positions(dealer, source, settings.natural_id_column, num_clients, failure)
+            "number in every row.",
+        ),
+    }
+    dealer, options, failure = dealings[settings.partitioner]
+    if settings.partitioner == "natural-id":
+        _check_natural_ids(source, column, num_clients)
+    return _positions(dealer(**options), source, column, num_clients, failure)
 
 
 def _positions(

@@ -24,8 +24,6 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     the order n, height, width, channels), ``sample_shape`` (height, width, channels) and
     ``sample_labels``; for time series and tables `mean_examples` and ``mean_shape``.
 
-    Examples
-    --------
     >>> two = Examples(np.ones((2, 3), np.float32), np.array([1, 1]), ("a", "b"))
     >>> preview(two)["label_counts"], preview(two)["mean_shape"]
     ([0, 2], [1, 3])

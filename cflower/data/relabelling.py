@@ -17,13 +17,9 @@ from cflower.settings import require, require_data
 def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
     """Label swaps (section VI): each group exchanges one pair of labels.
 
-    Raises a DataError if there are more groups than pairs of labels.
-
-    Returns
-    -------
-    NDArray[np.int64], shape (num_groups, num_classes)
-        Row g maps a label to the label that group g gives it. Pairs are different for every
-        group, and share no label as long as there are two labels per group.
+    Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it.
+    Pairs are different for every group, and share no label as long as there are two labels per
+    group. Raises a DataError if there are more groups than pairs of labels.
     """
     require_data(
         num_groups <= comb(num_classes, 2),
@@ -45,16 +41,10 @@ def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.i
 def permuted_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
     """Label permutations P_c(i) (equation 52): group 0 keeps its labels, others permute them.
 
+    Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it; no
+    two rows are equal. With at most as many groups as classes, no two groups agree on any label.
     Raises a DataError if there are more groups than permutations.
 
-    Returns
-    -------
-    NDArray[np.int64], shape (num_groups, num_classes)
-        Row g maps a label to the label that group g gives it; no two rows are equal. With at
-        most as many groups as classes, no two groups agree on any label.
-
-    Notes
-    -----
     Differences: the paper draws permutations at random, which may by chance agree on labels.
     Here they are distinct turns of one random circle of labels; groups beyond the number of
     classes get the random permutation, out of 32, that agrees least with the others.
@@ -90,8 +80,6 @@ def held_classes(
     Raises a ConfigError if `missing_labels` has not one part per group, or names an unknown class,
     and a DataError if there are fewer classes than groups, or a group would lack every class.
 
-    Examples
-    --------
     >>> held_classes(("a", "b", "c"), 2, 0, "a,b;c")
     ((2,), (0, 1))
     """

@@ -2,14 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cflower.data.drift import changes_of
 from cflower.errors import ConfigError
 from cflower.settings import check_fields, choice, number, require
-
-if TYPE_CHECKING:
-    from cflower.data.columns import Roles
 
 PARTITIONERS = ("iid", "dirichlet", "shards", "natural-id")
 SHIFTS = (
@@ -18,6 +14,8 @@ SHIFTS = (
 )  # fmt: skip
 TOKENS = ("words", "characters")
 STANDARDISINGS = ("none", "client")
+TOPIC = "topic"
+"""The column with the topic of an example."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,10 @@ class DataSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         sizes_in(self.group_sizes)
-        require(self.dataset.strip() != "", "dataset is empty: expected a name or a folder.")
+        require(
+            self.dataset.removeprefix("text:").strip() != "",
+            "dataset is empty: expected a name or a folder.",
+        )
         require(
             not self.group_column or self.shift == "none",
             f"Got group-column={self.group_column!r} with shift={self.shift!r}, which makes "
@@ -86,14 +87,11 @@ class DataSettings:
         return self.dataset.startswith("text:")
 
     @property
-    def roles(self) -> "Roles":
-        """The roles of the source's columns."""
-        from cflower.data.columns import Roles  # loads pyarrow
-
-        topic = "topic" if self.shift == "topic" else ""
-        names = (self.label_column, self.input_columns, self.group_column, self.natural_id_column)
-        tokens = self.tokens if self.is_text else ""
-        return Roles(*names, topic, tokens, self.series_channels)
+    def metadata(self) -> tuple[str, ...]:
+        """Columns that describe an example and are never an input."""
+        topic = TOPIC if self.shift == "topic" else ""
+        names = (self.group_column, self.natural_id_column, topic)
+        return tuple(dict.fromkeys(filter(None, names)))
 
 
 def sizes_in(group_sizes: str) -> tuple[int, ...]:
@@ -101,8 +99,6 @@ def sizes_in(group_sizes: str) -> tuple[int, ...]:
 
     Raises a ConfigError if it is no list of whole numbers above 0.
 
-    Examples
-    --------
     >>> sizes_in("6,4,2")
     (6, 4, 2)
     """

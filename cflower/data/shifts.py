@@ -36,8 +36,6 @@ def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple
     Without `group_sizes` they are as equal as can be, the larger ones first. Raises a ConfigError
     if the groups and the clients do not fit.
 
-    Examples
-    --------
     >>> groups_of(5, 2)
     (0, 0, 0, 1, 1)
     >>> groups_of(4, 2, "1,3")
@@ -66,15 +64,9 @@ def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple
 def apply_shift(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
     """The examples dealt to one client as a member of its group sees them.
 
-    ``client`` is its partition: each client has its own stream of label noise.
-
-    Raises
-    ------
-    ConfigError
-        If ``missing-labels`` does not fit the groups, or the groups of "nested" do not come in
-        pairs.
-    DataError
-        If the data do not suffice: too few classes, no images, or no example left.
+    ``client`` is its partition: each client has its own stream of label noise. Raises a ConfigError
+    if ``missing-labels`` does not fit the groups, or the groups of "nested" do not come in pairs,
+    and a DataError if the data do not suffice: too few classes, no images, or no example left.
     """
     shift, num_groups, seed = settings.shift, settings.num_groups, settings.seed
     if shift == "rotation":
@@ -134,8 +126,7 @@ def nested(examples: Examples, group: int, num_groups: int, seed: int) -> Exampl
         f"shift = 'nested' needs groups in pairs, but num-groups = {num_groups}: use an even "
         "number, e.g. 4.",
     )
-    turned = replace(examples, inputs=rotated(examples.inputs, group // 2, num_groups // 2))
-    if group % 2 == 0:
-        return turned
+    inputs = rotated(examples.inputs, group // 2, num_groups // 2)
     mapping = swapped_labels(examples.num_classes, 1, seed)[0]
-    return replace(turned, labels=mapping[examples.labels])
+    labels = mapping[examples.labels] if group % 2 else examples.labels
+    return replace(examples, inputs=inputs, labels=labels)

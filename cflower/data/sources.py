@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cflower.data.columns import DEFAULT_ROLES, Roles, Table, check_classes
+from cflower.data.columns import Table, check_classes
 from cflower.data.folders import load_folder
 from cflower.data.published_formats import emnist, ham10000
+from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored
 from cflower.data.text import windows
 from cflower.errors import DataError, first_line
@@ -19,39 +20,24 @@ from cflower.settings import require_data
 LAYOUTS = {"emnist": emnist, "ham10000": ham10000}
 
 
-def load_source(name: str, *, size: int = 0, seed: int = 0, roles: Roles = DEFAULT_ROLES) -> Stored:
-    """The training examples of a data set, shuffled by the seed.
+def load_source(settings: DataSettings) -> Stored:
+    """The training examples of the ``dataset``, at most ``dataset_size``, shuffled by the seed.
 
-    Labels are numbered over the whole source, so that every partition has the same classes.
+    It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
+    `load_folder`; ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts;
+    ``"package.module:function"``, see `own_table`; else a data set name of the Hugging Face Hub,
+    e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word prediction of its texts,
+    see `cflower.data.text`. Labels are numbered over the whole source, so that every partition has
+    the same classes.
 
-    Parameters
-    ----------
-    name : str
-        ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-        `load_folder`; ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts;
-        ``"package.module:function"``, see `own_table`; else a data set name of the Hugging Face
-        Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word prediction of
-        its texts, see `cflower.data.text`.
-    size : int
-        At most this many examples, a random choice; 0 takes all.
-
-    Raises
-    ------
-    DataError, ConfigError
-        If there is no such source, or it has no training examples, no labels or one class only.
+    Raises a DataError or ConfigError if there is no such source, or it has no training examples, no
+    labels or one class only.
     """
-    layout, _, rest = name.partition(":")
-    if layout == "text" and rest:
-        source = windows(_by_name(rest), roles)
-    else:
-        source = Stored.of(_by_name(name), roles)
-    require_data(
-        len(source) > 0,
-        f"{name} has no examples: put data there or choose another dataset.",
-    )
+    table = _by_name(settings.dataset.removeprefix("text:"))
+    source = (windows if settings.is_text else Stored.of)(table, settings)
     check_classes(source.class_names, source.name)
-    order = generator(seed, "source").permutation(len(source))
-    return source.take(order[: size or None])
+    order = generator(settings.seed, "source").permutation(len(source))
+    return source.take(order[: settings.dataset_size or None])
 
 
 def _by_name(name: str) -> Table:

@@ -9,59 +9,49 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, input_columns, label_column, labels_of
+from cflower.data.columns import Table, input_columns, label_column, labels_of
 from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
+from cflower.data.settings import DataSettings
 from cflower.data.values import numbers, values_of
+from cflower.ordering import only
 from cflower.settings import require_data
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Labelled examples, not decoded yet.
-
-    Attributes
-    ----------
-    name, column_names, input_names
-        The source, all its columns, and those that `inputs` come from, for errors.
-    inputs : ndarray, shape (n, ...), or pyarrow.ChunkedArray
-        Numbers, or stored image files; see `cflower.data.decoding.decoded`.
-    all_labels : NDArray[np.int64], shape (n,); of sequences (n, length)
-        Positions in `class_names`.
-    class_names : tuple of str
-        All classes of the source.
-    rows : NDArray[np.int64], shape (m,)
-        The selected examples, in order.
-    metadata : mapping of str to ndarray, shape (n,)
-        Columns that describe each example and are no inputs, such as its writer.
-    image_size : int or None
-        Pixels that stored images are resized to; None leaves them.
-    series_channels : int
-        See `cflower.data.columns.Roles`.
-    """
+    """Labelled examples, not decoded yet."""
 
     name: str
+    """The source, for errors, like the names of its columns."""
     inputs: NDArray[Any] | pa.ChunkedArray
+    """Numbers, shape (n, ...), or n stored image files; see `cflower.data.decoding.decoded`."""
     all_labels: NDArray[np.int64]
+    """Positions in `class_names`, shape (n,); of sequences (n, length)."""
     class_names: tuple[str, ...]
+    """All classes of the source."""
     rows: NDArray[np.int64]
+    """The selected examples, in order, shape (m,)."""
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Columns that describe each example and are no inputs, such as its writer, shape (n,) each."""
     column_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ("x",)
     image_size: int | None = None
+    """Pixels that stored images are resized to; None leaves them."""
     series_channels: int = 0
+    """Numbers per moment, if rows of numbers are time series; else 0."""
 
     @classmethod
-    def of(cls, table: Table, roles: Roles) -> "Stored":
-        """The examples of a table.
+    def of(cls, table: Table, settings: DataSettings, *, labelled: bool = True) -> "Stored":
+        """The examples of a table; unless ``labelled``, labels are not read and may be missing.
 
-        Raises a DataError if it has no labels or inputs, lacks a column that `roles` names, or its
-        columns differ in length.
+        Raises a DataError if it has no labels or inputs, lacks a column that a setting names, or
+        its columns differ in length.
         """
-        label = label_column(table, roles)
-        inputs = input_columns(table, roles, label)
-        metadata = metadata_of(table, roles)
-        columns = inputs if roles.unlabelled else [*inputs, label]
+        label = label_column(table, settings, needed=labelled)
+        inputs = input_columns(table, settings, label)
+        metadata = metadata_of(table, settings)
+        columns = [*inputs, label] if labelled else inputs
         lengths = {name: len(table.columns[name]) for name in (*columns, *metadata)}
         require_data(
             len(set(lengths.values())) == 1,
@@ -70,8 +60,8 @@ class Stored:
             "row for each example.",
         )
         num_examples = lengths[inputs[0]]
-        unlabelled = np.zeros(num_examples, np.int64), ("",)
-        labels, classes = unlabelled if roles.unlabelled else labels_of(table, label)
+        none = np.zeros(num_examples, np.int64), ("",)
+        labels, classes = labels_of(table, label) if labelled else none
         return cls(
             table.name,
             _inputs(table, inputs),
@@ -82,7 +72,7 @@ class Stored:
             tuple(table.columns),
             tuple(inputs),
             table.image_size,
-            roles.series_channels,
+            settings.series_channels,
         )
 
     def __len__(self) -> int:
@@ -118,11 +108,11 @@ class Stored:
         return self.take(np.zeros(1, np.int64)).examples().input_shape
 
 
-def metadata_of(table: Table, roles: Roles) -> dict[str, NDArray[Any]]:
+def metadata_of(table: Table, settings: DataSettings) -> dict[str, NDArray[Any]]:
     """The columns that describe examples. Raises a DataError without the group column."""
-    if roles.group:
-        table.find(roles.group, "group-column")
-    columns = {n: table.columns[n] for n in roles.metadata if n in table.columns}
+    if settings.group_column:
+        table.find(settings.group_column, "group-column")
+    columns = only(table.columns, settings.metadata)
     return {n: np.array(values_of(column), dtype=object) for n, column in columns.items()}
 
 
@@ -131,7 +121,7 @@ def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:
     first = table.columns[names[0]]
     if names[0] in table.images:
         return first
-    if table.has_images(names[0]):
+    if table.axes(names[0]) > 0:
         return numbers(first, names[0], table.name)
     # One block, each column as it is: rows of it are taken at once.
     matrix = np.empty((len(first), len(names)), np.float32)

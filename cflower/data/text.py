@@ -14,7 +14,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from cflower.data.columns import Roles, Table, label_column, labels_of
+from cflower.data.columns import Table, label_column, labels_of
+from cflower.data.settings import TOPIC, DataSettings
 from cflower.data.stored import Stored, metadata_of
 from cflower.data.values import values_of
 from cflower.ordering import listed
@@ -35,16 +36,15 @@ TOKENS = {"words": Tokens(str.split, 2000, 20), "characters": Tokens(list, 200, 
 UNKNOWN = "<unk>"
 
 
-def windows(documents: Table, roles: Roles, vocabulary: tuple[str, ...] = ()) -> Stored:
+def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...] = ()) -> Stored:
     """Windows of text, each within one document, as the numbers of their tokens.
 
     The documents have a column ``text``; labels are the inputs, one token on. A vocabulary (the
     ``class_names`` of an earlier call) numbers the tokens as there. Raises a DataError if no text
     is longer than a window.
     """
-    kind = roles.tokens or "words"
-    cut, most, length = TOKENS[kind]
-    metadata = metadata_of(documents, roles)
+    cut, most, length = TOKENS[settings.tokens]
+    metadata = metadata_of(documents, settings)
     pieces = list(map(cut, _texts(documents)))
     names = vocabulary or most_frequent(pieces, most)
     number = {name: place for place, name in enumerate(names)}
@@ -57,11 +57,11 @@ def windows(documents: Table, roles: Roles, vocabulary: tuple[str, ...] = ()) ->
             origin += [place] * len(parts[-1])
     require_data(
         len(parts) > 0,
-        f"{documents.name} has no text of more than {length} {kind}: use longer texts.",
+        f"{documents.name} has no text of more than {length} {settings.tokens}: use longer texts.",
     )
     cut_up = np.concatenate(parts)  # shape: (n, length + 1)
-    if roles.topic:
-        metadata[roles.topic] = topics(documents, roles)
+    if settings.shift == "topic":
+        metadata[TOPIC] = topics(documents, settings)
     return Stored(
         documents.name,
         cut_up[:, :-1].astype(np.float32),
@@ -100,7 +100,7 @@ def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, .
     return (UNKNOWN, *frequent[: most - 1])
 
 
-def topics(documents: Table, roles: Roles) -> NDArray[np.object_]:
+def topics(documents: Table, settings: DataSettings) -> NDArray[np.object_]:
     """The label of every document up to the first dot."""
-    labels, names = labels_of(documents, label_column(documents, roles))
+    labels, names = labels_of(documents, label_column(documents, settings))
     return np.array([name.partition(".")[0] for name in names], dtype=object)[labels]

@@ -55,12 +55,8 @@ http {
 def site(public: str, superlink: str, certificates: str) -> str:
     """The ``server`` block of nginx's configuration, for ``/etc/nginx/conf.d``.
 
-    Parameters
-    ----------
-    public, superlink : str
-        Port or address on which nginx listens; address of the SuperLink.
-    certificates : str
-        Folder with ``ca.crt``, ``server.pem`` and ``server.key``.
+    nginx listens on the port or address ``public``; the folder of certificates has ``ca.crt``,
+    ``server.pem`` and ``server.key``.
     """
     named = SITE.replace("PUBLIC", public).replace("SUPERLINK", superlink)
     return named.replace("CERTIFICATES", certificates)

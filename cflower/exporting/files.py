@@ -43,25 +43,11 @@ def write_model(
     input_shape: tuple[int, ...],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a model, read the file back and compare their logits.
+    """Write a model in one of `FORMATS`, read the file back and compare their logits.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        On the CPU, in evaluation mode; takes float32 of shape (batch, *input_shape), any batch.
-    path : Path
-        Replaced if it exists.
-    file_format : str
-        One of `FORMATS`.
-    input_shape : tuple of int
-        Shape of one example.
-    metadata : mapping of str to str
-        Stored in a safetensors file.
-
-    Raises
-    ------
-    ExportError
-        If the file's logits differ from the model's.
+    The model is on the CPU, in evaluation mode, and takes float32 of shape (batch, *input_shape),
+    any batch. A file that exists is replaced; one of safetensors holds the metadata too. Raises an
+    ExportError if the file's logits differ from the model's.
     """
     # Two examples: a batch of one would be exported as a constant.
     example = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))

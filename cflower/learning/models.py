@@ -51,32 +51,14 @@ INPUTS = {
 
 
 def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
-    """A freshly initialised model.
+    """A freshly initialised model on the CPU, in training mode.
 
-    Parameters
-    ----------
-    name : str
-        One of `MODELS`, or ``package.module:factory``, see `own_model`.
-    input_shape : tuple of int
-        (channels, height, width) of an image, (channels, moments) of a time series, (features,),
-        or (tokens,) of a text.
-    num_classes : int
-        Length of the logits, >= 2.
-    seed : int
-        Decides the weights; torch's global generator stays as it is.
+    Its name is one of `MODELS`, or ``package.module:factory``, see `own_model`. The input shape is
+    (channels, height, width) of an image, (channels, moments) of a time series, (features,), or
+    (tokens,) of a text. The seed decides the weights; torch's global generator stays as it is.
 
-    Returns
-    -------
-    torch.nn.Module
-        On the CPU, in training mode.
+    Raises a ConfigError if there is no such model, or the inputs are too small or of another kind.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such model, or the inputs are too small or of another kind.
-
-    Examples
-    --------
     >>> model = build_model("lab-convnet", (1, 28, 28), 62, seed=0)
     >>> model.classifier
     Linear(in_features=256, out_features=62, bias=True)

@@ -35,15 +35,9 @@ def judge_path(
 ) -> Judged:
     """Judge the models on a client's path, their best and their ensemble.
 
-    Parameters
-    ----------
-    logits : mapping of str to ndarray, shape (n, num_classes)
-        Of each model on the same n >= 1 examples, the most general model first.
-    labels : ndarray of int, shape (n,)
-    rng : numpy.random.Generator
-        Halves the examples.
-    level : int, optional
-        The best model's position, which other examples chose; if not given, these choose.
+    The logits, shape (n, num_classes), are those of each model on the same n >= 1 examples, the
+    most general model first. ``rng`` halves the examples. ``level`` is the best model's position,
+    which other examples chose; if not given, these choose.
     """
     from scipy.special import logsumexp  # as in `log_probabilities`
 
@@ -90,18 +84,12 @@ def chosen_by_others(losses: NDArray[np.floating], rng: np.random.Generator) -> 
 def choose(losses: NDArray[np.floating]) -> int:
     """The most general model that is as good as the best one, to within one standard error.
 
+    ``losses`` are those of each model on each example, shape (levels, n), the most general first.
     The rule of Breiman et al., Classification and Regression Trees (1984), for choosing the
     smallest tree: here "small" is general, and the standard error is that of the mean of the
     paired differences. So models without a significant difference are decided for the one that
     more clients trained.
 
-    Parameters
-    ----------
-    losses : ndarray, shape (levels, n)
-        Of each model on each example, the most general model first.
-
-    Examples
-    --------
     >>> choose(np.array([[0.9, 1.1, 1.0], [0.1, 0.2, 0.1]]))
     1
     >>> choose(np.array([[0.1, 2.0, 0.2], [0.3, 0.2, 0.3]]))
@@ -117,14 +105,8 @@ def choose(losses: NDArray[np.floating]) -> int:
 
 
 def mean_entropy(logits: NDArray[np.floating]) -> float:
-    """Mean entropy of the predicted probabilities in nats; needs no labels.
+    """Mean entropy of the probabilities that logits (n, num_classes) predict, in nats.
 
-    Parameters
-    ----------
-    logits : ndarray, shape (n, num_classes)
-
-    Examples
-    --------
     >>> round(mean_entropy(np.zeros((3, 2))), 4), mean_entropy(np.array([[900.0, 0.0]]))
     (0.6931, 0.0)
     """

@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 from torch.optim.sgd import sgd
 
 from cflower.data.examples import Examples
-from cflower.errors import DataError
 from cflower.learning.settings import TrainingSettings
 
 EVALUATION_BATCH = 1000
@@ -31,37 +30,14 @@ def train(
     server_round: int,
     seed: int,
 ) -> dict[str, float]:
-    """Train a model in place for one round.
+    """Train a model in place for one round; ``train-loss`` is the last epoch's, in nats.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Returns logits. It is moved to `device` and left there, in training mode.
-    examples : Examples
-    settings : TrainingSettings
-    server_round : int
-        Counted from 1; sets the learning rate.
-    seed : int
-        Decides the order of the examples and a model's own random numbers. On the CPU, the same
-        model, examples, settings and seed give the same bits.
-
-    Returns
-    -------
-    dict of str to float
-        ``train-loss``: mean cross entropy of the last epoch, in nats.
-
-    Raises
-    ------
-    DataError
-        If there are no examples.
-
-    Notes
-    -----
-    A last batch of a single example is left out when there are others: BatchNorm cannot
-    normalise it.
+    The model returns logits. It is moved to `device` and left there, in training mode. The round,
+    counted from 1, sets the learning rate. The seed decides the order of the examples and a model's
+    own random numbers; on the CPU, the same model, examples, settings and seed give the same bits.
+    A last batch of a single example is left out when there are others: BatchNorm cannot normalise
+    it.
     """
-    if len(examples) == 0:
-        raise DataError("a client has no examples to train on: use fewer clients or more data.")
     with _reproducible(), _own_randomness(seed):
         model.to(device()).train()
         inputs, labels = _tensors(examples)
@@ -97,18 +73,9 @@ def train(
 def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
-    The model returns logits. It is moved to `device` and left there, in evaluation mode.
-
-    Returns
-    -------
-    dict of str to float
-        ``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy in
-        nats; of sequences also ``perplexity``, exp(loss), the paper's measure.
-
-    Raises
-    ------
-    DataError
-        If there are no examples.
+    ``accuracy`` is the share of right predictions, in [0, 1], ``loss`` the mean cross entropy in
+    nats; sequences also have ``perplexity``, exp(loss), the paper's measure. The model returns
+    logits. It is moved to `device` and left there, in evaluation mode.
     """
     logits, labels = _predictions(model, examples)
     num_right = int((logits.argmax(dim=1) == labels).sum())
@@ -133,8 +100,6 @@ def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
 
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    if len(examples) == 0:
-        raise DataError("a client has no held-out examples: use fewer clients or more data.")
     with _reproducible(), torch.no_grad():
         model.to(device()).eval()
         inputs, labels = _tensors(examples)

@@ -3,20 +3,19 @@
 No text or fact from a client reaches a log, a file or another client without these checks.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
-from cflower.ordering import LONGEST_TEXT, line, only
+from cflower.messages.client_names import COMMITMENT, LONGEST_NAME, is_name
+from cflower.ordering import LONGEST_TEXT, line, without
 
-LONGEST_NAME = 200
 MOST_ITEMS = 100_000
 """Maximum length of a list, such as the names of classes, and of bytes."""
-COMMITMENT = "permutation"
-"""The fact with a commitment to the client's seed; clients without it do not permute weights."""
 
 
 class CheckedFacts(NamedTuple):
@@ -26,71 +25,41 @@ class CheckedFacts(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-class Kind(NamedTuple):
-    """The values that a fact may have."""
-
-    accepts: Callable[[Any], bool]
-    expected: str
-    """Completes "... is 5, not "."""
-
-
-def is_sized(value: Any, kind: Any, least: int = 0, most: int = MOST_ITEMS) -> bool:
-    """Whether a value has one of these types and a length in this range."""
-    return isinstance(value, kind) and least <= len(value) <= most
+def name(text: str) -> str:
+    """A text that `is_name`; ValueError for any other."""
+    if not is_name(text):
+        raise ValueError(f"expected a printable name of 1 to {LONGEST_NAME} characters")
+    return text
 
 
-def is_list(value: Any, of: Callable[[Any], bool], least: int = 0, most: int = MOST_ITEMS) -> bool:
-    """Whether a value is a list of acceptable items with a length in this range."""
-    return is_sized(value, list | tuple, least, most) and all(map(of, value))
-
-
-def is_whole(value: Any, least: int = 0, most: int = 2**53) -> bool:
-    """Whether a value is a whole number in this range; ``True`` is not."""
-    return type(value) is int and least <= value <= most
-
-
-def is_name(value: Any) -> bool:
-    """Whether a client or a metric may have this name in files, logs and tables."""
-    # safetensors has its own entry __metadata__ in files with an entry for each client.
-    usable = is_sized(value, str, 1, LONGEST_NAME) and value != "__metadata__"
-    return usable and value.isprintable()
-
-
-def is_name_or_whole(value: Any, least: int = 0) -> bool:
-    """Whether a value is a name or a whole number."""
-    return is_name(value) or is_whole(value, least)
-
-
-NAME = Kind(is_name, "a printable name")
-FLAG = Kind(lambda value: isinstance(value, bool), "true or false")
-WHOLE_NUMBERS = Kind(partial(is_list, of=is_whole), "a list of whole numbers")
-KINDS = {
-    "client-id": Kind(
-        is_name_or_whole,
-        f"a printable name of 1 to {LONGEST_NAME} characters, other than __metadata__",
-    ),
-    "problem": Kind(lambda value: isinstance(value, str), "a text"),
-    "num-partitions": Kind(partial(is_whole, least=1, most=10**6), "a number from 1 to 10^6"),
-    "num-examples": Kind(is_whole, "a whole number"),
-    "input-shape": Kind(partial(is_list, of=is_whole, most=32), "up to 32 whole numbers"),
-    "class-names": Kind(
-        partial(is_list, of=partial(is_sized, kind=str, most=LONGEST_TEXT)),
-        "a list of short texts",
-    ),
-    "evaluates-way": FLAG,
-    "tells-entropies": FLAG,
-    "parts-apart": FLAG,
-    "label-counts": WHOLE_NUMBERS,
-    "sample-images": Kind(partial(is_sized, kind=bytes), "a few bytes"),
-    "sample-shape": Kind(partial(is_list, of=is_whole, least=3, most=3), "three whole numbers"),
-    "sample-labels": WHOLE_NUMBERS,
-    "mean-examples": Kind(partial(is_sized, kind=bytes, least=1), "a few bytes"),
-    "mean-shape": Kind(partial(is_list, of=is_whole, least=2, most=2), "two whole numbers"),
-    COMMITMENT: NAME,
-    "group": Kind(partial(is_name_or_whole, least=-(2**53)), "a whole number or a name"),
-    "best-cluster": NAME,
+Name = Annotated[str, AfterValidator(name)]
+Text = Annotated[str, AfterValidator(line)]
+Whole = Annotated[int, Field(ge=0, le=2**53)]
+Wholes = Annotated[list[Whole], FailFast(), Field(max_length=MOST_ITEMS)]
+ClassName = Annotated[Text, Field(max_length=LONGEST_TEXT)]
+Bytes = Annotated[bytes, Field(max_length=MOST_ITEMS)]
+KINDS: Any = {
+    "client-id": Name | Whole,
+    "problem": Text,
+    "num-partitions": Annotated[Whole, Field(ge=1, le=10**6)],
+    "num-examples": Whole,
+    "input-shape": Annotated[Wholes, Field(max_length=32)],
+    "class-names": Annotated[list[ClassName], FailFast(), Field(max_length=MOST_ITEMS)],
+    "evaluates-way": bool,
+    "tells-entropies": bool,
+    "parts-apart": bool,
+    "label-counts": Wholes,
+    "sample-images": Bytes,
+    "sample-shape": Annotated[Wholes, Field(min_length=3, max_length=3)],
+    "sample-labels": Wholes,
+    "mean-examples": Annotated[Bytes, Field(min_length=1)],
+    "mean-shape": Annotated[Wholes, Field(min_length=2, max_length=2)],
+    COMMITMENT: Name,
+    "group": Name | Annotated[int, Field(ge=-(2**53), le=2**53)],
+    "best-cluster": Name,
 }
 """The facts that cflower reads."""
+SCHEMA: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Facts", KINDS, total=False))  # type: ignore[operator]
 PREVIEW = tuple(key for key in KINDS if key.startswith(("sample-", "mean-", "label-")))
 """A client's preview of its data for the report, dropped as a whole if its parts do not fit."""
 
@@ -104,18 +73,19 @@ def facts_in(content: RecordDict, key: str) -> CheckedFacts:
 def checked(facts: Mapping[str, Any]) -> CheckedFacts:
     """The facts that cflower reads, if they are of the right kind, with printable texts.
 
-    >>> checked({"client-id": "a", "evaluates-way": 1})
-    CheckedFacts(facts={'client-id': 'a'}, problems=('evaluates-way is 1, not true or false',))
+    >>> checked({"client-id": "a", "evaluates-way": 1}).problems
+    ('evaluates-way is 1: Input should be a valid boolean',)
     """
-    usable, problems = dict[str, Any](), []
-    for key, value in only(facts, KINDS).items():
-        if KINDS[key].accepts(value):
-            usable[key] = printable(value)
-        else:
-            problems.append(f"{key} is {line(repr(value), 60)}, not {KINDS[key].expected}")
+    wrong = dict[str, str]()
+    try:
+        usable = SCHEMA.validate_python(facts, strict=True)
+    except ValidationError as error:
+        wrong = {str(one["loc"][0]): one["msg"] for one in error.errors(include_url=False)}
+        usable = SCHEMA.validate_python(without(facts, wrong), strict=True)
+    problems = [f"{key} is {line(repr(facts[key]), 60)}: {why}" for key, why in wrong.items()]
     if not problems and (problem := preview_problem(usable)):
         problems.append(problem)
-        usable = {key: value for key, value in usable.items() if key not in PREVIEW}
+        usable = without(usable, PREVIEW)
     return CheckedFacts(usable, tuple(problems))
 
 
@@ -137,12 +107,3 @@ def preview_problem(facts: Mapping[str, Any]) -> str:
     if facts.get("sample-shape", [1])[-1] not in (1, 3):
         return "sample-shape does not end with 1 or 3 channels"
     return ""
-
-
-def printable(value: Any) -> Any:
-    """A fact with each text as one printable line."""
-    if isinstance(value, str):
-        return line(value)
-    if isinstance(value, list | tuple):
-        return [printable(item) for item in value]
-    return value

@@ -25,6 +25,19 @@ EVALUATE = "evaluate.default"
 EVALUATE_PATH = "evaluate.way"
 """The message with all models on a client's path, under their clusters' names; its reply has a
 MetricRecord for each of them, for the best one, and for the average of their predictions."""
+PART = "part"
+"""In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
+BEST, ENSEMBLE = "best", "ensemble"
+"""Keys in the reply to `EVALUATE_PATH`, next to the clusters' names."""
+BEST_CLUSTER = "best-cluster"
+"""Key in the `FACTS` of that reply: the cluster with the best model."""
+OTHER = "other "
+"""In the message, before the name of a leaf that is not the client's own."""
+ENTROPIES = "entropies"
+"""Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
+COMMITMENT = "permutation"
+"""The fact with a commitment to the client's seed; clients without it do not permute weights."""
+LONGEST_NAME = 200
 PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
 """Flower's mods for differential privacy."""
 
@@ -69,6 +82,13 @@ def client_name(context: Context) -> str:
     return f"partition-{node['partition-id']}" if "partition-id" in node else str(context.node_id)
 
 
+def is_name(value: Any) -> bool:
+    """Whether a client or a metric may have this name in files, logs and tables."""
+    # safetensors has its own entry __metadata__ in files with an entry for each client.
+    usable = isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+    return usable and value != "__metadata__"
+
+
 def answer(message: Message, **facts: Any) -> Message:
     """A ClientApp's answer to the roll call; see `FACTS`."""
     record = ConfigRecord({key.replace("_", "-"): value for key, value in facts.items()})
@@ -80,7 +100,11 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
     A grid in process has the app as its attribute ``client_app``.
     """
-    app = app_of(grid)
+    return app_has(app_of(grid), message_type, if_unknown=if_unknown)
+
+
+def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
+    """Whether a ClientApp has a function for messages of this type."""
     if app is not None and not isinstance(app, ClientApp):
         return True  # a plain function gets every message
     # Flower has no public way to ask a ClientApp this.

@@ -27,7 +27,7 @@ class DataSpec(NamedTuple):
         theirs = DataSpec.of(facts)
         if theirs.class_names != self.class_names:
             return (
-                f"its classes are {listed(theirs.class_names) or 'none'}, but those of the "
+                f"its classes are {listed(theirs.class_names)}, but those of the "
                 f"others are {listed(self.class_names)}; set class-names"
             )
         if theirs.input_shape != self.input_shape:

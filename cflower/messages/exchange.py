@@ -56,17 +56,6 @@ class Exchange:
     delivers no more at the moment. ``earlier`` messages, with their nodes, may be answered now.
     Replies of ``unawaited`` nodes count if they come. Messages that ``expire`` are dropped after
     the timeout; those that wait for cores do not.
-
-    Attributes
-    ----------
-    recipients : dict of str to int
-        Node id by message id, including the earlier messages. The sender of an error reply may be
-        the SuperLink, so replies are attributed by the message that they answer.
-    lost, silent : list of int
-        Nodes to which the grid could not send; that did not answer in time. Complete after the
-        last reply.
-    unanswered : tuple of str
-        Messages without a reply when the quorum was reached.
     """
 
     def __init__(
@@ -91,9 +80,14 @@ class Exchange:
         lost = without(nodes, pushed)
         self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
+        """Node id by message id, including the earlier messages. The sender of an error reply may
+        be the SuperLink, so replies are attributed by the message that they answer."""
         self.lost = list(lost.values())
+        """Nodes to which the grid could not send."""
         self.silent = list[int]()
+        """Nodes that did not answer in time, after the last reply."""
         self.unanswered: tuple[str, ...] = ()
+        """Messages without a reply when the quorum was reached."""
         self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
         self._successful: set[int] = set()
         """Nodes with a reply that is not an error."""

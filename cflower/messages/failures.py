@@ -6,7 +6,7 @@ the simulation engine died: it stays in its pool and answers every message at on
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from logging import INFO, WARNING
 from typing import NamedTuple
@@ -125,10 +125,10 @@ class FailureRecord:
         """Clients for which no decision waits: excluded ones and silent ones."""
         return {*self.excluded, *self.silent}
 
-    def noted(self, problems: Mapping[str, Problem]) -> dict[str, int]:
-        """The number of unusable replies by client after one more exchange."""
+    def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
+        """The record after an exchange, with the number of unusable replies by client."""
         failed = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]
-        return dict(Counter(self.problems) + Counter(failed))
+        return replace(self, problems=dict(Counter(self.problems) + Counter(failed)))
 
     def trained(
         self, outcome: ExchangeOutcome, exclude_after: int, num_present: int
@@ -151,7 +151,7 @@ class FailureRecord:
         if outcome.num_asked != 1 or num_present == 1:
             empty += 1
             failing = failing + 1 if outcome.mostly_failed(Fault.CLIENT, Fault.WORKER) else 0
-        problems, rounds = self.noted(outcome.problems), self.rounds_with_replies
+        problems, rounds = self.noted(outcome.problems).problems, self.rounds_with_replies
         if outcome.responded:
             rounds, empty = rounds + 1, 0
         return FailureRecord(problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered)

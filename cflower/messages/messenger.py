@@ -1,7 +1,7 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
@@ -16,9 +16,9 @@ from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
-from cflower.messages.client_names import EVALUATE_PATH
+from cflower.messages.client_names import EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
-from cflower.messages.failures import BadReplyError, Fault, Problem
+from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.replies import read_reply
@@ -44,8 +44,6 @@ HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
     "examples are far above the median."
 )
-PART = "part"
-"""In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
 
 
 class Sent(NamedTuple):
@@ -66,6 +64,8 @@ class ClientMessenger:
     """Seconds until an exchange goes on without the missing replies."""
     roll_call: RollCall
     layout: Layout
+    failures: FailureRecord
+    """The clients' failures so far."""
     weighted_by: str
     """This and the next two are names in messages, as in ``FedAvg``."""
     arrays_key: str
@@ -75,8 +75,6 @@ class ClientMessenger:
     outstanding: dict[str, Sent] = field(default_factory=dict)
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
-    silent: Sequence[str] = ()
-    """Clients that no exchange waits for."""
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     _lowered_for: Counter[str] = field(default_factory=Counter)
     _logged: dict[int, set[str]] = field(default_factory=lambda: {INFO: set(), WARNING: set()})
@@ -86,6 +84,23 @@ class ClientMessenger:
     def busy(self) -> dict[str, int]:
         """The clients that still owe a reply, and to which round."""
         return {sent.ask.client: sent.ask.server_round for sent in self.outstanding.values()}
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The clients that can be asked: connected, not excluded."""
+        return tuple(without(self.roll_call.nodes, self.failures.excluded))
+
+    @property
+    def free(self) -> set[str]:
+        """The present clients that do not owe a reply to an earlier round."""
+        return set(self.present) - self.busy.keys()
+
+    def plain_messages(
+        self, asks: Iterable[Ask], state: CFLState, config: ConfigRecord
+    ) -> list[Message]:
+        """A message for each ask, with its one model."""
+        models = {ask: {self.arrays_key: state.model_of(ask)} for ask in asks}
+        return self.messages(models, config)
 
     def messages(
         self, asks: Mapping[Ask, Mapping[str, Weights]], config: ConfigRecord
@@ -123,7 +138,7 @@ class ClientMessenger:
         before = self.outstanding if late else {}
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
-        unawaited = {sent.node for sent in all_sent if sent.ask.client in self.silent}
+        unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, expire = self.grid, self.roll_call.remote
         exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
         yield from exchange
@@ -245,6 +260,12 @@ class ClientMessenger:
         """The problems so far, which are then forgotten."""
         taken, self.problems = self.problems, {}
         return taken
+
+    def noted_problems(self) -> dict[str, Problem]:
+        """As `drain_problems`, after an exchange other than training; counted in `failures`."""
+        problems = self.drain_problems()
+        self.failures = self.failures.noted(problems)
+        return problems
 
     def set_aside(self, client: str, problem: str, fault: Fault = Fault.CLIENT) -> None:
         """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""

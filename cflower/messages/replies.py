@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.weights import Weights, norm
-from cflower.messages.claims import is_name
+from cflower.messages.client_names import is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics

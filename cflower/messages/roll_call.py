@@ -147,8 +147,7 @@ class RollCall:
             # Where some that were drawn are silent or refused, all others may take their place.
             wanted = at_least if waited < self.timeout / 2 else math.inf
         if not enough:
-            here = getattr(grid, "client_app", None) is not None
-            raise FederationError(self._too_few(at_least, here=here))
+            raise FederationError(self._too_few(at_least))
         return self.clients
 
     def update(self, grid: Grid, at_least: float | None = None) -> int:
@@ -272,8 +271,8 @@ class RollCall:
         for reason, names in clients.items():
             log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), reason)
 
-    def _too_few(self, at_least: int, *, here: bool) -> str:
-        """The error when there are fewer clients than needed; ``here``: all are in this process."""
+    def _too_few(self, at_least: int) -> str:
+        """The error when there are fewer clients than needed."""
         reasons, count = {refusal.reason for refusal in self.refused.values()}, len(self.nodes)
         if not count and len(reasons) == 1:
             return reasons.pop()
@@ -282,15 +281,9 @@ class RollCall:
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
         named = {words: listed(names, longest=500) for words, names in details.items() if names}
         known = "".join(f"; {words}: {names}" for words, names in named.items())
-        cure = (
-            f'Add --federation-config "num-supernodes={at_least}" to `flwr run`, or set -c '
+        return (
+            f"This run needs {at_least} clients (min-available-nodes) and has {count}{known}. Add "
+            f'--federation-config "num-supernodes={at_least}" to `flwr run`, or --clients '
+            f"{at_least} to `cflower simulate`, or start more SuperNodes, or set -c "
             f"min-available-nodes={max(count, 1)}."
         )
-        if refused:
-            cure = f"Correct what was refused, or set min-available-nodes={max(count, 1)}."
-        elif here:
-            cure = "Simulate more clients (--clients), or lower min-available-nodes."
-        elif count and not self.announced:
-            cure = "Start more SuperNodes, or lower min-available-nodes."
-        needs = f"This run needs {at_least} clients (min-available-nodes)"
-        return f"{needs} and has {count}{known}. {cure}"

@@ -1,8 +1,7 @@
 """Algorithm 4 after the run: which cluster a client that did not take part belongs to."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +11,12 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from cflower.algorithm.placement import Placement, descend
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster
 from cflower.algorithm.weights import Vector
-from cflower.data.columns import Roles
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError, RunFolderError
-from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
@@ -129,25 +126,31 @@ def assign(
         If the examples do not fit the run's, or the app's replies cannot be used.
     """
     path = Path(run).expanduser()
+    client: LocalClient | PyTorchClient
     if app is not None and data is None:
-        return assign_with_app(path, app, node_config or {}, progress)
-    if app is not None or data is None:
+        record = RunRecord(path)
+        check_assignable(record)
+        client_app = load_client_app(app) if isinstance(app, str) else app
+        client = LocalClient(record, client_app, node_config or {})
+    elif data is not None and app is None:
+        record = saved = SavedRun(path, seed_file, own_code)
+        check_assignable(saved)
+        progress("Reading the data")
+        client = PyTorchClient(saved, newcomers_data(saved, data), progress)
+    else:
         raise ConfigError(
             "A newcomer has either data (for a run of cflower's own app) or an app (for a run of "
             f"any other): got {'neither' if app is None else 'both'}."
         )
-    saved = SavedRun(path, seed_file, own_code)
-    check_assignable(saved)
-    progress("Reading the data")
-    examples = newcomers_data(saved, data, saved.own.part(DataSettings).roles)
-    progress("Reading the run")
-    levels = path_of(
-        saved.tree,
-        partial(newcomers_update, saved, examples, progress),
-        lambda cluster: evaluate(saved.module(cluster.model), examples.report),
+    progress("Training")
+    steps = tuple(descend(record.tree, client.update))
+    levels = tuple(
+        Level(cluster.name, len(cluster.members), client.evaluate(cluster.grown), step)
+        for cluster, step in zip_longest(record.tree.path(steps[-1].child), steps)
     )
-    step = saved.summary["personal"].get(levels[-1].cluster, {})
-    return Assignment(levels, len(examples.train), len(examples.report), saved.metric, step)
+    personal = record.summary["personal"].get(levels[-1].cluster, {})
+    sizes = int(client.num_train), int(client.num_held_out)
+    return Assignment(levels, *sizes, record.metric, personal)
 
 
 def check_assignable(run: RunRecord) -> None:
@@ -179,48 +182,14 @@ def check_assignable(run: RunRecord) -> None:
     raise RunFolderError(f"The run {run.name} {text}")
 
 
-def assign_with_app(
-    path: Path, app: ClientApp | str, node_config: Mapping[str, Any], progress: Progress
-) -> Assignment:
-    """Algorithm 4 through another app's ClientApp; see `assign`."""
-    run = RunRecord(path)
-    check_assignable(run)
-    client_app = load_client_app(app) if isinstance(app, str) else app
-    client = LocalClient(run, client_app, node_config)
-    progress("Training")
-    levels = path_of(run.tree, client.update, client.evaluate)
-    step = run.summary["personal"].get(levels[-1].cluster, {})
-    return Assignment(levels, int(client.num_train), int(client.num_held_out), run.metric, step)
-
-
-def path_of(
-    tree: ParameterTree,
-    update_of: Callable[[Cluster], Vector],
-    metrics_of: Callable[[Cluster], Mapping[str, Any]],
-) -> tuple[Level, ...]:
-    """The newcomer's path by Algorithm 4, with the metrics of every model on it."""
-    steps = tuple(descend(tree, update_of))
-    path = tree.path(steps[-1].child)
-    return tuple(
-        Level(cluster.name, len(cluster.members), metrics_of(cluster.grown), step)
-        for cluster, step in zip_longest(path, steps)
-    )
-
-
-def newcomers_data(saved: SavedRun, data: ClientData | Path | str, roles: Roles) -> ClientData:
+def newcomers_data(
+    saved: SavedRun, data: ClientData | Path | str, *, labelled: bool = True
+) -> ClientData:
     """The newcomer's examples, read as those of the run's clients; refused if they do not fit."""
     if not isinstance(data, ClientData):
-        data = load_own_data(
-            OwnData(
-                str(data),
-                saved.kind.class_names,
-                saved.own.validation_fraction,
-                saved.own.seed,
-                key="--data",
-                roles=roles,
-                standardise=saved.own.standardise,
-            )
-        )
+        settings = replace(saved.own.part(DataSettings), decide_fraction=0.0)
+        classes = saved.kind.class_names
+        data = load_own_data(str(data), settings, classes, key="--data", labelled=labelled)
     facts = {"input-shape": data.train.input_shape, "class-names": data.train.class_names}
     if problem := saved.kind.problem_with(facts):
         raise DataError(f"The newcomer does not fit the run: {problem}.")
@@ -240,19 +209,36 @@ def check_pixels(inputs: NDArray[np.floating]) -> None:
         )
 
 
-def newcomers_update(
-    saved: SavedRun,
-    data: ClientData,
-    progress: Progress,
-    cluster: Cluster,
-    *,
-    name: str = "newcomer",
-) -> Vector:
-    """Its update of a split cluster's model; for a member's name and data, that on its edge."""
-    progress(f"Training from the model of cluster {cluster.name}")
-    config, server_round = saved.own, cluster.split_round
-    assert server_round is not None
-    model = saved.module(cluster.model)
-    seed = torch_seed(config.seed, "train", server_round, name)
-    train(model, data.train, config.part(TrainingSettings), server_round=server_round, seed=seed)
-    return saved.compared(model, cluster.model)
+@dataclass(frozen=True)
+class PyTorchClient:
+    """A newcomer to a run of cflower's own app."""
+
+    run: SavedRun
+    data: ClientData
+    progress: Progress
+    name: str = "newcomer"
+    """For a member's name and data, the update is that on its edge."""
+
+    @property
+    def num_train(self) -> int:
+        """The number of its training examples."""
+        return len(self.data.train)
+
+    @property
+    def num_held_out(self) -> int:
+        """The number of examples that its metrics are of."""
+        return len(self.data.report)
+
+    def update(self, cluster: Cluster) -> Vector:
+        """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
+        self.progress(f"Training from the model of cluster {cluster.name}")
+        config, server_round = self.run.own, cluster.split_round
+        assert server_round is not None
+        model = self.run.module(cluster.model)
+        seed = torch_seed(config.seed, "train", server_round, self.name)
+        train(model, self.data.train, config, server_round=server_round, seed=seed)
+        return self.run.compared(model, cluster.model)
+
+    def evaluate(self, cluster: Cluster) -> Mapping[str, float]:
+        """Its metrics of a cluster's model."""
+        return evaluate(self.run.module(cluster.model), self.data.report)

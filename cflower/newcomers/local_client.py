@@ -12,7 +12,7 @@ from cflower.algorithm.state import Ask, Role
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE
+from cflower.messages.client_names import EVALUATE, app_has
 from cflower.messages.failures import BadReplyError
 from cflower.messages.metrics import Metrics
 from cflower.messages.replies import read_metrics, read_reply
@@ -62,8 +62,7 @@ class LocalClient:
 
     def evaluate(self, cluster: Cluster) -> Metrics:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
-        # Flower has no public way to list a ClientApp's functions.
-        if EVALUATE not in getattr(self.app, "_registered_funcs", (EVALUATE,)):
+        if not app_has(self.app, EVALUATE, if_unknown=True):
             return {}
         metrics, self.num_held_out = self._ask(MessageType.EVALUATE, cluster, read_metrics)
         return metrics

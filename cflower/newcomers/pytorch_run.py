@@ -12,7 +12,7 @@ from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
 from cflower.messages.layout import Layout
 from cflower.own_code import names_own_code
-from cflower.privacy.permutation import commitment, permuted, read_seed, turn_back
+from cflower.privacy.permutation import commitment, permuted, read_seed
 from cflower.runs.format import File
 from cflower.runs.record import RunRecord
 
@@ -48,7 +48,7 @@ class SavedRun(RunRecord):
         model = self._empty_model()
         arrays = self.layout.arrays(weights)
         if self.secret is not None:
-            arrays = turn_back(arrays, self.secret)
+            arrays = permuted(arrays, self.secret, back=True)
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
         return model.eval()
 

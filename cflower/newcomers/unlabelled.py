@@ -9,7 +9,6 @@ groups differ only in their labels, neither distinguishes them.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from posixpath import commonpath
 from typing import Literal, NamedTuple
@@ -19,11 +18,10 @@ import numpy as np
 from cflower.algorithm.placement import descend
 from cflower.algorithm.tree import ROOT, is_below
 from cflower.data.prepared import ClientData
-from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, RunFolderError
 from cflower.learning.selection import mean_entropy
 from cflower.learning.training import predict
-from cflower.newcomers.assign import Progress, check_assignable, newcomers_data, newcomers_update
+from cflower.newcomers.assign import Progress, PyTorchClient, check_assignable, newcomers_data
 from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.ordering import in_order
@@ -99,15 +97,14 @@ def assign_unlabelled(
     path = Path(run).expanduser()
     saved = SavedRun(path, seed_file, own_code)
     check_assignable(saved)
-    roles = saved.own.part(DataSettings).roles
-    if roles.tokens:
+    if saved.own.is_text:
         raise ConfigError(
             f"The run {path.name} learned from text, where every next token is a label: give the "
             "newcomer's text without --unlabelled."
         )
     members = members_entropies(saved)
     progress("Reading the data")
-    examples = newcomers_data(saved, data, replace(roles, unlabelled=True))
+    examples = newcomers_data(saved, data, labelled=False)
     progress("Reading the run")
     return compare_with_leaves(saved, members, examples, progress)
 
@@ -182,7 +179,7 @@ def pseudo_labels_confirm(saved: SavedRun, leaf: str, data: ClientData, progress
     model = saved.module(saved.tree.clusters[leaf].model)
     labels = predict(model, data.train).argmax(axis=1)
     labelled = replace(data, train=replace(data.train, labels=labels))
-    steps = descend(saved.tree, partial(newcomers_update, saved, labelled, progress))
+    steps = descend(saved.tree, PyTorchClient(saved, labelled, progress).update)
     return all(step.familiar and is_below(leaf, step.child) for step in steps)
 
 

@@ -69,6 +69,11 @@ def permuted(
 
     P depends on the seed and on the names, shapes and dtypes of all arrays; ``untrained``, as in
     `Layout.of`, has to be equal on all clients and the server.
+
+    >>> model = {"w": np.array([[0.0, 1.0], [2.0, 3.0]]), "b": np.array([4.0, 5.0])}
+    >>> sent = permuted(model, seed := b"0123456789abcdef")
+    >>> sent["w"].tolist(), permuted(sent, seed, back=True)["w"].tolist()
+    ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
     """
     alike: dict[str, list[str]] = {}
     for key in sorted(arrays):
@@ -83,17 +88,6 @@ def permuted(
         for key, part in zip(keys, np.split(flat, ends[:-1]), strict=True):
             moved[key] = part.reshape(arrays[key].shape)
     return moved
-
-
-def turn_back(arrays: Arrays, seed: bytes, untrained: Sequence[str] = UNTRAINED) -> dict[str, Any]:
-    """P⁻¹θ: the model from which `permuted` made these arrays.
-
-    >>> model = {"w": np.array([[0.0, 1.0], [2.0, 3.0]]), "b": np.array([4.0, 5.0])}
-    >>> seed = b"0123456789abcdef"
-    >>> permuted(model, seed)["w"].tolist(), turn_back(permuted(model, seed), seed)["w"].tolist()
-    ([[2.0, 4.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 3.0]])
-    """
-    return permuted(arrays, seed, untrained, back=True)
 
 
 def shuffled(arrays: Arrays, seed: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cflower.errors import RunFolderError
-from cflower.messages.claims import COMMITMENT
+from cflower.messages.client_names import COMMITMENT
 from cflower.ordering import without
 from cflower.runs.format import FORMAT
 from cflower.runs.run_files import printable

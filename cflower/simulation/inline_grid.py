@@ -16,6 +16,11 @@ SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
 
+def identify(run_id: int) -> None:
+    """Set what Flower's Message constructor reads of the process."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+
+
 class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
@@ -30,8 +35,7 @@ class InlineGrid(Grid):
         run_config: Mapping[str, Any],
         run_id: int = 1,
     ) -> None:
-        # Flower's Message constructor reads these.
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+        identify(run_id)
         self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {}
         for i in range(num_nodes):
@@ -79,7 +83,9 @@ class InlineGrid(Grid):
         wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
         for message_id in self._pending:
             if message_id in wanted:
-                return [self._answer(self._pending.pop(message_id))]
+                message = self._pending.pop(message_id)
+                context = self._contexts[message.metadata.dst_node_id]
+                return [self.run_client(message, context)[0]]
         return []
 
     def send_and_receive(
@@ -92,18 +98,8 @@ class InlineGrid(Grid):
     def close(self) -> None:
         """End other processes; for subclasses."""
 
-    def client_failed(self, client: int, error: Exception) -> None:
-        """Called with a client's exception before its error reply is sent; for subclasses."""
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        reply, error = self._run_client(message, self._contexts[node])
-        if error is not None:
-            self.client_failed(node - FIRST_NODE_ID, error)
-        return reply
-
-    def _run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
-        """A client's reply and its exception."""
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+        """A client's reply, and its exception if that is an error reply."""
         return answered(self.client_app, message, context)
 
 

@@ -6,31 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
-from cflower.simulation.inline_grid import (
-    SERVER_NODE_ID,
-    ClientFunction,
-    InlineGrid,
-    answered,
-)
+from cflower.simulation.inline_grid import ClientFunction, InlineGrid, answered, identify
 
 AHEAD = 8
 """Messages in advance for each worker; bounds the number of replies in memory."""
-
-
-class Done(NamedTuple):
-    """The result of a worker."""
-
-    reply: Message
-    state: RecordDict
-    """The client's state for its next message."""
-    error: Exception | None
+Done = tuple[Message, RecordDict, Exception | None]
+"""Of a worker: a client's reply, its state for the next message, and its exception."""
 
 
 class WorkerGrid(InlineGrid):
@@ -80,7 +67,7 @@ class WorkerGrid(InlineGrid):
         worker = self._workers[node % len(self._workers)]
         return worker.submit(_work, message, self._contexts[node])
 
-    def _run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
         running = self._running.pop(message.metadata.message_id, None) or self._submit(message)
         try:
             reply, context.state, error = running.result()
@@ -98,8 +85,7 @@ _app: ClientFunction
 
 def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
     global _app
-    # Flower's Message constructor reads these.
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
+    identify(run_id)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     _app = load()
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other
@@ -107,4 +93,4 @@ def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
 
 def _work(message: Message, context: Context) -> Done:
     reply, error = answered(_app, message, context)
-    return Done(reply, context.state, error)
+    return reply, context.state, error

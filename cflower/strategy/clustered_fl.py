@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from logging import INFO
-from typing import NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,46 +21,30 @@ from flwr.supercore import log
 from cflower.algorithm.aggregation import Aggregation
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.constants import MOST
-from cflower.algorithm.criteria import Criterion, Decision
+from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.personal import MOST_TRAININGS
 from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.robust_mean import RobustMean
 from cflower.algorithm.round import Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.exchange import PROGRESS, Quorum
+from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, MetricsAggregation
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order, listed, only
 from cflower.seeding import generator
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
-from cflower.strategy.results import (
-    CentralEvaluation,
-    ClusteredResult,
-    Run,
-    keep,
-    log_decisions,
-    log_final,
-    log_places,
-    log_steps,
-)
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, Run, keep
+from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
 from cflower.strategy.sampling import admitted, sample
-from cflower.strategy.settings import algorithm_of, measure_of, settings_of, trimmed_share
-from cflower.strategy.wrappers import OLDER_WORKFLOW, Wrapper, refuse_unfit_wrappers
-
-PERSONAL_STEP = (
-    "Personal step: the members of each cluster train its model by themselves, up to %d times, and "
-    "judge whether this serves them better."
-)
-BY_CRITERION = {"trial_rounds": 0, "moving": False, "inner_interval": 0, "personal": False}
-"""Settings with a default of the criterion's, and their values if it has none."""
+from cflower.strategy.settings import algorithm_of, complete, measure_of, settings_of
+from cflower.strategy.wrappers import Wrapper, refuse_older_workflow, refuse_unfit_wrappers
 
 
 @dataclass(eq=False, repr=False)
@@ -85,11 +68,10 @@ class ClusteredFL(Strategy):
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
         ``w_i = |D_i|/|D_c|`` (eq. 2) or ``1/|c|`` (Algorithm 5).
-    aggregation : {"fedavg", "fedmedian", "fedtrimmedavg"}
-        The mean update of a cluster: eq. 2, or each coordinate's median or trimmed mean, which
-        withstand many hostile clients, ignore ``weighting`` and keep a round's updates in memory.
-    beta : float in (0, 0.5)
-        Share of the values that "fedtrimmedavg" leaves out at each end.
+    aggregation, beta : {"fedavg", "fedmedian", "fedtrimmedavg"}, float in (0, 0.5)
+        The mean update of a cluster: eq. 2, or each coordinate's median, or mean without a share of
+        ``beta`` at each end; these two withstand many hostile clients, ignore ``weighting`` and
+        keep a round's updates in memory.
     similarity_layers : str
         Comma-separated patterns of the arrays that similarity compares.
     projection_dim : int
@@ -102,31 +84,28 @@ class ClusteredFL(Strategy):
         Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int
         Unusable replies to training in a row that exclude a client; 0: never.
-    round_share : float
-        Share of the clients whose replies close a round. A later reply to training counts when it
-        comes, for less the further the cluster's model has moved (AsyncFedED, arXiv 2205.13797).
-    round_seconds : float
-        Seconds after which a round closes with the replies it has; 0: ``timeout``.
+    round_share, round_seconds : float
+        Share of the clients whose replies close a round, and seconds after which it closes with the
+        replies it has (0: ``timeout``). A later reply to training counts when it comes, for less
+        the further the cluster's model has moved (AsyncFedED, arXiv 2205.13797).
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
         Rounds after a split until the clients judge it; 0: splits are final. This and the next
         three are the criterion's if not given: 4, True, 10 and True for `AutoCriterion`, else off.
-    moving : bool, optional
-        Whether members with changed data move to other leaves.
     inner_interval : int, optional
         Split clusters go on learning in every so many-th round; 0: they do not.
-    personal : bool, optional
-        Whether leaves' models move towards each member's own in the end, where that serves better.
+    moving, personal : bool, optional
+        Whether members with changed data move to other leaves, and leaves' models in the end
+        towards each member's own, where that serves better.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
         Of the sampling of clients.
-    metric : str
-        The clients' metric that leads in trials, logs, tables and reports. Where most clients send
-        no ``accuracy``, another that means it leads, such as ``eval_acc``.
-    higher_is_better : bool, optional
-        Of that metric; if not given, its name decides (loss, perplexity, rmse, mae: lower).
+    metric, higher_is_better : str, bool, optional
+        The clients' metric that leads in trials, logs, tables and reports; its name decides the
+        direction if not given (loss, perplexity, rmse, mae: lower). Where most clients send no
+        ``accuracy``, another that means it leads, such as ``eval_acc``.
     observers : sequence of Observer
         Called at the start, after every round and at the end, such as `cflower.Recorder`.
     roll_call : RollCall
@@ -136,8 +115,6 @@ class ClusteredFL(Strategy):
     ----------
     state : CFLState
         Parameter tree and known updates after the last round.
-    failures : FailureRecord
-        Up to the last round.
     final_report : FinalReport or None
         The final evaluation, once `start` has returned.
     """
@@ -182,18 +159,14 @@ class ClusteredFL(Strategy):
     def __post_init__(self) -> None:
         self.criterion = self.criterion or AutoCriterion()
         self.optimizer = self.optimizer or ServerOptimizer()
-        trimmed_share(self)
-        for name, default in BY_CRITERION.items():
-            if getattr(self, name) is None:
-                setattr(self, name, getattr(self.criterion, name, default))
+        complete(self)
         self.roll_call.share, self.roll_call.seed = self.fraction_train, self.seed
         self.leading = LeadingMetric(Metric.of(self.metric, self.higher_is_better))
         self.higher_is_better = self.leading.asked.higher_is_better
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
-        self.failures = FailureRecord()
         self.final_report: FinalReport | None = None
-        self._run: Run  # like `_cfl` and `_messenger`, from `_begin` on
+        self._run: Run  # like `_cfl`, `_first` and `_messenger`, from `_begin` on
         self._observers = Observers(self.observers)
         self._round = RoundReport(0, self.tree, self.state, self.layout)
         self._judges: Sequence[Ask] = ()
@@ -214,26 +187,25 @@ class ClusteredFL(Strategy):
         clusters = self.tree.clusters
         return {n: self.layout.record(clusters[n].grown.model) for n in in_order(clusters)}
 
+    @property
+    def failures(self) -> FailureRecord:
+        """The clients' failures up to the last round."""
+        return self._messenger.failures
+
     def cluster_of(self, client: str) -> str:
         """The name of a client's cluster; `FederationError` if there is no such client."""
         if client not in self.tree.clients:
-            known = ", ".join(self.tree.clients[:5]) or "none"
-            raise FederationError(f"There is no client {client!r} in this run (it has {known}).")
+            raise FederationError(f"No client is {client!r}: {listed(self.tree.clients, 5)} are.")
         return self.tree.leaf_of(client).name
 
-    @property
-    def settings(self) -> dict[str, object]:
-        """The effective settings, as plain values under kebab-case keys."""
-        return settings_of(self)
+    settings = property(settings_of)
 
     def summary(self) -> None:
         """Log the effective settings."""
         for key, value in self.settings.items():
             log(INFO, "\t├──> %s: %s", key, value)
 
-    def initialize_parameters(self, client_manager: object) -> NoReturn:
-        """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
-        raise ConfigError(OLDER_WORKFLOW)
+    initialize_parameters = refuse_older_workflow
 
     def start(
         self,
@@ -277,7 +249,10 @@ class ClusteredFL(Strategy):
             self.final_report = self._close()
         finally:
             self._observers.end(self.final_report)
-        return ClusteredResult.of(result, self.final_report, self.models)
+        clustered = ClusteredResult.of(result, self.final_report, self.models)
+        if not self.observers:  # they show the clusters, each in its own way
+            log(INFO, "%s", clustered)
+        return clustered
 
     def _begin(self, run: Run) -> Checkpoint:
         """Wait for the clients and lay out the model; the state from which the run goes on."""
@@ -289,8 +264,6 @@ class ClusteredFL(Strategy):
             self._first = self.layout.weights(run.result.arrays)
         except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
-        keys = self.weighted_by_key, self.arrayrecord_key, self.configrecord_key
-        self._messenger = ClientMessenger(run.grid, run.timeout, roll_call, self.layout, *keys)
         self._cfl = algorithm_of(self, run)
         facts, settings = only(roll_call.facts, clients), self.settings | run.settings
         start = RunStart(run.num_rounds, self.leading.now, settings, self.layout, facts)
@@ -302,8 +275,10 @@ class ClusteredFL(Strategy):
         else:
             tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
             before = Checkpoint(0, CFLState(tree))
-        self.state, self.failures = before.state, before.failures
-        self._messenger.silent = self.failures.silent
+        keys = self.weighted_by_key, self.arrayrecord_key, self.configrecord_key
+        known = roll_call, self.layout, before.failures
+        self._messenger = ClientMessenger(run.grid, run.timeout, *known, *keys)
+        self.state = before.state
         return before
 
     def _play(self, server_round: int) -> bool:
@@ -311,20 +286,18 @@ class ClusteredFL(Strategy):
         began, run, result = time.monotonic(), self._run, self._run.result
         log(INFO, "")
         log(INFO, "[ROUND %d/%d]", server_round, run.num_rounds)
-        messages = self.configure_train(server_round, result.arrays, run.train_config, run.grid)
         quorum = Quorum(self.round_share, self.round_seconds or math.inf)
+        messages = self.configure_train(server_round, result.arrays, run.train_config, run.grid)
         replies = self._messenger.exchange(messages, quorum, late=True)
         arrays, metrics = self.aggregate_train(server_round, replies)
         result.arrays = arrays or result.arrays
         keep(result.train_metrics_clientapp, server_round, metrics)
         if server_round < run.num_rounds:
-            messages = self.configure_evaluate(
-                server_round, result.arrays, run.evaluate_config, run.grid
-            )
-            replies = self._messenger.exchange(messages, quorum)
+            asked = server_round, result.arrays, run.evaluate_config, run.grid
+            replies = self._messenger.exchange(self.configure_evaluate(*asked), quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
             keep(result.evaluate_metrics_clientapp, server_round, metrics)
-        self._judge(server_round)
+        self._settle(self._judges, server_round)
         run.evaluate_centrally(server_round, self.tree, self.layout)
         return self._report(time.monotonic() - began)
 
@@ -346,7 +319,8 @@ class ClusteredFL(Strategy):
         tree = admitted(tree, self.roll_call.clients, server_round, isolated=self.isolated)
         self.state = replace(self.state, tree=tree)
         drawn = self._draw("train", server_round, self.fraction_train, self.min_train_nodes)
-        return self._messages(self._cfl.asks(self.state, server_round, drawn), config)
+        asks = self._cfl.asks(self.state, server_round, drawn)
+        return self._messenger.plain_messages(asks, self.state, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -362,14 +336,11 @@ class ClusteredFL(Strategy):
             before, report.noted(usable), server_round, self.failures.absent, last=last
         )
         self._round = replace(report, decisions=decisions)
-        for measured in (report.measured, *report.general.values()):
-            measured |= messenger.plausible(measured)
         for client, problem in bounds.refused.items():
             messenger.set_aside(client, problem)
         messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
-        self.failures = report.failures_after(self.failures, messenger, self.exclude_after)
-        messenger.silent = self.failures.silent
+        report.close(messenger, self.exclude_after)
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])
         metrics = messenger.mean(report.measured, self.train_metrics_aggr_fn)
@@ -378,34 +349,25 @@ class ClusteredFL(Strategy):
         arrays = self._wrapper.returned = self.layout.record(self.tree.root.grown.model)
         return arrays, metrics
 
-    def _judge(self, server_round: int) -> None:
-        """Let the clients evaluate the round's proposals, if there are any."""
-        if self.state.judging is None:
-            return
-        before = self._round.decisions
-        decisions = self._settle(self._judges, server_round)
-        self._round = replace(self._round, decisions=decisions)
-        log_decisions(decision for decision in decisions if decision not in before)
-
-    def _settle(self, asks: Sequence[Ask], server_round: int) -> tuple[Decision, ...]:
+    def _settle(self, asks: Sequence[Ask], server_round: int) -> None:
         """Carry the asks of proposals to the clients until there are none left."""
-        run, messenger, decisions = self._run, self._messenger, tuple[Decision, ...]()
+        run, messenger, before = self._run, self._messenger, self._round.decisions
         while asks:
-            free, trains = self._free, asks[0].task == "train"
+            free, trains = messenger.free, asks[0].task == "train"
+            asks = [ask for ask in asks if ask.client in free]
             config = run.train_config if trains else run.evaluate_config
-            messages = self._messages([ask for ask in asks if ask.client in free], config)
-            replies = messenger.exchange(messages)
+            replies = messenger.exchange(messenger.plain_messages(asks, self.state, config))
             answers = messenger.answers(replies, self._cfl.projection)
             if not trains:
                 leading = self.leading.among([answer.metrics for answer in answers])
                 self._cfl = replace(self._cfl, metric=measure_of(leading))
             answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
-            self._note_problems()
+            self._round.note(messenger.noted_problems())
             last = server_round == run.num_rounds
-            self.state, decisions, asks = self._cfl.heard(
-                self.state, answers, server_round, last=last
-            )
-        return decisions
+            heard = self._cfl.heard(self.state, answers, server_round, last=last)
+            self.state, decisions, asks = heard
+            log_decisions(decision for decision in decisions if decision not in before)
+            self._round = replace(self._round, decisions=decisions or before)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -418,7 +380,7 @@ class ClusteredFL(Strategy):
             Ask(client, self.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")
             for client in self._draw("evaluate", server_round, fraction, least)
         ]
-        return self._messages(asks, config)
+        return self._messenger.plain_messages(asks, self.state, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -429,9 +391,11 @@ class ClusteredFL(Strategy):
         answers = self._messenger.answers(replies, self._cfl.projection)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.metrics for one in measured.values()])
-        received = len(measured), self._note_problems()
-        if any(received):
+        problems = self._messenger.noted_problems()
+        if measured or problems:
+            received = len(measured), len(problems)
             log(INFO, "aggregate_evaluate: Received %d results and %d failures", *received)
+        self._round.note(problems)
         self._round.evaluated(measured)
         if not self._run.alone:
             self._report(0.0)
@@ -443,34 +407,26 @@ class ClusteredFL(Strategy):
         self.roll_call.update(run.grid, at_least=0)  # a newcomer would come too late
         if cfl.personal:
             self.state, _, asks = cfl.personalised(self.state, self._first, run.num_rounds)
-            if asks:
-                log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
+            log_alone(asks)
             self._settle(asks, run.num_rounds)
             log_steps(self.state.personal)
-        closing = FinalEvaluation(run, self._messenger, self.state)
-        clients = set(self._present) & set(self.tree.clients)
-        results = closing.evaluate(in_order(clients), self.roll_call.facts)
-        self.leading.among([result.leaf.metrics for result in results.values()])
-        report = FinalReport(
-            self.state,
-            results,
-            run.num_rounds,
-            closing.problems,
-            self.failures,
-            self.selection,
-            self._by_round,
-            self.leading.now,
+        report = FinalEvaluation(run, self._messenger, self.state).report()
+        report = replace(
+            report,
+            selection=self.selection,
+            by_round=self._by_round,
+            metric=self.leading.among([one.leaf.metrics for one in report.clients.values()]),
             judged=cfl.trial_rounds > 0 or cfl.personal or self.selection != "leaf",
         )
         self._messenger.log_limited_examples(report.served)
-        log_final(report)
+        log_unable(report)
         if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
         return report
 
     def _report(self, seconds: float) -> bool:
         """Call the observers after a round; whether one of them ends the run."""
-        server_round, run = self._round.server_round, self._run
+        result, server_round = self._run.result, self._round.server_round
         report = replace(
             self._round,
             state=self.state,
@@ -478,39 +434,17 @@ class ClusteredFL(Strategy):
             failures=self.failures,
             outstanding=tuple(self._messenger.outstanding.values()),
             metric=self.leading.now,
-            central=dict(run.result.evaluate_metrics_serverapp.get(server_round, {})),
+            central=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
         )
         self._by_round[server_round] = report.metrics()
         return self._observers.round(report)
 
-    def _messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
-        """A plain message for each ask, with its one model."""
-        models = {ask: {self.arrayrecord_key: self.state.model_of(ask)} for ask in asks}
-        return self._messenger.messages(models, config)
-
-    def _note_problems(self) -> int:
-        """Note the problems of an exchange other than training; their number."""
-        problems = self._messenger.drain_problems()
-        self.failures = replace(self.failures, problems=self.failures.noted(problems))
-        self._round.note(problems)
-        return len(problems)
-
-    @property
-    def _present(self) -> tuple[str, ...]:
-        """The clients that can be asked: connected, not excluded."""
-        return tuple(c for c in self.roll_call.clients if c not in self.failures.excluded)
-
-    @property
-    def _free(self) -> set[str]:
-        """The present clients that do not owe a reply to an earlier round."""
-        return set(self._present) - self._messenger.busy.keys()
-
     def _draw(self, task: str, server_round: int, fraction: float, least: int) -> Sequence[str]:
         rng = generator(self.seed, task, server_round)
         first = self.roll_call.drawn if task == "train" else set()
-        drawn = sample(self.tree, self._free, fraction, least, rng, first)
+        drawn = sample(self.tree, self._messenger.free, fraction, least, rng, first)
         first.difference_update(drawn)
         if drawn or task == "train":
-            total = len(self._present)
+            total = len(self._messenger.present)
             log(INFO, "configure_%s: Sampled %d nodes (out of %d)", task, len(drawn), total)
         return drawn

@@ -8,8 +8,8 @@ all their predictions on its examples: by it newcomers without labels are placed
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from logging import WARNING
 from math import inf
@@ -23,24 +23,26 @@ from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
-from cflower.messages.client_names import EVALUATE, FACTS, has_function
+from cflower.messages.client_names import (
+    BEST,
+    BEST_CLUSTER,
+    ENSEMBLE,
+    ENTROPIES,
+    EVALUATE,
+    FACTS,
+    OTHER,
+    has_function,
+)
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import content_of, read_metrics, read_record
-from cflower.ordering import only
-from cflower.strategy.reports import ClientResult
+from cflower.ordering import in_order, only
+from cflower.strategy.reports import ClientResult, FinalReport
 from cflower.strategy.results import Run
 
-BEST, ENSEMBLE = "best", "ensemble"
 PERSONAL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
-BEST_CLUSTER = "best-cluster"
-"""Key in the `FACTS` of the reply: the cluster with the best model."""
-OTHER = "other "
-"""In the message, before the name of a leaf that is not the client's own."""
-ENTROPIES = "entropies"
-"""Key of a MetricRecord in the reply: by leaf, the mean entropy of its model's predictions."""
 MOST_OTHERS = 3
 """Other leaves with models that a client gets: it bounds the cost of the last message."""
 Levels = dict[str, ClientMetrics]
@@ -49,33 +51,26 @@ Levels = dict[str, ClientMetrics]
 
 @dataclass
 class FinalEvaluation:
-    """The exchange of a final evaluation.
-
-    Attributes
-    ----------
-    problems : dict of str to str
-        Why a client's reply was set aside or is missing.
-    """
+    """The exchange of a final evaluation."""
 
     run: Run
     messenger: ClientMessenger
     state: CFLState
-    problems: dict[str, str] = field(default_factory=dict)
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def evaluate(
-        self, clients: Sequence[str], facts: Mapping[str, Mapping[str, object]]
-    ) -> dict[str, ClientResult]:
-        """Clients of the tree under the models on their paths, given their facts.
+    def report(self) -> FinalReport:
+        """The connected clients of the tree under the models on their paths.
 
         `FederationError` if the simulation engine broke down.
         """
         run, messenger = self.run, self.messenger
+        report = FinalReport(self.state, {}, run.num_rounds, failures=messenger.failures)
         if not has_function(run.grid, EVALUATE, if_unknown=True):
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
-            return {}
-        asks = dict(self._asks(clients, facts))
+            return report
+        clients = in_order(set(messenger.present) & set(self.state.tree.clients))
+        asks = dict(self._asks(clients))
         replies = messenger.exchange(messenger.messages(asks, run.evaluate_config))
         measured = {
             (sent.ask.client, level): metrics
@@ -85,19 +80,18 @@ class FinalEvaluation:
         outcome = ExchangeOutcome({client for client, _ in measured}, messenger.drain_problems())
         if died := outcome.worker_died:
             raise FederationError(f"The run stops in the final evaluation: {died}.")
-        self.problems |= {name: problem.text for name, problem in outcome.problems.items()}
+        problems = {name: problem.text for name, problem in outcome.problems.items()}
         by_client = defaultdict[str, Levels](dict)
         for (client, level), metrics in messenger.plausible(measured).items():
             by_client[client][level] = metrics
         results = {client: self._result(client, by_client[client]) for client in clients}
-        return {client: result for client, result in results.items() if result}
+        evaluated = {client: result for client, result in results.items() if result}
+        return replace(report, clients=evaluated, problems=problems)
 
-    def _asks(
-        self, clients: Iterable[str], facts: Mapping[str, Mapping[str, object]]
-    ) -> Iterator[tuple[Ask, dict[str, Weights]]]:
+    def _asks(self, clients: Iterable[str]) -> Iterator[tuple[Ask, dict[str, Weights]]]:
         """What each client is asked, with the models by their keys in the message."""
         tree, key, personal = self.state.tree, self.messenger.arrays_key, self.state.personal_models
-        others = other_leaves(tree)
+        others, facts = other_leaves(tree), self.messenger.roll_call.facts
         for client in clients:
             path = tree.path_of(client)
             root, leaf = path[0], path[-1]

@@ -16,7 +16,7 @@ from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
-from cflower.ordering import listed, only, without
+from cflower.ordering import listed, only
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,17 @@ class RoundReport:
             ended = "; it is excluded from now on" if client in excluded else ""
             self.problems.setdefault(client, problem.text + ended)
 
-    def failures_after(
-        self, before: FailureRecord, messenger: ClientMessenger, exclude_after: int
-    ) -> FailureRecord:
-        """Log and return the failures after training; `FederationError` if the run must stop."""
-        busy, roll_call = messenger.busy, messenger.roll_call
-        num_present = len(without(roll_call.nodes, before.excluded))
+    def close(self, messenger: ClientMessenger, exclude_after: int) -> None:
+        """After training: implausible metrics are left out, and failures logged and kept.
+
+        `FederationError` if the run must stop.
+        """
+        busy, before = messenger.busy, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
-        after = before.trained(outcome, exclude_after, num_present)
+        for measured in (self.measured, *self.general.values()):
+            measured |= messenger.plausible(measured)
+        after = before.trained(outcome, exclude_after, len(messenger.present))
+        messenger.failures = after
         received, failed = len(self.measured), len(outcome.problems)
         log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
         self.note(outcome.problems, after.log_since(before))
@@ -93,9 +96,9 @@ class RoundReport:
         if busy:
             owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
             log(INFO, "The round is closed without %s: their replies may still come.", owed)
-        if stop := after.must_stop(outcome, self.server_round, simulated=roll_call.simulated):
+        simulated = messenger.roll_call.simulated
+        if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
             raise FederationError(stop)
-        return after
 
     def metrics(self, cluster: str | None = None) -> Metrics:
         """Means weighted by examples, over one cluster or over all."""

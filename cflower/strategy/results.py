@@ -1,9 +1,9 @@
 """The result of `ClusteredFL.start`: Flower's Result, and every cluster's model and metrics."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -11,21 +11,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState, Move, Personal
-from cflower.algorithm.tree import ROOT, ParameterTree
-from cflower.messages.exchange import PROGRESS
+from cflower.algorithm.tree import ParameterTree
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, weighted_mean
-from cflower.ordering import counted, in_order, listed
+from cflower.ordering import counted, listed
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
 
 CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
-UNABLE = (
-    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
-    "model, not of selection = %r."
-)
 
 
 class Run(NamedTuple):
@@ -95,9 +88,8 @@ class ClusteredResult(Result):
         """Flower's lines, and one for each cluster."""
         lines = [super().__repr__(), "Clusters:"]
         for name, members in self.clusters.items():
-            metrics = in_words(self.cluster_metrics[name])
-            size = counted(len(members), "client")
-            lines.append(f"\t{name}: {size}: {metrics}" if metrics else f"\t{name}: {size}")
+            words = counted(len(members), "client"), in_words(self.cluster_metrics[name])
+            lines.append(f"\t{name}: {': '.join(filter(None, words))}: {listed(members)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -129,50 +121,3 @@ def keep(
     if metrics is not None:
         by_round[server_round] = metrics
         log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-
-
-def log_decisions(decisions: Iterable[Decision]) -> None:
-    """Log one line for each decision."""
-    for decision in decisions:
-        log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
-
-
-def log_places(state: CFLState, moves: Iterable[Move]) -> None:
-    """Log the clients that moved to another leaf in a round, or were placed in one."""
-    for move in moves:
-        log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
-    for client, placement in state.placed.items():
-        cluster = state.tree.training_cluster(client).name
-        log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
-
-
-def log_steps(steps: Mapping[str, Personal]) -> None:
-    """Log the result of each leaf's personal step in one sentence."""
-    for leaf, step in steps.items():
-        result = "accepted" if step.accepted else "refused"
-        log(INFO, "Cluster %s, personal step %s: %s", leaf, result, step.reason, extra=PROGRESS)
-
-
-def log_final(report: FinalReport) -> None:
-    """Log the tree of a finished run, and the clients that are not served as selected."""
-    unable = [client for client, result in report.clients.items() if result.best is None]
-    if unable and report.selection != "leaf":
-        log(WARNING, UNABLE, ", ".join(in_order(unable)), report.selection)
-    log(INFO, "")
-    log(INFO, "Clusters:")
-    for line in tree_lines(report):
-        log(INFO, "\t%s", line)
-
-
-def tree_lines(report: FinalReport, name: str = ROOT) -> Iterator[str]:
-    """A line for each cluster of a finished run, indented by its depth."""
-    cluster, metric = report.state.tree.clusters[name], report.metric
-    line = f"{'    ' * name.count('.')}cluster {name}: {counted(len(cluster.members), 'client')}"
-    if cluster.is_leaf:
-        value = report.metrics_of(cluster.members).get(metric.name)
-        score = "" if value is None else f", {metric.name} {metric.in_words(value)}"
-        yield f"{line}{score}: {listed(cluster.members)}"
-    else:
-        yield f"{line}, split in round {cluster.split_round}" if cluster.split_round else line
-    for child in cluster.children:
-        yield from tree_lines(report, child)

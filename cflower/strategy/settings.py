@@ -12,14 +12,15 @@ from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.personal import LEAST_TRAININGS
 from cflower.algorithm.round import CFL
-from cflower.messages.claims import COMMITMENT
-from cflower.messages.client_names import EVALUATE, adds_noise, has_function
+from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
 from cflower.settings import check_choice, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
 """Models of each client that a personal step holds at most, and the memory that they may take."""
+BY_CRITERION = {"trial_rounds": 0, "moving": False, "inner_interval": 0, "personal": False}
+"""Settings with a default of the criterion's, and their values if it has none."""
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
 NOT_ALONE = (
@@ -27,6 +28,14 @@ NOT_ALONE = (
     "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
     "needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
 )
+
+
+def complete(strategy: Any) -> None:
+    """Give a strategy the criterion's defaults for settings that are not given."""
+    trimmed_share(strategy)  # a check
+    for name, default in BY_CRITERION.items():
+        if getattr(strategy, name) is None:
+            setattr(strategy, name, getattr(strategy.criterion, name, default))
 
 
 def described(thing: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ returns (central differential privacy).
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from traceback import walk_stack
+from typing import NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore import log
@@ -71,6 +72,11 @@ class Wrapper:
         if long and not self.warned:
             self.warned = True
             log(WARNING, NOT_CLIPPED, listed(in_order(long)))
+
+
+def refuse_older_workflow(strategy: object, client_manager: object) -> NoReturn:
+    """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
+    raise ConfigError(OLDER_WORKFLOW)
 
 
 def refuse_unfit_wrappers(aggregation: str) -> None:

@@ -171,7 +171,7 @@ def with_oracle(grid: Grid, context: Context) -> dict[str, Any]:
     from cflower.server_app import agree, train
 
     config = RunConfig.read(context.run_config)
-    recorder = Recorder(config.output_path(), config.as_keys(), say=lambda text: None)
+    recorder = Recorder(config.output_path, config.as_keys(), say=lambda text: None)
     roll_call = RollCall(timeout=config.node_timeout)
     model = agree(grid, roll_call, config)
     strategy = Oracle(

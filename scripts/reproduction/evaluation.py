@@ -7,6 +7,7 @@ from torch import nn
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.data.examples import Examples
+from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
 from cflower.learning.models import build_model
 from cflower.runs.record import RunRecord
@@ -17,7 +18,7 @@ def unseen(source: str, seed: int, size: int) -> Examples:
 
     A run with a ``dataset-size`` of at most the others has none of them.
     """
-    ordered = load_source(source, seed=seed)
+    ordered = load_source(DataSettings(source, seed=seed))
     return ordered.take(np.arange(len(ordered) - size, len(ordered))).examples()
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import cflower as package
 from cflower.config import RunConfig
+from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
@@ -51,7 +52,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unseen():
     """Digits that no client of the run has."""
-    rest = load_source("digits", seed=0).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
+    rest = load_source(DataSettings("digits")).take(np.arange(IN_THE_RUN, IN_THE_RUN + 150))
     return rest.examples().inputs, rest.labels
 
 
@@ -214,7 +215,7 @@ def test_data_that_do_not_fit_are_refused(run, unseen, tmp_path):
     refused("size", "its inputs have shape (1, 6, 8), but", inputs[:, :, :6], labels)
     refused("rows", "its inputs have shape (64,), but", inputs.reshape(-1, 64), labels)
     refused("classes", "has the class(es) x, which the run", inputs, np.where(labels, "1", "x"))
-    refused("one", "has only one example: at least 3", inputs[:1], labels[:1])
+    refused("one", "has 1 example: at least 3", inputs[:1], labels[:1])
 
 
 def with_keys(name, part="", **changed):

@@ -186,7 +186,7 @@ def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(quick):
         (["-c", "seed = 5"], "Cannot read 'seed = 5' in -c 'seed = 5': expected key=value"),
         (["-c", "tracker='comet'"], 'It can be "", tensorboard, wandb or mlflow.'),
         (["-c", "nosuch.toml"], "There is no file 'nosuch.toml'."),
-        (["-c", "dataset='/no/such/folder'"], "there is no such folder"),
+        (["-c", "dataset='/no/such/folder'"], "is no folder"),
         (["-c", "dataset='{folder}'"], "its columns are height, width"),
         (["-c", "model='resnet'"], "model = 'resnet' is not known"),
         (["-c", "num-groups=20"], "num-groups = 20 does not fit 10 clients"),

@@ -3,7 +3,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from cflower.data.client_data import load_client_data, outline_of
+from cflower.data.client_data import client_data, load_client_data
 from cflower.data.examples import Examples
 from cflower.data.preview import MOST_CLASSES, preview
 from cflower.data.settings import DataSettings
@@ -54,7 +54,8 @@ def test_an_outline_has_everything_but_the_pictures(shift):
     missing = "1,3;2,5" if shift == "label-subset" else ""
     settings = DataSettings(shift=shift, missing_labels=missing, partitioner="dirichlet")
     for place in (0, 5):
-        whole, outline = load_client_data(settings, place, 6), outline_of(settings, place, 6)
+        whole = load_client_data(settings, place, 6)
+        outline = client_data(settings, place, 6, outline=True)
         assert outline.group == whole.group
         for part in ("train", "decide", "report"):
             known, drawn = getattr(whole, part), getattr(outline, part)

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from cflower.data.client_data import load_client_data
-from cflower.data.columns import Roles
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError
 
@@ -60,8 +59,9 @@ def test_the_group_is_known_and_never_an_input(clinics):
 
 
 def test_a_node_of_its_own_has_the_same_roles(clinics):
-    roles = Roles(label="outcome", inputs="age,dose", group="clinic")
-    data = load_own_data(OwnData(clinics, roles=roles, standardise="client"))
+    columns = {"label_column": "outcome", "input_columns": "age,dose", "group_column": "clinic"}
+    settings = DataSettings(shift="none", standardise="client", **columns)
+    data = load_own_data(clinics, settings)
     assert (data.group, data.train.num_classes, data.train.input_shape) == ("0", 5, (2,))
     np.testing.assert_allclose(data.train.inputs.mean(axis=0), 0, atol=1e-5)
 
@@ -102,11 +102,12 @@ def test_arrays_of_an_archive_by_name(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"features": rng.normal(size=(12, 3)), "outcome": np.arange(12) % 2}
     np.savez(tmp_path / "a.npz", **arrays, site=["north"] * 12)
-    roles = Roles(label="outcome", inputs="features", group="site")
-    data = load_own_data(OwnData(str(tmp_path), roles=roles))
+    columns = {"label_column": "outcome", "input_columns": "features", "group_column": "site"}
+    settings = DataSettings(shift="none", **columns)
+    data = load_own_data(str(tmp_path), settings)
     assert (data.train.input_shape, data.train.num_classes, data.group) == ((3,), 2, "north")
     with pytest.raises(DataError, match=r"'outcom' is no column .* Its columns are features, outc"):
-        load_own_data(OwnData(str(tmp_path), roles=Roles(label="outcom", inputs="features")))
+        load_own_data(str(tmp_path), replace(settings, label_column="outcom"))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -117,7 +118,7 @@ def test_thousands_of_columns_take_no_longer_than_their_numbers(tmp_path, form):
     write = rows.to_csv if form == "csv" else rows.to_parquet
     write(tmp_path / f"rows.{form}", index=False)
     start = time.process_time()
-    data = load_own_data(OwnData(str(tmp_path)))
+    data = load_own_data(str(tmp_path), DataSettings())
     assert time.process_time() - start < 3
     assert data.train.inputs.shape == (80, 5000)
 
@@ -137,7 +138,8 @@ def test_rows_of_numbers_become_series_of_so_many_channels(table):
     examples = load_client_data(settings, 1, 2).train
     assert examples.input_shape == (2, 3)
     np.testing.assert_array_equal(examples.inputs[0], [[0, 1, 2], [10, 11, 12]])
-    own = load_own_data(OwnData(str(table), roles=Roles(natural_id="person", series_channels=2)))
+    settings = DataSettings(natural_id_column="person", series_channels=2)
+    own = load_own_data(str(table), settings)
     np.testing.assert_array_equal(own.train.inputs[0], examples.inputs[0])
 
 

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from cflower.data.folders import load_folder, training_files
-from cflower.data.own_data import OwnData, load_own_data
-from tests.data.test_own_data import refused
+from cflower.data.own_data import load_own_data
+from tests.data.test_own_data import ONE_PART, refused
 
 
 def test_one_folder_of_images_is_one_class_of_those_that_the_run_names(tmp_path):
@@ -17,7 +17,7 @@ def test_one_folder_of_images_is_one_class_of_those_that_the_run_names(tmp_path)
     for number in range(6):
         pixels = np.full((8, 8), number, np.uint8)
         Image.fromarray(pixels).save(tmp_path / "cat" / f"{number}.png")
-    data = load_own_data(OwnData(str(tmp_path), ("dog", "cat")))
+    data = load_own_data(str(tmp_path), ONE_PART, ("dog", "cat"))
     assert set(data.train.labels) == {1}
     refused(tmp_path, "only 1 class (cat)")
     refused(tmp_path / "cat", "has no labels: its columns are image", ("dog", "cat"))
@@ -31,7 +31,7 @@ def test_one_example_and_a_folder_above_the_classes(tmp_path):
     assert load_folder(tmp_path).columns["folder"].tolist() == 2 * ["farm 1"] + 2 * ["farm 2"]
     alone = tmp_path / "farm 1" / "cat"
     (alone.parent / "dog" / "a.png").unlink()
-    refused(tmp_path / "farm 1", "has only one example: at least 3", ("cat", "dog"))
+    refused(tmp_path / "farm 1", "has 1 example: at least 3", ("cat", "dog"))
 
 
 NUMBERS = "a,target\n" + "".join(f"{i},{i}\n" for i in range(200))
@@ -106,6 +106,6 @@ def test_names_mark_training_examples_as_for_datasets(tmp_path):
 def test_numbers_are_whole_in_one_file_and_broken_in_another(tmp_path):
     pd.DataFrame({"a": [1, 2], "label": ["x", "y"]}).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame({"a": [0.5, 2], "label": ["x", "y"]}).to_csv(tmp_path / "b.csv", index=False)
-    data = load_own_data(OwnData(str(tmp_path)))
+    data = load_own_data(str(tmp_path), ONE_PART)
     numbers = np.concatenate([data.train.inputs, data.report.inputs])
     assert sorted(numbers.ravel()) == [0.5, 1, 2, 2]

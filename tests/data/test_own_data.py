@@ -1,14 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
-from cflower.data.columns import Roles
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
+from cflower.data.settings import DataSettings
 from cflower.errors import DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 6), dtype=np.uint8)
 SCALED = PIXELS[:, None].astype(np.float32) / np.float32(255)
+ONE_PART = DataSettings(decide_fraction=0)
 LABELS = np.array(["dog", "cat"] * 6)
 
 
@@ -43,8 +46,8 @@ def everything(data):
 @pytest.mark.parametrize("form", ["images", "parquet", "npz"])
 def test_every_form_gives_the_same_examples(tmp_path, form, labels):
     write(tmp_path / "mine", form, labels)
-    roles, folder = Roles(unlabelled=not labels), str(tmp_path / "mine")
-    data = load_own_data(OwnData(folder, ("cat", "dog"), validation_fraction=0.25, roles=roles))
+    folder, quarter = str(tmp_path / "mine"), replace(ONE_PART, validation_fraction=0.25)
+    data = load_own_data(folder, quarter, ("cat", "dog"), labelled=labels)
     assert data.train.input_shape == (1, 6, 6)
     assert (len(data.train), len(data.report), data.group) == (9, 3, None)
     assert {image for image, _ in everything(data)} == {image.tobytes() for image in SCALED}
@@ -55,11 +58,11 @@ def test_every_form_gives_the_same_examples(tmp_path, form, labels):
 def test_classes_are_matched_by_name(tmp_path):
     write(tmp_path / "mine", "npz")
     folder = str(tmp_path / "mine")
-    assert load_own_data(OwnData(folder)).train.class_names == ("cat", "dog")
+    assert load_own_data(folder, ONE_PART).train.class_names == ("cat", "dog")
     run = ("fox", "dog", "cat")
-    data = load_own_data(OwnData(folder, run))
+    data = load_own_data(folder, ONE_PART, run)
     assert data.train.class_names == run
-    assert everything(data) == everything(load_own_data(OwnData(folder)))
+    assert everything(data) == everything(load_own_data(folder, ONE_PART))
     refused(tmp_path / "mine", "has the class(es) dog, which the run does not", ("cat", "fox"))
 
 
@@ -68,14 +71,15 @@ def test_the_held_out_examples_depend_on_the_seed_only(tmp_path):
 
     def held_out(seed):
         load_own_data.cache_clear()
-        return load_own_data(OwnData(str(tmp_path / "mine"), seed=seed)).report.inputs.tobytes()
+        settings = DataSettings(seed=seed)
+        return load_own_data(str(tmp_path / "mine"), settings).report.inputs.tobytes()
 
     assert held_out(0) == held_out(0) != held_out(1)
 
 
 def refused(folder, words, classes=()):
     with pytest.raises(DataError) as error:
-        load_own_data(OwnData(str(folder), classes))
+        load_own_data(str(folder), ONE_PART, classes)
     message = str(error.value)
     assert words in message and str(folder) in message and "\n" not in message
 
@@ -87,7 +91,7 @@ def refused(folder, words, classes=()):
         ({"pictures": LABELS, "y": LABELS}, "no images or numbers to learn from: its columns"),
         ({"x": PIXELS, "y": LABELS[:3]}, "has columns of different lengths (x 12, y 3)"),
         ({"x": PIXELS, "y": LABELS.astype(object)}, "cannot be read"),
-        ({"x": PIXELS[:0], "y": LABELS[:0]}, "has no examples"),
+        ({"x": PIXELS[:0], "y": LABELS[:0]}, "has 0 examples"),
     ],
 )
 def test_archives_that_do_not_fit(tmp_path, arrays, words):
@@ -114,8 +118,8 @@ def test_without_labels_only_the_inputs_are_read(tmp_path, extra, label):
     classes, rows = ("cat", "dog"), PIXELS.reshape(12, -1)[:, :3].astype(float)
     table = pd.DataFrame(rows, columns=["a", "b", "c"]).assign(**extra)
     table.to_csv(tmp_path / "rows.csv", index=False)
-    own = OwnData(str(tmp_path), classes, roles=Roles(label=label, unlabelled=True))
-    data = load_own_data(own)
+    settings = DataSettings(label_column=label, decide_fraction=0)
+    data = load_own_data(str(tmp_path), settings, classes, labelled=False)
     inputs = np.concatenate([data.train.inputs, data.report.inputs])
     assert sorted(inputs.tolist()) == sorted(rows.tolist())
     assert data.train.class_names == classes

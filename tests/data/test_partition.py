@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.data.columns import Roles, Table
+from cflower.data.columns import Table
 from cflower.data.partition import deal_out
 from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored
@@ -18,7 +18,8 @@ def source(num, num_classes=4):
         "writer": np.array([f"writer {n % 6}" for n in range(num)]),
     }
     classes = {"label": tuple(f"class {n}" for n in range(num_classes))}
-    return Stored.of(Table("the source", columns, classes), Roles(natural_id="writer"))
+    table = Table("the source", columns, classes)
+    return Stored.of(table, DataSettings(natural_id_column="writer"))
 
 
 @settings(max_examples=15)

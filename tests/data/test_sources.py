@@ -16,7 +16,7 @@ def bytes_image(seed, shape):
 
 
 def test_digits_are_the_real_ones_shuffled():
-    source = load_source("digits", seed=3)
+    source = load_source(DataSettings("digits", seed=3))
     assert source.class_names == tuple("0123456789")
     images = source.examples().inputs
     assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.float32)
@@ -28,7 +28,7 @@ def test_digits_are_the_real_ones_shuffled():
 
 def test_size_and_seed():
     def first(size, seed):
-        return load_source("digits", size=size, seed=seed).labels.tolist()
+        return load_source(DataSettings("digits", size, seed=seed)).labels.tolist()
 
     assert len(first(100, 0)) == 100
     assert first(100, 0) == first(0, 0)[:100]
@@ -41,7 +41,7 @@ def test_parquet_of_pngs_and_whole_number_labels(tmp_path):
     columns = {"img": list(map(Image.fromarray, pixels)), "digit": digits}
     table = datasets.Dataset.from_dict(columns, features=features)
     table.to_parquet(str(tmp_path / "train.parquet"))
-    source = load_source(str(tmp_path))
+    source = load_source(DataSettings(str(tmp_path)))
     assert source.class_names == ("2", "10", "30")
     for image, label in zip(source.examples().inputs, source.labels, strict=True):
         (number,) = [n for n in range(4) if np.allclose(image[0] * 255, pixels[n])]
@@ -52,7 +52,7 @@ def test_pixel_arrays_with_channels_last(tmp_path):
     pixels = bytes_image(0, (6, 8, 8, 3))
     table = datasets.Dataset.from_dict({"x": pixels.tolist(), "y": [0, 1] * 3})
     table.to_parquet(str(tmp_path / "train.parquet"))
-    images = load_source(str(tmp_path)).examples().inputs
+    images = load_source(DataSettings(str(tmp_path))).examples().inputs
     assert images.shape == (6, 3, 8, 8)
     np.testing.assert_allclose(np.sort(images.ravel()), np.sort(pixels.ravel()) / 255, rtol=1e-6)
 
@@ -76,10 +76,10 @@ def refused(name, *words):
 
 
 def test_missing_folder_empty_folder_and_file(tmp_path):
-    refused(str(tmp_path / "nope"), "no such folder")
+    refused(str(tmp_path / "nope"), "is no folder")
     refused(str(tmp_path), "empty folder")
     (tmp_path / "rows.csv").write_text("a,label\n1,x\n")
-    refused(str(tmp_path / "rows.csv"), "is a file")
+    refused(str(tmp_path / "rows.csv"), "is no folder")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_unreachable_hub_is_refused_at_once(monkeypatch):
     monkeypatch.setattr(f"{constants}.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    refused("ylecun/mnits", "ylecun/mnits", "not reachable", "'digits'", "local folder")
+    refused("ylecun/mnits", "ylecun/mnits", "connect to the Hub", "'digits'", "local folder")
     assert not datasets.config.HF_HUB_OFFLINE
 
 
@@ -125,7 +125,7 @@ def test_the_hub_is_asked_for_the_revision(monkeypatch, name, revision):
 
     monkeypatch.setattr("cflower.data.hub._hub_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert len(load_source(name)) == 2
+    assert len(load_source(DataSettings(name))) == 2
     assert asked == [("owner/set", revision)]
 
 
@@ -141,7 +141,7 @@ def test_emnist_layout_is_turned_upright(tmp_path):
     ):
         content = np.array(header, dtype=">i4").tobytes() + array.tobytes()
         (raw / f"emnist-byclass-train-{name}-ubyte").write_bytes(content)
-    source = load_source(f"emnist:{tmp_path}", size=4)
+    source = load_source(DataSettings(f"emnist:{tmp_path}", 4))
     names = source.class_names
     assert (len(names), names[0], names[10], names[36], names[61]) == (62, "0", "A", "a", "z")
     images = source.examples().inputs
@@ -168,4 +168,4 @@ def test_ham10000_layout(tmp_path):
     assert data.train.num_classes == 7
     (tmp_path / "HAM10000_images_part_1" / "ISIC_0.jpg").unlink()
     with pytest.raises(DataError, match="ISIC_0"):
-        load_source(name)
+        load_source(DataSettings(name))

@@ -3,8 +3,7 @@ import pandas as pd
 import pytest
 
 from cflower.data.client_data import load_client_data
-from cflower.data.columns import Roles
-from cflower.data.own_data import OwnData, load_own_data
+from cflower.data.own_data import load_own_data
 from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
 from cflower.data.text import TOKENS
@@ -79,16 +78,16 @@ def test_text_that_is_none(tmp_path):
         tmp_path / "train.csv", index=False
     )
     with pytest.raises(DataError, match="no text of more than 20 words"):
-        load_source(f"text:{tmp_path}")
+        load_source(DataSettings(f"text:{tmp_path}"))
     with pytest.raises(DataError, match="no column 'text'"):
-        load_source("text:digits")
+        load_source(DataSettings("text:digits"))
 
 
 def test_text_of_characters_needs_no_labels(tmp_path):
     rows = {"text": ["ab" * 70, "a" * 64, "\u4e2d" + "ab" * 32], "author": ["x", "y", "x"]}
     pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
-    roles = Roles(natural_id="author", tokens="characters")
-    source = load_source(f"text:{tmp_path}", roles=roles)
+    settings = DataSettings(f"text:{tmp_path}", natural_id_column="author", tokens="characters")
+    source = load_source(settings)
     assert source.class_names == ("<unk>", "a", "b", "\u4e2d")
     assert list(source.metadata_of("author")) == ["x"] * 3  # 139 // 64 + 63 // 64 + 64 // 64
     first = source.examples().inputs[np.argmax(source.labels[:, 0] == 2)]
@@ -97,8 +96,8 @@ def test_text_of_characters_needs_no_labels(tmp_path):
 
 def test_a_newcomers_text_is_numbered_by_the_runs_vocabulary(tmp_path):
     pd.DataFrame({"text": ["xa" * 100, "ab" * 100]}).to_csv(tmp_path / "a.csv", index=False)
-    own = OwnData(str(tmp_path), ("<unk>", "b", "a"), roles=Roles(tokens="characters"))
-    data = load_own_data(own)
+    settings = DataSettings("text:its own", tokens="characters")
+    data = load_own_data(str(tmp_path), settings, ("<unk>", "b", "a"))
     assert data.train.class_names == ("<unk>", "b", "a")
     labels = np.concatenate([data.train.labels, data.decide.labels, data.report.labels])
     assert {tuple(sorted(set(row))) for row in labels.tolist()} == {(0, 2), (1, 2)}  # x is unknown

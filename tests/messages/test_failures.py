@@ -35,7 +35,7 @@ def record_of(*rounds, exclude_after=3, present=4):
 def test_unusable_replies_are_counted_and_absences_are_not():
     failures = record_of(outcome("ab", bad="c", absent="d", dead="e"), outcome("abc", bad="d"))
     assert failures.problems == {"c": 1, "d": 1}
-    assert failures.noted({"c": BAD, "x": BAD}) == {"c": 2, "d": 1, "x": 1}
+    assert failures.noted({"c": BAD, "x": BAD}).problems == {"c": 2, "d": 1, "x": 1}
 
 
 @pytest.mark.parametrize(("after", "times"), [(1, "1 unusable reply"), (5, "5 unusable replies")])

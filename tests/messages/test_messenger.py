@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import LASTING, ClientMessenger
 from cflower.messages.roll_call import RollCall
@@ -14,7 +15,7 @@ def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplo
     caplog.set_level(logging.INFO, "flwr")
     layout, grid = Layout((), np.dtype("f4")), ScriptedGrid(None, [])
     keys = "num-examples", "arrays", "config"
-    messenger = ClientMessenger(grid, 60.0, RollCall(), layout, *keys)
+    messenger = ClientMessenger(grid, 60.0, RollCall(), layout, FailureRecord(), *keys)
     clients = ["a", "b", "c"]
     for _ in range(LASTING):
         messenger.log_lowered({"a": 0.4}, clients, 3.0)

@@ -16,7 +16,6 @@ from cflower.privacy.permutation import (
     permuted,
     read_seed,
     shuffled,
-    turn_back,
 )
 from cflower.seeding import generator
 
@@ -54,7 +53,7 @@ def big_model(seed=0):
 
 @given(MODELS)
 def test_turning_back_gives_the_same_bits(model):
-    back = turn_back(permuted(model, SEED), SEED)
+    back = permuted(permuted(model, SEED), SEED, back=True)
     assert list(back) == list(model)
     for key, array in model.items():
         assert back[key].dtype == array.dtype
@@ -80,7 +79,7 @@ def test_norms_inner_products_and_means_are_preserved():
     p_one, p_other = permuted(one, SEED), permuted(other, SEED)
     for x, y, px, py in ((one, other, p_one, p_other), (one, one, p_one, p_one)):
         assert flat(px, one) @ flat(py, one) == pytest.approx(flat(x, one) @ flat(y, one), rel=1e-5)
-    back = turn_back({key: (p_one[key] + p_other[key]) / 2 for key in one}, SEED)
+    back = permuted({key: (p_one[key] + p_other[key]) / 2 for key in one}, SEED, back=True)
     for key in one:  # eq. 46, to the last bit: the same entries are added
         np.testing.assert_array_equal(back[key], (one[key] + other[key]) / 2)
 
@@ -97,7 +96,7 @@ def test_entries_change_their_places_and_arrays():
 
 def test_another_seed_does_not_turn_the_permutation_back():
     model = big_model()
-    wrong = turn_back(permuted(model, SEED), OTHER)
+    wrong = permuted(permuted(model, SEED), OTHER, back=True)
     assert (flat(wrong, model) == flat(model, model)).sum() <= 10
     assert commitment(SEED) == commitment(bytes(SEED)) != commitment(OTHER)
     assert derived_number(SEED, "a") != derived_number(SEED, "b")

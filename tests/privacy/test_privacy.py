@@ -12,8 +12,8 @@ from cflower.errors import FederationError
 from cflower.messages.client_names import answer
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
-from cflower.privacy.permutation import permuted, turn_back
-from cflower.privacy.permutation_mod import ask_first_model, seed_check
+from cflower.privacy.agreement import ask_first_model, seed_check
+from cflower.privacy.permutation import permuted
 from cflower.seeding import generator
 from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.quadratics import Quadratics, clusters_of, initial_arrays, strategy_of
@@ -91,7 +91,7 @@ def assert_the_same(plain, private):
         other = private.tree.clusters[name]
         assert other.split_round == cluster.split_round
         stored, model = private.layout.arrays(other.model), plain.layout.arrays(cluster.model)
-        for key, array in turn_back(stored, SEED).items():
+        for key, array in permuted(stored, SEED, back=True).items():
             np.testing.assert_allclose(array, model[key], atol=1e-5, rtol=0)
         assert (stored["w"] == model["w"]).sum() < 8
 
@@ -144,7 +144,7 @@ def first_model_of(app, num_clients=NUM_CLIENTS):
 
 def test_the_first_model_comes_permuted_from_a_client(seeds):
     came = first_model_of(app_of([PermutationMod()], seeds=seeds))
-    for key, array in turn_back(came, SEED).items():
+    for key, array in permuted(came, SEED, back=True).items():
         np.testing.assert_array_equal(array, first_model()[key])
     assert (came["w"] == first_model()["w"]).sum() < 8
 

@@ -165,9 +165,11 @@ class ChaosGrid(InlineGrid):
         client = message.metadata.dst_node_id % 1000
         return client, int(message.content["config"]["server-round"])
 
-    def _answer(self, message: Message) -> Message:
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+        return self.spoiled(message, super().run_client(message, context)[0]), None
+
+    def spoiled(self, message: Message, reply: Message) -> Message:
         kind = self.kind_of(message)
-        reply = super()._answer(message)
         node = message.metadata.dst_node_id
         if kind in BAD:
             error = BAD[kind](reply.content)

@@ -5,7 +5,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.criteria import NeverSplit
-from cflower.strategy.final_evaluation import ENTROPIES, MOST_OTHERS, OTHER, other_leaves
+from cflower.messages.client_names import ENTROPIES, OTHER
+from cflower.strategy.final_evaluation import MOST_OTHERS, other_leaves
 from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
 from tests.strategy.test_sampling import tree_of
 

@@ -81,9 +81,18 @@ def test_the_log_begins_with_the_settings(caplog):
     assert strategy.settings["weighting"] == "uniform"
 
 
+@pytest.mark.parametrize("observers", [[], [Reports()]])
+def test_the_log_ends_with_the_clusters_unless_observers_show_them(caplog, observers):
+    caplog.set_level(INFO, "flwr")
+    grid = Quadratics(GROUPS).grid()
+    result = strategy_of(observers=observers).start(grid, initial_arrays(), 1)
+    assert ("Clusters:" in caplog.text) is not bool(observers)
+    assert "0: 6 clients" in repr(result) and "partition-5" in repr(result)
+
+
 def test_an_unknown_client_is_an_error_with_some_known_ones():
     strategy, _, _ = run(Quadratics(GROUPS), num_rounds=1)
-    with pytest.raises(FederationError, match=r"it has partition-0, .*, partition-4\)"):
+    with pytest.raises(FederationError, match=r"partition-0, .*, partition-4 and 1 more are"):
         strategy.cluster_of("partition-9")
 
 

@@ -1,0 +1,57 @@
+"""What the Strategy writes into Flower's log about a round and about the end of a run."""
+
+from collections.abc import Collection, Iterable, Mapping
+from logging import INFO, WARNING
+
+from flwr.supercore import log
+
+from cflower.algorithm.criteria import Decision
+from cflower.algorithm.personal import MOST_TRAININGS
+from cflower.algorithm.state import Ask, CFLState, Move, Personal
+from cflower.messages.exchange import PROGRESS
+from cflower.ordering import listed
+from cflower.strategy.reports import FinalReport
+
+PERSONAL_STEP = (
+    "Personal step: the members of each cluster train its model by themselves, up to %d times, and "
+    "judge whether this serves them better."
+)
+UNABLE = (
+    "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
+    "model, not of selection = %r."
+)
+
+
+def log_decisions(decisions: Iterable[Decision]) -> None:
+    """Log one line for each decision."""
+    for decision in decisions:
+        log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
+
+
+def log_places(state: CFLState, moves: Iterable[Move]) -> None:
+    """Log the clients that moved to another leaf in a round, or were placed in one."""
+    for move in moves:
+        log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
+    for client, placement in state.placed.items():
+        cluster = state.tree.training_cluster(client).name
+        log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
+
+
+def log_alone(asks: Collection[Ask]) -> None:
+    """Log that members of clusters train by themselves now, if there are asks for it."""
+    if asks:
+        log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
+
+
+def log_steps(steps: Mapping[str, Personal]) -> None:
+    """Log the result of each leaf's personal step in one sentence."""
+    for leaf, step in steps.items():
+        result = "accepted" if step.accepted else "refused"
+        log(INFO, "Cluster %s, personal step %s: %s", leaf, result, step.reason, extra=PROGRESS)
+
+
+def log_unable(report: FinalReport) -> None:
+    """Log the clients that are not served as selected."""
+    unable = [client for client, result in report.clients.items() if result.best is None]
+    if unable and report.selection != "leaf":
+        log(WARNING, UNABLE, listed(unable), report.selection)
