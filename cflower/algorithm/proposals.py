@@ -70,13 +70,13 @@ def similar_leaves(
             continue
         known = {}
         for child in only(tree.clusters, tree.clusters[name].children).values():
-            there = list(only(by_client, child.members).values())[:MOST_COMPARED]
-            if child.is_leaf and there and len(there) >= min(2, len(child.members)):
-                known[child.name] = there
+            there = list(only(by_client, child.members).values())
+            if child.is_leaf and len(there) >= np.clip(len(child.members), 1, 2):
+                known[child.name] = there[:MOST_COMPARED]
         ratios = {(a, b): between_to_within(known[a], known[b]) for a, b in combinations(known, 2)}
         pair = max(ratios, key=ratios.__getitem__, default=None)
         if pair and ratios[pair] > RESEMBLES:
-            first, second = (tree.clusters[leaf] for leaf in pair)
+            first, second = only(tree.clusters, pair).values()
             yield (first, second) if len(first.members) >= len(second.members) else (second, first)
 
 

@@ -249,7 +249,7 @@ class CFL:
         """Algorithm 4: every unassigned client that replied goes one level down."""
         unassigned, moved = state.tree.unassigned, {move.client for move in state.moves}
         places = only(places, unassigned)
-        clusters = {unassigned[client] for client in places}
+        clusters = set(only(unassigned, places).values())
         branches = {name: Branches.of(state.tree, name) for name in clusters}
         placed = {c: branches[unassigned[c]].place(update) for c, update in places.items()}
         # A member that a split left out is of one of its groups; a newcomer may be of none.
@@ -281,7 +281,9 @@ class CFL:
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
-        whole = mean and np.all(rounds == server_round) and len(timely) == len(fresh)
+        mean_update = mean.trained if mean else np.zeros(0)
+        if np.any(rounds != server_round) or len(timely) < len(fresh):
+            mean_update = self._mean(timely)
         vectors, output = [update.vector for update in fresh.values()], self.projection.output
         return Evidence(
             cluster=leaf.name,
@@ -291,7 +293,7 @@ class CFL:
             vectors=tuple(map(self.projection.seen, vectors)),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if mean and whole else self._mean(timely)),
+            mean_norm=norm(mean_update),
             rounds=rounds,
             outputs=tuple(map(output.rows, vectors)) if output else (),
         )
@@ -318,15 +320,12 @@ class CFL:
     ) -> tuple[CFLState, Decision]:
         """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
-        The clients judge a split on trial in the round ``due``.
-        Members without a child count to the largest one, and Algorithm 4 places them, from this
-        split on, with their next update.
+        The clients judge a split on trial in the round ``due``. Members without a child count to
+        the largest one, and Algorithm 4 places them, from this split on, with their next update.
         """
-        now, pairs = (
-            decision.server_round,
-            zip_longest(decision.sides, decision.unsure, fillvalue=()),
-        )
-        parts = sorted(pairs, key=lambda part: min(map(natural_order, part[0])))
+        now = decision.server_round
+        sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
+        parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
         placed = {client for part in parts for side in part for client in side}
         others = tuple(client for client in leaf.members if client not in placed)
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
@@ -426,8 +425,6 @@ class CFL:
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """Σ w_i Δ_i over these clients, or its projection; their trimmed mean with `trim`."""
-        if not updates:
-            return np.zeros(0)
         if self.trim:
             vectors = [self.projection.projected(known.vector) for known in updates.values()]
             return trimmed_mean(vectors, self.trim)
