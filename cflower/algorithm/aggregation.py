@@ -28,8 +28,8 @@ class WeightedMean:
 
     def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
         """Add an update with this weight, shortened by a factor."""
-        if not self._sums:
-            self._sums, self._dtypes = list(map(empty_sum, update)), [part.dtype for part in update]
+        self._sums = self._sums or [*map(empty_sum, update)]
+        self._dtypes = [part.dtype for part in update]
         for total, part in zip(self._sums, update, strict=True):
             add_scaled(total, part, weight * scale)
         self._weight += weight

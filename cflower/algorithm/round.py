@@ -23,7 +23,7 @@ import numpy as np
 
 from cflower.algorithm import moves, personal, proposals
 from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
-from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, Outcome, verdict
+from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.placement import Branches
@@ -184,31 +184,21 @@ class CFL:
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split, propose."""
-        before = state.tree
-        state, received = self._received(state, replies, server_round)
+        before, due = state.tree, server_round + (0 if last else self.trial_rounds)
+        state, received = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
         state = self._placed(state, received.places, server_round)  # Algorithm 4
         if self.moving:
             state = moves.watched(state, server_round)
         decisions = []
         for name in [leaf.name for leaf in before.leaves]:
-            leaf, mean = state.tree.clusters[name], received.means.get(name)  # eq. 2
+            leaf, mean = state.tree.clusters[name], received.means.get(name)
             evidence = self._evidence(state, leaf, mean, server_round, excluded)
-            if mean is None:
-                reason = "no member replied in this round"
-                decisions.append(verdict(evidence, Outcome.TOO_FEW_HEARD, reason))
-                continue
-            decision, memory = self._decide(state, leaf, evidence)  # eqs. 32, 33, 39
-            leaf = replace(leaf, memory=memory)
-            if decision.outcome is Outcome.SPLIT:
-                due = server_round + (0 if last else self.trial_rounds)
-                state, decision = self._split(state, leaf, decision, evidence, mean, due)
-            else:
-                state = replace(state, tree=state.tree.update(self._follow(leaf, mean)))
+            state, decision = self._decided(state, leaf, evidence, mean, due)
             decisions.append(decision)
         state = self._learned_on(state, received)
         for trial in open_trials(state.tree if last else before):
-            due = server_round if last else trial.due
-            decisions.append(self._on_trial(trial.cluster, due, received, server_round))
+            until = due if last else trial.due
+            decisions.append(self._on_trial(trial.cluster, until, received, server_round))
         if self.moving:
             suspects = without(received.places, before.unassigned)
             state = moves.checked(state, suspects, server_round)
@@ -298,16 +288,25 @@ class CFL:
             outputs=tuple(map(output.rows, vectors)) if output else (),
         )
 
-    def _decide(
-        self, state: CFLState, leaf: Cluster, evidence: Evidence
-    ) -> tuple[Decision, Memory]:
-        """The criterion's decision; in an unsplit root, members that changed may also leave."""
+    def _decided(
+        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights | None, due: int
+    ) -> tuple[CFLState, Decision]:
+        """The leaf split, if the criterion decides so (eqs. 32, 33, 39), or moved by the mean.
+
+        In an unsplit root, members with changed data may also leave.
+        """
+        if mean is None:
+            reason = "no member replied in this round"
+            return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decision, memory = self.criterion.decide(evidence, dict(leaf.memory))
         if self.moving and leaf.name == ROOT and decision.outcome is not Outcome.SPLIT:
             decision = moves.leaving(state, evidence.clients, decision)
         if decision.outcome is Outcome.SPLIT:
             decision = proposals.postponed(decision, leaf, state.tree)
-        return decision, memory
+        leaf = replace(leaf, memory=memory)
+        if decision.outcome is Outcome.SPLIT:
+            return self._split(state, leaf, decision, evidence, mean, due)
+        return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
 
     def _split(
         self,
