@@ -1,8 +1,7 @@
 """The clients' updates of a cluster in one: their mean (eq. 2), median or trimmed mean."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,59 +21,46 @@ BLOCK = 2**14
 
 
 class WeightedMean:
-    """Σ w_i Δ_i / Σ w_i of every cluster; its memory does not grow with the number of replies.
+    """Σ w_i Δ_i / Σ w_i; its memory does not grow with the number of updates."""
 
-    ``models`` are the clusters' models by name, for the shapes.
-    """
+    def __init__(self) -> None:
+        self._weight, self._sums, self._dtypes = 0.0, list[Vector](), list[Any]()
 
-    def __init__(self, models: Mapping[str, Weights]) -> None:
-        self._models = models
-        self._sums: dict[str, Weights] = {}
-        self._weights = dict.fromkeys(models, 0.0)
-
-    def add(self, cluster: str, update: Weights, weight: float, scale: float = 1.0) -> None:
-        """Add a member's update with this weight, shortened by a factor."""
-        if cluster not in self._sums:
-            self._sums[cluster] = Weights(*map(empty_sum, self._models[cluster]))
-        for total, part in zip(self._sums[cluster], update, strict=True):
+    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+        """Add an update with this weight, shortened by a factor."""
+        self._sums = self._sums or [*map(empty_sum, update)]
+        self._dtypes = [part.dtype for part in update]
+        for total, part in zip(self._sums, update, strict=True):
             add_scaled(total, part, weight * scale)
-        self._weights[cluster] += weight
+        self._weight += weight
 
-    def mean(self, cluster: str) -> Weights:
-        """The weighted mean of a cluster; empty vectors if it has no reply."""
-        if cluster not in self._sums:
-            return Weights(np.zeros(0), np.zeros(0))
-        trained, carried = (
-            (total / self._weights[cluster]).astype(model.dtype, copy=False)
-            for total, model in zip(self._sums[cluster], self._models[cluster], strict=True)
-        )
-        return Weights(trained, carried)
+    def mean(self) -> Weights:
+        """The mean, in the updates' own precision."""
+        pairs = zip(self._sums, self._dtypes, strict=True)
+        means = ((total / self._weight).astype(dtype, copy=False) for total, dtype in pairs)
+        return Weights(*means)
 
 
 class TrimmedMean:
-    """The coordinate-wise trimmed mean of every cluster's updates (`trimmed_mean`).
+    """The coordinate-wise trimmed mean (`trimmed_mean`), which needs all updates in memory.
 
-    It needs all updates of a round in memory. Weights do not count, as in Flower's ``FedMedian``
-    and ``FedTrimmedAvg``.
+    Weights do not count, as in Flower's ``FedMedian`` and ``FedTrimmedAvg``.
     """
 
     def __init__(self, trim: float) -> None:
         self._trim = trim
-        self._updates = defaultdict[str, list[Weights]](list)
-        self._means: dict[str, Weights] = {}
+        self._updates: list[Weights] = []
 
-    def add(self, cluster: str, update: Weights, weight: float, scale: float = 1.0) -> None:
-        """Add a member's update, shortened by a factor."""
+    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+        """Add an update, shortened by a factor."""
         if scale != 1.0:
             update = Weights(*(part * part.dtype.type(scale) for part in update))
-        self._updates[cluster].append(update)
+        self._updates.append(update)
 
-    def mean(self, cluster: str) -> Weights:
-        """The trimmed mean of a cluster, after its last update; empty vectors if it has none."""
-        if updates := self._updates.pop(cluster, None):
-            parts = (trimmed_mean(part, self._trim) for part in zip(*updates, strict=True))
-            self._means[cluster] = Weights(*parts)
-        return self._means.get(cluster, Weights(np.zeros(0), np.zeros(0)))
+    def mean(self) -> Weights:
+        """The trimmed mean."""
+        parts = zip(*self._updates, strict=True)
+        return Weights(*(trimmed_mean(part, self._trim) for part in parts))
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:

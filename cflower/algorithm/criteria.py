@@ -42,8 +42,7 @@ class Outcome(StrEnum):
 class Evidence:
     """The members of one cluster and their updates, from which a criterion decides.
 
-    Only members with a fresh update count: one computed since the cluster was born, from a
-    model that has since moved by no more than the update's own length.
+    Only members with a fresh update count (`KnownUpdate.is_fresh`).
     """
 
     cluster: str
@@ -143,22 +142,20 @@ def sampled(members: NDArray[np.intp], cluster: str) -> NDArray[np.intp]:
     return np.sort(members[order[:LARGE]])
 
 
-def early_verdict(
-    evidence: Evidence, share: float, least: int, ready: int, what: str
-) -> Decision | None:
+def too_few(
+    members: int, ready: int, what: str, *, least: int, share: float
+) -> tuple[Outcome, str] | None:
     """Refuse a cluster with too few members, or with too few that are ready for a decision.
 
     A split needs at least ``least`` members, and a ``share`` of all members must be ready; ``what``
     makes them ready, such as "a fresh update".
     """
-    if len(evidence.members) < least:
-        reason = f"{counted(len(evidence.members), 'member')}, {least} needed for a split"
-        return verdict(evidence, Outcome.TOO_SMALL, reason)
+    if members < least:
+        return Outcome.TOO_SMALL, f"{counted(members, 'member')}, {least} needed for a split"
     # 0.14 * 150 is 21.000000000000004: the required share must not lose a client to rounding.
-    needed = max(least, ceil(share * len(evidence.members) - 1e-9))
+    needed = max(least, ceil(share * members - 1e-9))
     if ready < needed:
-        reason = f"{counted(ready, 'member')} with {what}, {needed} needed"
-        return verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
+        return Outcome.TOO_FEW_HEARD, f"{counted(ready, 'member')} with {what}, {needed} needed"
     return None
 
 
@@ -226,12 +223,12 @@ class NormCriterion(Criterion):
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Apply eqs. 32 and 33, then Algorithm 1, then eq. 39; remembers nothing."""
-        least, ready = max(2, 2 * self.min_cluster_size), len(evidence.clients)
-        if early := early_verdict(evidence, self.heard_share, least, ready, "a fresh update"):
-            return early, memory
-        norms = evidence.mean_norm, evidence.max_norm
         outcome, reason, parts = self.judge(
-            *norms, len(evidence.members), lambda: bipartition(evidence.similarity, self.linkage)
+            evidence.mean_norm,
+            evidence.max_norm,
+            len(evidence.members),
+            len(evidence.clients),
+            lambda: bipartition(evidence.similarity, self.linkage),
         )
         assert outcome is not None  # the similarities are known
         if parts is None:
@@ -253,18 +250,19 @@ class NormCriterion(Criterion):
         self,
         mean_norm: float,
         max_norm: float,
-        num_members: int,
+        members: int,
+        fresh: int,
         sides: Callable[[], Bipartition | None],
     ) -> NormVerdict:
         """Apply eqs. 32, 33 and 39, in a run or to its record.
 
-        ``mean_norm`` and ``max_norm`` are their left sides. ``sides`` returns the bipartition, or
-        None if the similarities are not known; it is called only where the norms allow a split.
+        ``mean_norm`` and ``max_norm`` are their left sides, and ``fresh`` of the members have a
+        fresh update. ``sides`` returns the bipartition, or None if the similarities are not known;
+        it is called only where the norms allow a split.
         """
-        least = max(2, 2 * self.min_cluster_size)
-        if num_members < least:
-            reason = f"{counted(num_members, 'member')}, {least} needed for a split"
-            return NormVerdict(Outcome.TOO_SMALL, reason)
+        least, what = max(2, 2 * self.min_cluster_size), "a fresh update"
+        if refused := too_few(members, fresh, what, least=least, share=self.heard_share):
+            return NormVerdict(*refused)
         if mean_norm >= self.eps1:
             reason = f"the mean update still moves: norm {mean_norm:.3g} >= eps1 {self.eps1:g}"
             return NormVerdict(Outcome.MOVING, reason)

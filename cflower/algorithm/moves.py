@@ -24,9 +24,10 @@ def watched(state: CFLState, server_round: int) -> CFLState:
 
     A late update has another length, because it is of an older model, and does not count.
     """
-    norms, known = dict(state.norms), without(state.known, state.tree.unassigned).items()
-    now = {c: update for c, update in known if update.server_round == server_round}
-    timely = {client: update.norm for client, update in now.items() if not update.staleness}
+    norms, known = dict(state.norms), without(state.known, state.tree.unassigned)
+    timely = {
+        c: u.norm for c, u in known.items() if u.server_round == server_round and not u.staleness
+    }
     for leaf in state.tree.leaves:
         norms |= updated(norms, leaf.name, only(timely, leaf.members))
     return replace(state, norms=norms)
@@ -115,22 +116,13 @@ def stepped(
     is_member = suspicion or any(move.client == client for move in moves)
     if not placement.familiar:
         child, start = cluster.next_child, left if is_member else cluster.grown
-        branch = Cluster(
-            child,
-            (),
-            start.model,
-            born=server_round,
-            edge={client: update},
-            optimizer=start.optimizer,
-            rounds=start.rounds,
-        )
+        branch = Cluster(child, (), start.model, server_round, edge={client: update})
+        branch = replace(branch, optimizer=start.optimizer, rounds=start.rounds)
         tree = tree.update(replace(cluster, children=(*cluster.children, child)), branch)
     tree = tree.descended({client: child})
     if is_member:
         reason = f"{suspicion}; {placement}" if suspicion else str(placement)
-        moves = (
-            *moves,
-            Move(server_round, client, left.name, tree.unassigned.get(client, child), reason),
-        )
+        target = tree.unassigned.get(client, child)
+        moves = (*moves, Move(server_round, client, left.name, target, reason))
     # The client's last update is of a model that is no longer its own.
     return replace(state, tree=tree, moves=moves, known=without(state.known, [client]))

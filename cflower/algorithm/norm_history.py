@@ -39,14 +39,6 @@ class NormHistory(NamedTuple):
     place_at: str = ""
     """The split cluster for which the member still owes an update that shows its place."""
 
-    def extended(self, relative: float, length: float) -> "NormHistory":
-        """The history with one more usual round."""
-        rounds = self.rounds + 1
-        mean = self.mean + (relative - self.mean) / rounds
-        squares = self.squares + (relative - mean) * (relative - self.mean)
-        longest = max(self.longest, length) if self.rounds else self.longest
-        return NormHistory(self.leaf, rounds, mean, squares, longest, place_at=self.place_at)
-
     @property
     def suspicion(self) -> str:
         """The reason for the suspicion, in words."""
@@ -74,27 +66,30 @@ def updated(
     relative = lengths - np.median(lengths)
     before = [histories.get(client, NormHistory(leaf)) for client in clients]
     before = [history if history.leaf == leaf else NormHistory(leaf) for history in before]
-    rounds, longest, counts, factors = np.array(
-        [(h.rounds, h.longest, h.suspected, h.factor) for h in before]
-    ).T
+    rounds, means, squares, longest, counts, factors = np.array([h[1:7] for h in before]).T
     longer = (rounds >= FEW * (1 + unsplit)) & (lengths > longest)
     most = 2 * longer.sum() > len(before)
     twice = (lengths > longest + np.log(LONG)) & (not unsplit)
-    outliers = are_outliers(before, relative, unsplit=unsplit)
+    outliers = are_outliers(relative, rounds, means, squares, unsplit=unsplit)
     still = longer & (counts > 0) & (counts < 2 * FEW)
     new = longer & (counts == 0) & (outliers | twice | most)
-    ratios = np.exp(relative - [h.mean for h in before])
-    factors = np.where(still, factors, np.where(new & outliers, ratios, 0.0))
     if np.any(still | new):
-        suspected = np.where(still, counts + 1, new).astype(int)
-        now = zip(clients, before, suspected.tolist(), factors.tolist(), strict=True)
-        return {c: h._replace(suspected=count, factor=factor) for c, h, count, factor in now}
-    values = zip(clients, before, relative.tolist(), lengths.tolist(), strict=True)
-    return {client: history.extended(r, length) for client, history, r, length in values}
+        ratios = np.where(new & outliers, np.exp(relative - means), 0.0)
+        counts, factors = np.where(still, counts + 1, new), np.where(still, factors, ratios)
+    else:
+        counts = factors = np.zeros(len(before))
+        longest = np.where(rounds > 0, np.maximum(longest, lengths), longest)
+        rounds, away = rounds + 1, relative - means
+        means = means + away / rounds
+        squares = squares + away * (relative - means)
+    columns = rounds.astype(int), means, squares, longest, counts.astype(int), factors
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    now = zip(clients, rows, before, strict=True)
+    return {client: NormHistory._make((leaf, *row, h.place_at)) for client, row, h in now}
 
 
 def are_outliers(
-    histories: list[NormHistory], relative: Numbers, *, unsplit: bool
+    relative: Numbers, rounds: Numbers, means: Numbers, squares: Numbers, *, unsplit: bool
 ) -> NDArray[np.bool_]:
     """Whether relative log norms are larger than chance makes any member's in so many rounds.
 
@@ -103,9 +98,8 @@ def are_outliers(
     """
     from scipy.special import stdtr  # a client's process, which never gets here, starts faster
 
-    rounds, means, squares = np.array([(h.rounds, h.mean, h.squares) for h in histories]).T
     freedom = max(1.0, np.maximum(rounds - 1, 0).sum())
-    scatter = np.full(len(histories), np.sqrt(squares.sum() / freedom))
+    scatter = np.full(len(rounds), np.sqrt(squares.sum() / freedom))
     if unsplit:
         scatter = np.maximum(scatter, np.sqrt(squares / np.maximum(rounds - 1, 1)))
     width = scatter * np.sqrt(1 + 1 / np.maximum(rounds, 1))

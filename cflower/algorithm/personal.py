@@ -63,14 +63,13 @@ def proposed(
 
 def next_asks(chains: Mapping[str, Chain]) -> tuple[Ask, ...]:
     """Evaluations of the leaves' models; then a training, until all have; then the candidates."""
-    training = {leaf: chain for leaf, chain in chains.items() if chain.measured and chain.trains}
-    if training:
-        return tuple(
-            Ask(c, leaf, Role.PERSONAL, chain.server_round + chain.trainings + 1, "train", DECIDE)
-            for leaf, chain in training.items()
-            for c in chain.here or chain.members
-        )
-    return tuple(
+    trainings = tuple(
+        Ask(c, leaf, Role.PERSONAL, chain.server_round + chain.trainings + 1, "train", DECIDE)
+        for leaf, chain in chains.items()
+        if chain.measured and len(chain.own) < len(chain.starts)
+        for c in chain.here or chain.members
+    )
+    return trainings or tuple(
         Ask(c, leaf, Role.PERSONAL, chain.server_round, "evaluate", DECIDE, len(chain.measured))
         for leaf, chain in chains.items()
         if len(chain.measured) < len(chain.candidates)
@@ -86,20 +85,18 @@ def heard(
 ) -> tuple[CFLState, tuple[Ask, ...]]:
     """The state after the replies to `next_asks`, and the next asks; none once it is settled."""
     assert state.judging is not None
-    chains = dict(state.judging.chains)
-    tasks = {ask.cluster: ask.task for ask in next_asks(chains)}
-    answers: dict[str, dict[str, Reply]] = {leaf: {} for leaf in tasks}
+    chains, asked = dict(state.judging.chains), next_asks(state.judging.chains)
+    answers: dict[str, dict[str, Reply]] = {ask.cluster: {} for ask in asked}
     for reply in replies:
         answers[reply.ask.cluster][reply.client] = reply
     for leaf, by_client in answers.items():
-        if tasks[leaf] == "train":
-            chains[leaf] = after_training(chains[leaf], by_client, metric, as_sent)
+        chain = chains[leaf]
+        if asked[0].task == "train":  # all are of the same task
+            chains[leaf] = after_training(chain, by_client, metric, as_sent)
         else:
-            chain = chains[leaf]
             # A member that did not evaluate the leaf's model is left out.
             members = chain.members if chain.measured else tuple(only(by_client, chain.members))
-            measured = (*chain.measured, by_client)
-            chains[leaf] = replace(chain, members=members, measured=measured)
+            chains[leaf] = replace(chain, members=members, measured=(*chain.measured, by_client))
     if asks := next_asks(chains):
         return replace(state, judging=state.judging._replace(chains=chains)), asks
     results = {leaf: settled(chain, metric) for leaf, chain in chains.items()}

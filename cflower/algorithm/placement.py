@@ -7,6 +7,7 @@ the client resembles it at all. The latter is not in the paper, where every newc
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from cflower.algorithm.constants import ERROR, RESEMBLES
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Vector, norm
+from cflower.ordering import without
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
@@ -83,7 +85,7 @@ class Branches:
         children = [tree.clusters[child] for child in tree.clusters[name].children]
         edges = {child.name: list(child.edge.values()) for child in children if child.edge}
         resting = resting_branch(edges)
-        bar = usual_similarity({child: edges[child] for child in edges if child != resting})
+        bar = usual_similarity(without(edges, [resting]))
         return cls(name, edges, bar or RESEMBLES if resting else bar, resting)
 
     def place(self, update: Vector) -> Placement:
@@ -103,8 +105,8 @@ class Branches:
         return Placement(self.cluster, nearest, similarities, self.bar)
 
     def _is_short(self, update: Vector) -> bool:
-        others = [log_norms(edge) for child, edge in self.edges.items() if child != self.resting]
-        usual = np.median(log_norms(self.edges[self.resting])), np.median(np.concatenate(others))
+        others = np.concatenate([*map(log_norms, without(self.edges, [self.resting]).values())])
+        usual = np.median(log_norms(self.edges[self.resting])), np.median(others)
         return bool(np.all(log_norms([update]) < np.mean(usual)))
 
     def least_similarity(self, child: str) -> float:
@@ -140,7 +142,7 @@ def usual_similarity(edges: Edges) -> float:
     """
     some = [edge[:MOST_COMPARED] for edge in edges.values()]
     branch = np.repeat(np.arange(len(some)), list(map(len, some)))
-    cosines = cosines_without_self([update for edge in some for update in edge])
+    cosines = cosines_without_self([*chain.from_iterable(some)])
     same = branch[:, None] == branch
     across = max(0.0, median_of_finite(np.where(same, -np.inf, cosines).max(axis=1), 0.0))
     within = median_of_finite(np.where(same, cosines, -np.inf).max(axis=1), across)
@@ -167,7 +169,7 @@ def resting_branch(edges: Edges) -> str:
     those of two clients may have nearly the same norm by chance.
     """
     for child, edge in edges.items():
-        others = [update for other in edges if other != child for update in edges[other]]
+        others = [*chain.from_iterable(without(edges, [child]).values())]
         if others and is_longer(min(others, key=norm), edge):
             cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
             if cosines[np.triu_indices(len(cosines), 1)].mean() < RESEMBLES:

@@ -18,7 +18,7 @@ different stretches, and never if they are of the same one.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +73,9 @@ class OutputLayer(NamedTuple):
                [2, 4, 6, 8]])
         """
         entries, classes = vector[-self.size :], self.num_classes
-        weights, biases = entries[:-classes], entries[-classes:]
-        shape = (classes, -1) if self.classes_first else (-1, classes)
-        weights = weights.reshape(shape)
-        return np.column_stack([weights if self.classes_first else weights.T, biases])
+        order: Literal["C", "F"] = "C" if self.classes_first else "F"
+        weights = entries[:-classes].reshape((classes, -1), order=order)
+        return np.column_stack([weights, entries[-classes:]])
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,13 @@ def similar_leaves(
             continue
         known = {}
         for child in only(tree.clusters, tree.clusters[name].children).values():
-            there = list(only(by_client, child.members).values())[:MOST_COMPARED]
-            if child.is_leaf and there and len(there) >= min(2, len(child.members)):
-                known[child.name] = there
+            there = list(only(by_client, child.members).values())
+            if child.is_leaf and len(there) >= np.clip(len(child.members), 1, 2):
+                known[child.name] = there[:MOST_COMPARED]
         ratios = {(a, b): between_to_within(known[a], known[b]) for a, b in combinations(known, 2)}
         pair = max(ratios, key=ratios.__getitem__, default=None)
         if pair and ratios[pair] > RESEMBLES:
-            first, second = (tree.clusters[leaf] for leaf in pair)
+            first, second = only(tree.clusters, pair).values()
             yield (first, second) if len(first.members) >= len(second.members) else (second, first)
 
 
@@ -110,13 +110,13 @@ def judges(tree: ParameterTree, proposals: Iterable[Proposal]) -> tuple[Ask, ...
 def judged_by(tree: ParameterTree, proposal: Proposal) -> list[tuple[Ask, Ask]]:
     """The two evaluations of each client that a proposal concerns: own model and common one."""
     clusters = proposal.leaves or (proposal.cluster,)
-    members = [client for name in clusters for client in tree.clusters[name].members]
-    due, cluster, pairs = proposal.due, proposal.cluster, []
-    for client in members:
-        if client not in tree.unassigned:
-            own = Ask(client, tree.leaf_of(client).name, Role.OWN, due, "evaluate", DECIDE)
-            pairs.append((own, Ask(client, cluster, Role.COMMON, due, "evaluate", DECIDE)))
-    return pairs
+    members = [c for name in clusters for c in tree.clusters[name].members]
+    asks = [
+        Ask(c, tree.leaf_of(c).name, Role.OWN, proposal.due, "evaluate", DECIDE)
+        for c in members
+        if c not in tree.unassigned
+    ]
+    return [(own, own._replace(cluster=proposal.cluster, role=Role.COMMON)) for own in asks]
 
 
 def settled(

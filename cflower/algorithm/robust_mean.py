@@ -169,7 +169,7 @@ class RobustMean:
         if self._most == NO_LIMIT:
             return 1.0
         replied = only(members.trained, without(members.carried, [client]))
-        total = np.sum(list(replied.values()), axis=0) if replied else np.zeros(3)
+        total = np.sum([np.zeros(3), *replied.values()], axis=0)
         most = self._most * usual
         part = np.maximum(usual, total * self._most / MOST**2)
         most = np.where(total > 0, np.minimum(most, part), most)

@@ -12,9 +12,12 @@ leaves may be joined (`cflower.algorithm.proposals`), split clusters may go on l
 may move (`cflower.algorithm.moves`).
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from itertools import zip_longest
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -48,7 +51,8 @@ class RoundResult(NamedTuple):
 class Received:
     """The replies of a round, summed."""
 
-    means: WeightedMean | TrimmedMean
+    means: dict[str, Weights] = field(default_factory=dict)
+    """The mean update of each cluster with replies (eq. 2)."""
     longest: dict[str, float] = field(default_factory=dict)
     """Largest update norm of each split cluster that goes on learning."""
     general: dict[str, dict[str, Vector]] = field(default_factory=dict)
@@ -180,28 +184,21 @@ class CFL:
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split, propose."""
-        before = state.tree
-        state, received = self._received(state, replies, server_round)
+        before, due = state.tree, server_round + (0 if last else self.trial_rounds)
+        state, received = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
         state = self._placed(state, received.places, server_round)  # Algorithm 4
         if self.moving:
             state = moves.watched(state, server_round)
         decisions = []
         for name in [leaf.name for leaf in before.leaves]:
-            leaf, mean = state.tree.clusters[name], received.means.mean(name)
+            leaf, mean = state.tree.clusters[name], received.means.get(name)
             evidence = self._evidence(state, leaf, mean, server_round, excluded)
-            decision, memory = self._decide(state, leaf, evidence, mean)  # eqs. 32, 33, 39
-            leaf = replace(leaf, memory=memory)
-            if decision.outcome is Outcome.SPLIT:
-                due = server_round + (0 if last else self.trial_rounds)
-                state, decision = self._split(state, leaf, decision, evidence, mean, due)
-            elif len(mean.trained):
-                leaf = self._follow(leaf, mean)  # eq. 2
-                state = replace(state, tree=state.tree.update(leaf))
+            state, decision = self._decided(state, leaf, evidence, mean, due)
             decisions.append(decision)
         state = self._learned_on(state, received)
         for trial in open_trials(state.tree if last else before):
-            due = server_round if last else trial.due
-            decisions.append(self._on_trial(trial.cluster, due, received, server_round))
+            until = due if last else trial.due
+            decisions.append(self._on_trial(trial.cluster, until, received, server_round))
         if self.moving:
             suspects = without(received.places, before.unassigned)
             state = moves.checked(state, suspects, server_round)
@@ -213,7 +210,8 @@ class CFL:
         """The replies, each used once, so that they can be read one after another."""
         tree, known = state.tree, dict(state.known)
         models = {cluster.name: cluster.grown.model for cluster in tree.clusters.values()}
-        received = Received(TrimmedMean(self.trim) if self.trim else WeightedMean(models))
+        received, empty = Received(), partial(TrimmedMean, self.trim) if self.trim else WeightedMean
+        sums = defaultdict[str, WeightedMean | TrimmedMean](empty)
         origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
@@ -221,7 +219,7 @@ class CFL:
             if reply.ask.role is Role.PLACE or reply.client in tree.unassigned:
                 received.places[reply.client] = seen
             elif reply.ask.role is Role.GENERAL:
-                received.means.add(name, reply.update, self._weight(reply))
+                sums[name].add(reply.update, self._weight(reply))
                 received.longest[name] = max(reply.norm, received.longest.get(name, 0.0))
                 received.general.setdefault(name, {})[reply.client] = seen
             else:
@@ -233,14 +231,15 @@ class CFL:
                 update = reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
                 known[reply.client] = KnownUpdate(server_round, *update)
                 scale = 1 / (1 + staleness)
-                received.means.add(name, reply.update, self._weight(reply), scale)
+                sums[name].add(reply.update, self._weight(reply), scale)
+        received.means = {name: sums.pop(name).mean() for name in [*sums]}
         return replace(state, known=known), received
 
     def _placed(self, state: CFLState, places: Mapping[str, Vector], server_round: int) -> CFLState:
         """Algorithm 4: every unassigned client that replied goes one level down."""
         unassigned, moved = state.tree.unassigned, {move.client for move in state.moves}
         places = only(places, unassigned)
-        clusters = {unassigned[client] for client in places}
+        clusters = set(only(unassigned, places).values())
         branches = {name: Branches.of(state.tree, name) for name in clusters}
         placed = {c: branches[unassigned[c]].place(update) for c, update in places.items()}
         # A member that a split left out is of one of its groups; a newcomer may be of none.
@@ -260,7 +259,7 @@ class CFL:
         self,
         state: CFLState,
         leaf: Cluster,
-        mean: Weights,
+        mean: Weights | None,
         server_round: int,
         excluded: Container[str],
     ) -> Evidence:
@@ -272,7 +271,9 @@ class CFL:
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
-        whole = bool(np.all(rounds == server_round)) & (len(timely) == len(fresh))
+        mean_update = mean.trained if mean else np.zeros(0)
+        if np.any(rounds != server_round) or len(timely) < len(fresh):
+            mean_update = self._mean(timely)
         vectors, output = [update.vector for update in fresh.values()], self.projection.output
         return Evidence(
             cluster=leaf.name,
@@ -282,24 +283,30 @@ class CFL:
             vectors=tuple(map(self.projection.seen, vectors)),
             norms=np.array([update.norm for update in fresh.values()]),
             weights=self._weights(fresh),
-            mean_norm=norm(mean.trained if whole else self._mean(timely)),
+            mean_norm=norm(mean_update),
             rounds=rounds,
             outputs=tuple(map(output.rows, vectors)) if output else (),
         )
 
-    def _decide(
-        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights
-    ) -> tuple[Decision, Mapping[str, Any]]:
-        """The criterion's decision; in an unsplit root, members that changed may also leave."""
-        if not len(mean.trained):
+    def _decided(
+        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights | None, due: int
+    ) -> tuple[CFLState, Decision]:
+        """The leaf split, if the criterion decides so (eqs. 32, 33, 39), or moved by the mean.
+
+        In an unsplit root, members with changed data may also leave.
+        """
+        if mean is None:
             reason = "no member replied in this round"
-            return verdict(evidence, Outcome.TOO_FEW_HEARD, reason), leaf.memory
+            return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decision, memory = self.criterion.decide(evidence, dict(leaf.memory))
         if self.moving and leaf.name == ROOT and decision.outcome is not Outcome.SPLIT:
             decision = moves.leaving(state, evidence.clients, decision)
         if decision.outcome is Outcome.SPLIT:
             decision = proposals.postponed(decision, leaf, state.tree)
-        return decision, memory
+        leaf = replace(leaf, memory=memory)
+        if decision.outcome is Outcome.SPLIT:
+            return self._split(state, leaf, decision, evidence, mean, due)
+        return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
 
     def _split(
         self,
@@ -312,13 +319,12 @@ class CFL:
     ) -> tuple[CFLState, Decision]:
         """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
-        The clients judge a split on trial in the round ``due``.
-        Members without a child count to the largest one, and Algorithm 4 places them, from this
-        split on, with their next update.
+        The clients judge a split on trial in the round ``due``. Members without a child count to
+        the largest one, and Algorithm 4 places them, from this split on, with their next update.
         """
-        now, unsure = decision.server_round, decision.unsure or ((),) * len(decision.sides)
-        parts = list(zip(decision.sides, unsure, strict=True))
-        parts.sort(key=lambda part: min(map(natural_order, part[0])))
+        now = decision.server_round
+        sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
+        parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
         placed = {client for part in parts for side in part for client in side}
         others = tuple(client for client in leaf.members if client not in placed)
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
@@ -350,13 +356,13 @@ class CFL:
     def _learned_on(self, state: CFLState, received: Received) -> CFLState:
         """The state with the split clusters that learned in this round; their θ* stay."""
         clusters = only(state.tree.clusters, received.longest)
-        learned = [self._learned(c, received.means.mean(c.name)) for c in clusters.values()]
+        learned = [self._learned(c, received.means[name]) for name, c in clusters.items()]
         return replace(state, tree=state.tree.update(*learned))
 
     def _on_trial(self, name: str, due: int, received: Received, server_round: int) -> Decision:
         """The decision on a split that was on trial in this round."""
-        reason = f"the clients judge in round {due}"
-        norms = norm(received.means.mean(name).trained), received.longest.get(name, 0.0)
+        reason, mean = f"the clients judge in round {due}", received.means.get(name)
+        norms = norm(mean.trained) if mean else 0.0, received.longest.get(name, 0.0)
         return Decision(name, server_round, Outcome.ON_TRIAL, reason, *norms)
 
     def _propose(
@@ -372,26 +378,25 @@ class CFL:
         trials = open_trials(state.tree)
         due = [t._replace(due=server_round) for t in trials if last or t.due <= server_round]
         if self.moving and self.trial_rounds:
-            for first, second in proposals.similar_leaves(state.tree, received.general):
-                common = self._joined_model(state, first, second)
-                if common is not None:
-                    parts, leaves = (first.members, second.members), (first.name, second.name)
-                    join = Proposal(first.parent, server_round, server_round, parts)
-                    due.append(join._replace(leaves=leaves, common=common))
+            due += self._joins(state, received.general, server_round)
         if not due:
             return RoundResult(state, decisions)
         state = replace(state, judging=Judging(tuple(due), decisions))
         return RoundResult(state, decisions, proposals.judges(state.tree, due))
 
-    def _joined_model(self, state: CFLState, first: Cluster, second: Cluster) -> Weights | None:
-        """The mean of two leaves' models; None if no update of one of them is known."""
-        mean = WeightedMean({"": first.model})
-        for leaf in (first, second):
-            weight = sum(map(self._weight, only(state.known, leaf.members).values()))
-            if not weight:
-                return None
-            mean.add("", leaf.model, weight)
-        return self.as_sent(mean.mean(""))
+    def _joins(
+        self, state: CFLState, updates: Mapping[str, Mapping[str, Vector]], server_round: int
+    ) -> Iterator[Proposal]:
+        """Joins of two leaves each, with the mean of their models for both."""
+        for pair in proposals.similar_leaves(state.tree, updates):
+            known = (only(state.known, leaf.members).values() for leaf in pair)
+            weights, mean = [sum(map(self._weight, some)) for some in known], WeightedMean()
+            if all(weights):  # updates of both leaves are known
+                for leaf, weight in zip(pair, weights, strict=True):
+                    mean.add(leaf.model, weight)
+                parts, leaves = zip(*((leaf.members, leaf.name) for leaf in pair), strict=True)
+                join = Proposal(pair[0].parent, server_round, server_round, parts, leaves=leaves)
+                yield join._replace(common=self.as_sent(mean.mean()))
 
     def _learned(self, cluster: Cluster, mean: Weights) -> Cluster:
         """A split cluster with its general model moved by a mean update."""

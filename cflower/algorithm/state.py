@@ -152,11 +152,6 @@ class Chain:
     """n_i, the members' training examples."""
 
     @property
-    def trains(self) -> bool:
-        """Whether a start is left."""
-        return len(self.own) < len(self.starts) and bool(self.members)
-
-    @property
     def candidates(self) -> list[tuple[int, float]]:
         """Start and κ of each candidate, the leaf's model first."""
         starts = [start for start, own in enumerate(self.own) if own.models]
@@ -247,7 +242,6 @@ class CFLState:
         cluster = self.tree.clusters[ask.cluster]
         if ask.role in (Role.OWN, Role.PLACE):
             return cluster.model
-        for proposal in self.judging.proposals if self.judging else ():
-            if proposal.cluster == ask.cluster and proposal.common is not None:
-                return proposal.common
-        return cluster.grown.model
+        proposals = self.judging.proposals if self.judging else ()
+        common = (p.common for p in proposals if p.cluster == ask.cluster and p.common)
+        return next(common, cluster.grown.model)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.weights import Vector, Weights
@@ -169,8 +170,7 @@ class ParameterTree:
 
     def path(self, name: str) -> tuple[Cluster, ...]:
         """From the root to the named cluster: ever more special models."""
-        steps = name.split(".")
-        return tuple(self.clusters[".".join(steps[: i + 1])] for i in range(len(steps)))
+        return tuple(self.clusters[n] for n in accumulate(name.split("."), "{}.{}".format))
 
     def awaits_trial(self, name: str) -> bool:
         """Whether a split on the path to a cluster, or its own, is on trial."""

@@ -111,4 +111,5 @@ def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> NormVerdict:
 
     if line["decision"] == Outcome.TOO_FEW_HEARD:
         return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
-    return rule.judge(line["mean_norm"], line["max_norm"], len(line["members"]), sides)
+    members = len(line["members"])
+    return rule.judge(line["mean_norm"], line["max_norm"], members, members, sides)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.auto.averages import Averages
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.algorithm.auto.criterion import AutoCriterion, unsure_or_unsteady
 from cflower.algorithm.criteria import Outcome
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
@@ -81,10 +81,10 @@ def test_the_parts_must_have_been_the_same_for_a_quarter_of_all_rounds():
     ],
 )
 def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, outcome, reason):
-    result, sentence = AutoCriterion()._refused({**ACCEPTED, figure: refused})
+    result, sentence = unsure_or_unsteady({**ACCEPTED, figure: refused})
     assert result is outcome
     assert reason in sentence
-    assert AutoCriterion()._refused({**ACCEPTED, figure: accepted}) is None
+    assert unsure_or_unsteady({**ACCEPTED, figure: accepted}) is None
 
 
 def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_updates_since():

@@ -31,8 +31,8 @@ from cflower.algorithm.criteria import (
     Evidence,
     Memory,
     Outcome,
-    early_verdict,
     sampled,
+    too_few,
     verdict,
 )
 from cflower.algorithm.similarity import Matrix, cosine_similarity
@@ -53,17 +53,6 @@ class View(NamedTuple):
     """The vectors of which the groups' separation is tested, shape (m, k)."""
     point_noise: NDArray[np.float64]
     """Expected contribution of chance to their squared lengths, shape (m,)."""
-
-
-class Finding(NamedTuple):
-    """The verdict of one view on some members."""
-
-    outcome: Outcome
-    reason: str
-    figures: dict[str, float]
-    labels: Labels
-    """The part of each member, -1 for those left out."""
-    similarity: Matrix
 
 
 @dataclass(frozen=True)
@@ -123,8 +112,9 @@ class AutoCriterion:
         # Members that never trained do not count.
         sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
         share = sufficient / max(1, len(evidence.members))
-        if early := early_verdict(evidence, share, FEW, ready, "two or more updates"):
-            return early, vars(known)
+        members, what = len(evidence.members), "two or more updates"
+        if refused := too_few(members, ready, what, least=FEW, share=share):
+            return verdict(evidence, *refused), vars(known)
         known = replace(known, peak=max(known.peak, known.length))
         if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
             reason = f"updates have shrunk to {ratio:.0%} of the longest"
@@ -135,26 +125,13 @@ class AutoCriterion:
         if len(distinct) < FEW:
             reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
-        findings = []
+        decisions = []
         for view in views(known, distinct):
             cut = sure_clustering(view.similarity, view.noise, self.confidence_level)
             known = known.with_cut(view.number, here, cut.labels[copy_of])
-            streaks = known.streak[here, view.number]
-            findings.append(self._judged(view, cut, copy_of, streaks, known.counts.max(), evidence))
-        best = next((f for f in findings if f.outcome is Outcome.SPLIT), findings[0])
-        clients = np.array(known.clients)[here]
-        decision = verdict(
-            evidence,
-            best.outcome,
-            best.reason,
-            alpha_cross=largest_across(best.similarity, best.labels),
-            clients=tuple(clients.tolist()),
-            similarity=best.similarity,
-            figures=best.figures,
-        )
-        if best.outcome is Outcome.SPLIT:
-            decision = split_into(decision, best, clients)
-        return decision, vars(known)
+            decisions.append(self._judged(evidence, known, here, view, cut, copy_of))
+        splits = (decision for decision in decisions if decision.outcome is Outcome.SPLIT)
+        return next(splits, decisions[0]), vars(known)
 
     def inherit(self, memory: Memory) -> Memory:
         """Return the largest update norm; everything else starts anew."""
@@ -162,20 +139,20 @@ class AutoCriterion:
 
     def _judged(
         self,
+        evidence: Evidence,
+        known: Averages,
+        here: NDArray[np.intp],
         view: View,
         cut: Clustering,
         copy_of: Labels,
-        streaks: NDArray[np.int32],
-        rounds: int,
-        evidence: Evidence,
-    ) -> Finding:
+    ) -> Decision:
         """Apply the three conditions to a clustering; the null distribution last, as it costs most.
 
-        ``streaks`` are the rounds for which each member has been in its part, ``copy_of`` its
-        position in the view, and ``rounds`` those of the member with most updates.
+        ``here`` are the members' positions in ``known``, and ``copy_of`` those in the view.
         """
         labels, similarity = cut.labels[copy_of], view.similarity[np.ix_(copy_of, copy_of)]
-        stable = max(self.min_stable_rounds, rounds / (ETA + 1))
+        streaks = known.streak[here, view.number]
+        stable = max(self.min_stable_rounds, known.counts.max() / (ETA + 1))
         enough = max(FEW, ceil(self.heard_share * len(labels) - 1e-9))
         figures = {
             "margin_errors": reached_by(cut.errors[copy_of], enough),
@@ -183,31 +160,27 @@ class AutoCriterion:
             "stable_rounds": reached_by(streaks, enough),
             "stable_rounds_needed": stable,
         }
-        if refused := self._refused(figures):
-            return Finding(*refused, figures, labels, similarity)
-        labels = np.where(streaks >= stable, labels, -1)
-        labels[labels >= 0] = in_appearance(labels[labels >= 0])
-        chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
-        parts = labels[labels >= 0][first]
-        updates = centred(view.points[chosen], view.point_noise[chosen])
-        # The same samples in every round: fresh ones would in time be less separated.
-        rng = generator(0, "clouds", evidence.cluster)
-        figures |= separation_test(updates, parts, len(view.points) - len(chosen), rng)
-        figures["left_out"] = float((labels < 0).sum())
+        refused = unsure_or_unsteady(figures)
+        if not refused:
+            labels = np.where(streaks >= stable, labels, -1)
+            labels[labels >= 0] = in_appearance(labels[labels >= 0])
+            chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
+            parts = labels[labels >= 0][first]
+            updates = centred(view.points[chosen], view.point_noise[chosen])
+            # The same samples in every round: fresh ones would in time be less separated.
+            rng = generator(0, "clouds", evidence.cluster)
+            figures |= separation_test(updates, parts, len(view.points) - len(chosen), rng)
+            figures["left_out"] = float((labels < 0).sum())
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
-        return Finding(*significance(figures, groups), figures, labels, similarity)
-
-    def _refused(self, f: Mapping[str, float]) -> tuple[Outcome, str] | None:
-        """Refuse a split for want of sure members or of steady groups, if it is so."""
-        if not f["margin_errors"]:
-            return Outcome.NOT_APART, "no groups: too few members are sure to belong to one"
-        if f["margin_errors"] <= f["margin_errors_needed"]:
-            errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f}"
-            return Outcome.NOT_APART, f"groups too similar: margin {errors} needed"
-        if f["stable_rounds"] < f["stable_rounds_needed"]:
-            stable, rounds = int(f["stable_rounds"]), ceil(f["stable_rounds_needed"])
-            return Outcome.UNSTEADY, f"same groups for {counted(stable, 'round')}, {rounds} needed"
-        return None
+        decision = verdict(
+            evidence,
+            *(refused or significance(figures, groups)),
+            alpha_cross=largest_across(similarity, labels),
+            clients=tuple(known.clients[i] for i in here),
+            similarity=similarity,
+            figures=figures,
+        )
+        return split_into(decision, labels) if decision.outcome is Outcome.SPLIT else decision
 
 
 def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
@@ -223,9 +196,24 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
     return [updates, View(1, name, cosines, share, matched, matched_noise)]
 
 
-def split_into(decision: Decision, finding: Finding, clients: NDArray[np.str_]) -> Decision:
-    """The decision with its sides, and with the nearest side of every other of these clients."""
-    sure, labels = finding.labels >= 0, with_nearest(finding.similarity, finding.labels)
+def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
+    """Refuse a split for want of sure members or of steady groups, if it is so."""
+    if not f["margin_errors"]:
+        return Outcome.NOT_APART, "no groups: too few members are sure to belong to one"
+    if f["margin_errors"] <= f["margin_errors_needed"]:
+        errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f}"
+        return Outcome.NOT_APART, f"groups too similar: margin {errors} needed"
+    if f["stable_rounds"] < f["stable_rounds_needed"]:
+        stable, rounds = int(f["stable_rounds"]), ceil(f["stable_rounds_needed"])
+        return Outcome.UNSTEADY, f"same groups for {counted(stable, 'round')}, {rounds} needed"
+    return None
+
+
+def split_into(decision: Decision, groups: Labels) -> Decision:
+    """The decision with its sides, and with the nearest side of every client without a group."""
+    assert decision.similarity is not None
+    clients, sure = np.array(decision.clients), groups >= 0
+    labels = with_nearest(decision.similarity, groups)
     sides, unsure = (
         tuple(tuple(clients[mask & (labels == part)].tolist()) for part in range(labels.max() + 1))
         for mask in (sure, ~sure)

@@ -25,6 +25,8 @@ MOST_SAMPLES = 200
 """Most null samples, a limit of work."""
 POINTS = 10_000
 """Most points of all null samples together, a limit of work: large samples vary less."""
+MEASURES = "separation", "separation_by_angle"
+FIGURES = *MEASURES, *(f"{measure}_by_chance" for measure in MEASURES)
 
 
 class Centred(NamedTuple):
@@ -60,11 +62,9 @@ def separation_test(
     updates: Centred, labels: Labels, left_out: int, rng: Generator
 ) -> dict[str, float]:
     """The separation of the parts, and the one that they must exceed in one of both measures."""
-    names = "separation", "separation_by_angle"
     observed = updates.separations(labels)
     needed = critical_separations(updates.gram, observed, left_out, rng)
-    figures = dict(zip(names, observed.tolist(), strict=True))
-    return figures | {f"{n}_by_chance": float(v) for n, v in zip(names, needed, strict=True)}
+    return dict(zip(FIGURES, [*observed.tolist(), *needed.tolist()], strict=True))
 
 
 def critical_separations(
