@@ -15,7 +15,7 @@ def test_every_experiment_still_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.json").stat().st_size > 2
 
 
-@pytest.mark.parametrize("path", KEPT.glob("*.json"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_kept_is_described(path: Path) -> None:
     assert path.stem in EXPERIMENTS
     assert f"run.py {path.stem}" in TEXT
