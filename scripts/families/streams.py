@@ -92,7 +92,7 @@ def written(data: str, folder: str, scheme: Table, seed: int, place: Path) -> Ke
         "group-column": CONCEPT,
         "local-epochs": 2,
         "batch-size": 50,
-        "learning-rate": 0.1,
+        "learning-rate": 0.3 if data in GENERATED else 0.1,
         "learning-rate-decay": 1.0,
         "momentum": 0.5,
     }
