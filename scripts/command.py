@@ -13,8 +13,8 @@ from cflower.errors import CFlowerError, ConfigError
 ALL = "all"
 DATA = ("digits", "mnist", "fashion-mnist", "cifar10")
 """Data sets by name; all but the first are folders that `datasets.load_dataset` reads."""
-EMBEDDED = ("digits", "table")
-"""Those that come with scikit-learn; the second is breast cancer."""
+EMBEDDED = ("digits", "table", "sea", "sine", "circle")
+"""Those without a folder: two of scikit-learn, the second breast cancer, and what is generated."""
 
 
 Seeds = Annotated[str, typer.Option(help='Such as "0-4" or "0,2,5-7".')]

@@ -28,8 +28,6 @@ from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 from cflower.config import read_overrides
 from families.planted import (
     CRITERIA,
-    DRIFTING,
-    EVERY,
     FAMILIES,
     MODELS,
     OneView,
@@ -49,9 +47,7 @@ COLUMNS = (
 def battery(
     criterion: Annotated[str, typer.Option(help=f"Of: {', '.join(CRITERIA)}.")] = "norms",
     data: command.Data = "digits",
-    families: Annotated[
-        str, typer.Option(help=f"Of: {', '.join(EVERY)}; all: not {', '.join(DRIFTING)}.")
-    ] = ALL,
+    families: Annotated[str, typer.Option(help=f"Of: {', '.join(FAMILIES)}.")] = ALL,
     seeds: command.Seeds = "0-4",
     out: command.Out = Path("outputs/battery"),
     more: command.More = "",
@@ -67,7 +63,7 @@ def battery(
         )
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()
-        for family in chosen("family", families, FAMILIES if families == ALL else EVERY)
+        for family in chosen("family", families, FAMILIES)
         for rule in chosen("criterion", criterion, CRITERIA)
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
@@ -111,7 +107,7 @@ def sentence(record: Record) -> str:
 
 def report(records: list[Record], out: Path) -> None:
     """Table, CSV and picture of all records."""
-    runs = table_of(records, data=MODELS, family=EVERY, criterion=CRITERIA)
+    runs = table_of(records, data=MODELS, family=FAMILIES, criterion=CRITERIA)
     runs["gap"] = gaps_to_oracle(runs, "criterion")
     for data, some in runs.groupby("data", sort=False):
         cells = some.groupby(["family", "criterion"], sort=False)

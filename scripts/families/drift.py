@@ -1,6 +1,9 @@
 """Federations whose clients change in mid-run: accuracy step by step, of several ways to train.
 
-    python scripts/run.py drift --schemes A,W --shift label-swap --seeds 0 --out outputs/drift
+    python scripts/run.py drift --schemes A,D --shift label-swap --seeds 0 --out outputs/drift
+    python scripts/run.py drift --schemes A --shift stream --data sea,mnist=/data/mnist --rounds 20
+
+With shift ``stream`` every step has fresh examples, as in FedDrift's paper: see `streams.py`.
 
 FedDrift is run as in `peers`; it knows where the steps begin, and has a threshold, for example
 `--ways feddrift-0.1`. The oracle knows every change, all other ways know none.
@@ -9,6 +12,7 @@ Every other run goes through cflower's own apps. Accuracy is the mean over clien
 model that it is sent in a round, before it trains it, on its held-out examples as they are then.
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,8 +22,8 @@ import command
 import numpy as np
 import pandas as pd
 import typer
-from command import chosen, folders, numbers
-from flwr.app import Context
+from command import DATA, chosen, folders, numbers, out_folder
+from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from peers import feddrift
 from peers.federation import Federation, Vector
@@ -32,6 +36,7 @@ from cflower.data.drift import group_at
 from cflower.data.settings import DataSettings
 from cflower.runs.run_files import read_lines
 from families.drifting import NUM_GROUPS, SCHEMES, Oracle, drift_of
+from families.streams import GENERATED, STREAM, as_of, written
 
 WAYS: dict[str, dict[str, Any]] = {
     "moving": {},
@@ -39,8 +44,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "federated": {"method": "federated"},
     "oracle": {"method": "federated"},
 }
-FEDDRIFT = {f"feddrift-{delta:g}": delta for delta in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
+FEDDRIFT = {f"feddrift-{delta:g}": delta for delta in (0.02, 0.04, 0.05, 0.1, 0.2, 0.3, 0.4)}
 """The thresholds tried."""
+Then = Callable[[Mapping[str, Any], int], dict[str, Any]]
+"""A run config as it is for the clients in a round."""
 AFTER = 3
 """Rounds after a change, in which clients are sent a model the fourth time since."""
 
@@ -64,12 +71,17 @@ def drift(
     jobs = (
         Job(
             {"data": name, "shift": shift, "scheme": scheme, "way": way, "seed": seed},
-            config_of(scheme, rounds, given | keys | WAYS.get(way, {})),
+            config_of(scheme, rounds, given | {"seed": seed} | keys | WAYS.get(way, {})),
         )
-        for name, folder in folders(data).items()
+        for name, folder in folders(data, (*DATA, *GENERATED)).items()
         for scheme in chosen("scheme", schemes, SCHEMES)
         for seed in numbers(seeds)
-        for given in [{"dataset": folder or name, "shift": shift, "seed": seed}]
+        for place in [out / "data" / f"{name}-{scheme}-{seed}"]
+        for given in [
+            written(name, folder, SCHEMES[scheme], seed, out_folder(place))
+            if shift == STREAM
+            else {"dataset": folder or name, "shift": shift}
+        ]
         for way in chosen("way", ways, (*WAYS, *FEDDRIFT))
     )
     run_all(jobs, partial(run_one, rounds=rounds), sentence, report, out, workers, table)
@@ -87,12 +99,10 @@ def report(records: list[Record], out: Path) -> None:
 def config_of(scheme: str, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
     """The whole run config of one run."""
     steps = SCHEMES[scheme]
-    settings = {
-        "num-groups": NUM_GROUPS.get(scheme, 1 + max(map(max, steps))),
-        "drift": drift_of(steps, rounds),
-        "num-server-rounds": rounds * len(steps),
-        "min-available-nodes": len(steps[0]),
-    }
+    settings = {"num-server-rounds": rounds * len(steps), "min-available-nodes": len(steps[0])}
+    if keys["shift"] != "none":
+        groups = NUM_GROUPS.get(scheme, 1 + max(map(max, steps)))
+        settings |= {"num-groups": groups, "drift": drift_of(steps, rounds)}
     return RunConfig.read(settings | keys).as_keys()
 
 
@@ -103,12 +113,23 @@ def run_one(job: Job, rounds: int) -> Record:
     from cflower.server_app import run
 
     steps, way, config = SCHEMES[job.what["scheme"]], job.what["way"], dict(job.settings)
+    then = partial(as_of, rounds=rounds, steps=len(steps))
     if way in FEDDRIFT:
-        return {"rounds": rounds, **by_feddrift(config, FEDDRIFT[way], len(steps))}
-    server = with_oracle if way == "oracle" else partial(run, say=lambda text: None)
+        return {"rounds": rounds, **by_feddrift(config, FEDDRIFT[way], len(steps), then)}
+
+    def client(message: Message, context: Context) -> Message:
+        asked = message.content.config_records.get("config", {})
+        now = then(context.run_config, int(str(asked.get("server-round", 1))))
+        node = context.run_id, context.node_id, context.node_config, context.state
+        return client_app(message, Context(*node, now))
+
+    server = partial(run, say=lambda text: None)
+    if way == "oracle":
+        afresh = job.what["shift"] == STREAM
+        server = partial(with_oracle, drift=drift_of(steps, rounds), afresh=afresh)
     with TemporaryDirectory() as folder:
         config |= {"output-dir": folder}
-        summary = simulate(client_app, len(steps[0]), server_app=server, run_config=config)
+        summary = simulate(client, len(steps[0]), server_app=server, run_config=config)
         lines = read_lines(Path(folder) / summary["run_id"] / "rounds.jsonl")
     by_round: dict[int, list[float]] = {}
     for line in lines:
@@ -132,13 +153,15 @@ def sentence(record: Record) -> str:
 class Drifting(Federation):
     """Clients that change, and how good the models are that they are sent."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], then: Then) -> None:
         super().__init__(config)
         self.accuracy: dict[int, list[float]] = {}
+        self.then = then
 
     def at(self, server_round: int) -> None:
-        """As the run config's ``drift`` has it."""
-        settings, count = self.config.part(DataSettings), len(self.clients)
+        """As the run config's ``drift`` has it, or the stream."""
+        config, count = self.then(self.config.as_keys(), server_round), len(self.clients)
+        settings = RunConfig.read(config).part(DataSettings)
         groups = [group_at(settings.drift, i, server_round) for i in range(count)]
         self.clients = {
             f"partition-{i}": load_client_data(settings, i, count, group)
@@ -152,9 +175,9 @@ class Drifting(Federation):
         return super().train(client, start, server_round, **settings)
 
 
-def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, Any]:
+def by_feddrift(config: dict[str, Any], delta: float, steps: int, then: Then) -> dict[str, Any]:
     """What the record has of a run of FedDrift."""
-    federation = Drifting(config)
+    federation = Drifting(config, then)
     groups = feddrift.run(federation, delta, steps).groups or {}
     accuracy = [float(np.mean(federation.accuracy[i])) for i in sorted(federation.accuracy)]
     found = {
@@ -164,7 +187,7 @@ def by_feddrift(config: dict[str, Any], delta: float, steps: int) -> dict[str, A
     return {"accuracy": accuracy, "clusters": found, "moves": []}
 
 
-def with_oracle(grid: Grid, context: Context) -> dict[str, Any]:
+def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[str, Any]:
     """As `cflower.server_app.run`, with the oracle."""
     from cflower import Recorder
     from cflower.messages.roll_call import RollCall
@@ -175,7 +198,8 @@ def with_oracle(grid: Grid, context: Context) -> dict[str, Any]:
     roll_call = RollCall(timeout=config.node_timeout)
     model = agree(grid, roll_call, config)
     strategy = Oracle(
-        config.drift,
+        drift,
+        afresh,
         fraction_evaluate=0.0,
         seed=config.seed,
         observers=[recorder],

@@ -11,8 +11,6 @@ from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
-from cflower.data.drift import group_at
-from families.drifting import NUM_GROUPS, SCHEMES, drift_of
 
 Keys = dict[str, Any]
 """Run-config keys with their values."""
@@ -28,8 +26,6 @@ class Family:
     rounds: int = 40
 
 
-STEP = 8
-"""Rounds between two changes."""
 FLAT: Keys = {"shift": "none"}
 TURNED: Keys = {"shift": "rotation", "num-groups": 2}
 
@@ -94,23 +90,6 @@ FAMILIES = {
     ),
 }
 
-DRIFTING = {
-    f"drift-{name}": Family(
-        "clients change in mid-run; right is who they are like at the end",
-        len(scheme[0]),
-        {
-            "shift": "label-swap",
-            "num-groups": 1 + max(map(max, scheme)),
-            "drift": drift_of(scheme, STEP),
-        },
-        STEP * len(scheme),
-    )
-    for name, scheme in SCHEMES.items()
-    if name not in NUM_GROUPS
-}
-"""Not among "all"; the script `drift` measures how they fare on the way."""
-EVERY = FAMILIES | DRIFTING
-
 MODELS = {
     "digits": "cnn",
     # A step of the convolutional models costs two cores 8 to 40 times as much.
@@ -150,7 +129,7 @@ def run_config(data: str, folder: str, family: str, criterion: str, seed: int, m
 
     ``folder`` is where the data lie; empty for the embedded digits.
     """
-    spec = EVERY[family]
+    spec = FAMILIES[family]
     keys: Keys = {
         "dataset": folder or data,
         # As many examples for each client in every family, up to 20 clients.
@@ -166,16 +145,12 @@ def run_config(data: str, folder: str, family: str, criterion: str, seed: int, m
 
 
 def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """The true group of every client at the end of the run, by its name."""
+    """The true group of every client by its name."""
     from cflower.data.shifts import groups_of  # loads much that `--table` need not wait for
 
-    clients = config["min-available-nodes"]
     num_groups = 1 if config["shift"] == "none" else config["num-groups"]
-    groups = groups_of(clients, num_groups, config["group-sizes"])
-    last = config["num-server-rounds"]
-    later = [group_at(config["drift"], i, last) for i in range(clients)]
-    pairs = enumerate(zip(groups, later, strict=True))
-    return {f"partition-{i}": first if now is None else now for i, (first, now) in pairs}
+    groups = groups_of(config["min-available-nodes"], num_groups, config["group-sizes"])
+    return {f"partition-{i}": group for i, group in enumerate(groups)}
 
 
 class OneView(AutoCriterion):

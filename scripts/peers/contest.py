@@ -40,8 +40,8 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "ifca": Peer(ifca.run, {"k": "k"}, "k = {k}"),
-    "ifca-restarts": Peer(partial(ifca.run, starts=5), {"k": "k"}, "k = {k}; best of 5 starts"),
+    "ifca": Peer(ifca.run, {"k": "k"}, "k = {k:g}"),
+    "ifca-restarts": Peer(partial(ifca.run, starts=5), {"k": "k"}, "k = {k:g}; best of 5 starts"),
     "pacfl": Peer(pacfl.run, {"alpha": "alpha"}, "alpha = {alpha:g} degrees; raw data vectors"),
     "flux": Peer(flux.run, given="latent means and deviations by class"),
     "feddrift": Peer(feddrift.run, {"delta": "delta"}, "delta = {delta:g}"),
@@ -91,7 +91,7 @@ def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None 
     """A method for a federation of a data set, with `right` true groups."""
     if method in own.METHODS:
         return Entry(partial(own.run, method), "the true groups" if method == "oracle" else "")
-    peer, values = PEERS[method], {**TUNED.get(data, TUNED["digits"]), **(tuned or {}), "k": right}
+    peer, values = PEERS[method], {**TUNED.get(data, TUNED["digits"]), "k": right, **(tuned or {})}
     parameters = {parameter: values[name] for parameter, name in peer.takes.items()}
     run = partial(peer.run, **parameters)
     return Entry(partial(in_process, run), peer.given.format(**values))

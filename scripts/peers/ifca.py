@@ -43,7 +43,7 @@ def run(federation: Federation, k: int, starts: int = 1) -> Outcome:
 def begin(federation: Federation, k: int, start: int) -> list[Vector]:
     """Alternate between choosing and training; the models after the last round."""
     seed = federation.config.seed + 100_000 * start
-    models = [federation.fresh_model(seed + 1_000 * j) for j in range(k)]
+    models = [federation.fresh_model(seed + 1_000 * j) for j in range(int(k))]
     for server_round in range(1, federation.rounds + 1):
         trained: list[dict[str, Vector]] = [{} for _ in models]
         for client in federation.participants(server_round):

@@ -58,7 +58,19 @@ class Level(NamedTuple):
 
 def written(folder: Path, kind: str, level: int, seed: int, place: Path) -> Keys:
     """The run config of a federation, whose examples are then in the folder `place`."""
-    made = federation(*images_of(folder), kind, level, EXAMPLES, seed)
+    return saved(federation(*images_of(folder), kind, level, EXAMPLES, seed), place) | {
+        "num-server-rounds": 10,
+        "model": "peers.levels:lenet5",
+        "local-epochs": 2,
+        "batch-size": 16,
+        "learning-rate": 0.01,
+        "learning-rate-decay": 1.0,
+        "momentum": 0.9,
+    }
+
+
+def saved(made: Level, place: Path) -> Keys:
+    """The run-config keys of the clients, whose examples are then in the folder `place`."""
     place.mkdir(parents=True, exist_ok=True)
     np.savez(place / "train.npz", x=made.inputs, y=made.labels, topic=made.topic)
     return {
@@ -67,13 +79,6 @@ def written(folder: Path, kind: str, level: int, seed: int, place: Path) -> Keys
         "num-groups": len(made.sizes),
         "group-sizes": ",".join(map(str, made.sizes)),
         "min-available-nodes": sum(made.sizes),
-        "num-server-rounds": 10,
-        "model": "peers.levels:lenet5",
-        "local-epochs": 2,
-        "batch-size": 16,
-        "learning-rate": 0.01,
-        "learning-rate-decay": 1.0,
-        "momentum": 0.9,
     }
 
 

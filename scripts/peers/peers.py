@@ -2,11 +2,11 @@
 
     python scripts/run.py peers --methods all --families all --seeds 0-1 --out outputs/peers
 
-The families are the battery's and two of other papers: IFCA's rotated MNIST (`rotated-mnist`, with
-`--data mnist=FOLDER`), and FLUX's four kinds of shift at eight levels (such as `flux-px-4`, see
-`levels.py`). Runs go one after another, because their CPU time counts. Then the table over all runs
-in the folder, and `peers.csv` and `peers.png`. The methods are files beside this
-one; `--given "alpha=20 epochs=3"` tries other values of what they must be given.
+The families are the battery's and those of other papers (with `--data mnist=FOLDER`): FLUX's four
+kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
+PACFL's label skew (`theirs.py`). Runs go one after another, because their CPU time counts. Then the
+table over all runs in the folder, and `peers.csv` and `peers.png`. The methods are files beside
+this one; `--given "alpha=20 k=5"` tries other values of what they must be given.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,11 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
+from peers import theirs
 from peers.contest import NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import summary_lines
 
-ROTATED = "rotated-mnist"
-"""IFCA's federation (Ghosh et al., 2020), with a tenth of its 1,200 clients and fewer rounds."""
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
     "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "given",
@@ -36,7 +35,9 @@ COLUMNS = (
 
 def main(
     methods: Annotated[str, typer.Option(help=f"Of: {', '.join(NAMES)}.")] = ALL,
-    families: Annotated[str, typer.Option(help="The battery's, rotated-mnist, flux-KIND-N.")] = ALL,
+    families: Annotated[
+        str, typer.Option(help=f"The battery's, {', '.join(theirs.NAMES)}, flux-KIND-N.")
+    ] = ALL,
     seeds: command.Seeds = "0-1",
     data: command.Data = "digits",
     out: command.Out = Path("outputs/peers"),
@@ -53,7 +54,7 @@ def main(
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()
         for family in chosen(
-            "family", families, FAMILIES if families == ALL else (*FAMILIES, ROTATED, *LEVELS)
+            "family", families, FAMILIES if families == ALL else (*FAMILIES, *theirs.NAMES, *LEVELS)
         )
         for config in [config_of(name, folder, family, seed, keys, out)]
         for method in chosen("method", methods, NAMES)
@@ -64,27 +65,14 @@ def main(
 def config_of(
     data: str, folder: str, family: str, seed: int, more: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """The whole run config of one federation; FLUX's are written to ``out / "data"``."""
+    """The whole run config of one federation; other papers' are written to ``out / "data"``."""
     if family in FAMILIES:
         return run_config(data, folder, family, "auto", seed, more)
-    if family == ROTATED:
-        keys = {
-            "dataset": folder,
-            "dataset-size": 30_000,  # 200 a client to train on, 50 held out
-            "shift": "rotation",
-            "num-groups": 4,
-            "min-available-nodes": 120,
-            "num-server-rounds": 15,
-            "model": "peers.levels:one_hidden_layer",
-            "local-epochs": 10,
-            "batch-size": 200,  # all of them, so ten steps a round
-            "learning-rate": 0.1,
-            "learning-rate-decay": 1.0,
-            "momentum": 0.0,
-        }
+    place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
+    if family in theirs.NAMES:
+        keys = theirs.federation(family, folder, seed, place)
     else:
         _, kind, level = family.split("-")
-        place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
         keys = written(Path(folder), kind, int(level), seed, place)
     return RunConfig.read({**keys, "seed": seed, **more}).as_keys()
 
@@ -97,7 +85,7 @@ def sentence(record: Record) -> str:
 
 def report(records: Sequence[Record], out: Path) -> None:
     """The table in the terminal, and the CSV and the picture in a folder."""
-    families = (*FAMILIES, ROTATED, *LEVELS)
+    families = (*FAMILIES, *theirs.NAMES, *LEVELS)
     runs = table_of(records, data=MODELS, family=families, method=NAMES)
     show(summary_lines(runs))
     print(

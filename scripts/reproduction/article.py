@@ -2,18 +2,38 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from sklearn.metrics import confusion_matrix
+from torch import nn
 
+from cflower.data.examples import Examples
+from cflower.data.sources import load_source
+from cflower.learning.models import build_model
 from cflower.learning.training import predict
+from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
 
 TEST_EXAMPLES = 10_000
 
 
+def unseen(source: str, seed: int, size: int) -> Examples:
+    """The last examples in the order in which runs of this seed take theirs from the source.
+
+    A run with a ``dataset-size`` of at most the others has none of them.
+    """
+    ordered = load_source(source, seed=seed)
+    return ordered.take(np.arange(len(ordered) - size, len(ordered))).examples()
+
+
+def saved_model(run: RunRecord, cluster: str, examples: Examples) -> nn.Module:
+    """The model of a cluster as the run left it, for examples like these."""
+    model = build_model(run.config["model"], examples.input_shape, examples.num_classes, seed=0)
+    model.load_state_dict(load_file(run.path / "models" / f"{cluster}.safetensors"))
+    return model
+
+
 def run_silos(setting: Setting) -> Results:
     """Both runs; every model on examples of all digits."""
-    from reproduction.evaluation import saved_model, unseen
-
     source = "digits" if setting.quick else setting.source("mnist")
     small = {"dataset-size": 1297} if setting.quick else {}  # of 1,797 digits
     alone, federated = (

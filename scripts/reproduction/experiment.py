@@ -1,4 +1,4 @@
-"""What an experiment is, and how it runs a federation: through cflower's own apps."""
+"""What an experiment is, and how it runs a federation through cflower's own apps."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, NeverSplit
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
@@ -56,8 +60,6 @@ class Experiment:
     what: str
     """One line."""
     run: Callable[[Setting], Results]
-    draw: Callable[[Results, Path], None] | None = None
-    """From the kept results to a PNG at the given path, if a page shows one."""
 
 
 @dataclass(frozen=True)
@@ -115,3 +117,22 @@ def simulate(
     summary = simulate(client_app, clients, server_app=server, run_config=config)
     load_client_data.cache_clear()  # the next run's data are others
     return RunRecord.read(place / str(summary["run_id"]))
+
+
+def separation_gap(similarity: ArrayLike, groups: ArrayLike) -> float:
+    """Separation gap g(alpha) of eqs. 28, 48; above 0 the bipartition is correct (Remark 2).
+
+    Parameters
+    ----------
+    similarity : array_like, shape (m, m)
+    groups : array_like, shape (m,)
+        The true group of each client. Used for evaluation, never for decisions.
+
+    Examples
+    --------
+    >>> round(separation_gap([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]], [0, 0, 1]), 2)
+    1.6
+    """
+    matrix, labels = np.asarray(similarity), np.asarray(groups)
+    intra = matrix[labels[:, None] == labels[None, :]].min()
+    return float(intra - bipartition(matrix).alpha_cross)

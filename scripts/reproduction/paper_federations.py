@@ -3,23 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cflower.algorithm.tree import ROOT
 from cflower.config import RunConfig
 from cflower.learning.models import build_model
-from cflower.ordering import in_order
 from cflower.server_app import criterion_of
-from reproduction.evaluation import separation_gap
-from reproduction.experiment import Experiment, Results, Setting, Watch, simulate
-from reproduction.pictures import COLORS, INNER, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from reproduction.experiment import Experiment, Results, Setting, Watch, separation_gap, simulate
 
 # ------------------------------------------------------------------------------ figure 7
 
@@ -131,72 +123,6 @@ def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) ->
     }
 
 
-def draw_permuted(results: Results, path: Path) -> None:
-    """Accuracy above, gaps below, a line a cluster."""
-    with new_figure(6, 5, path) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True)
-        draw_accuracy(top, results)
-        draw_gaps(bottom, results)
-        for axes in (top, bottom):
-            for split in results["splits"]:
-                axes.axvline(split["round"], color="black", ls=(0, (1, 2)), lw=1)
-
-
-def draw_accuracy(axes: "Axes", results: Results) -> None:
-    """The clients' mean by cluster and round, and their range; over all clients in black."""
-    rounds = range(1, len(results["federated"]) + 1)
-    axes.plot(rounds, over_all(results), color="black", label="CFL, all clients")
-    axes.plot(rounds, results["federated"], color="black", ls=":", label="FL, all clients")
-    for name, color, lines in by_cluster(results):
-        rounds = [line["round"] for line in lines]
-        leaf = name in results["clusters"]
-        # matplotlib leaves labels that begin with an underscore out of the legend.
-        label = f"cluster {name}" if leaf else "clusters split later" if name == ROOT else "_"
-        axes.plot(rounds, [line["accuracy"] for line in lines], color=color, label=label)
-        least, most = ([line[end] for line in lines] for end in ("least", "most"))
-        axes.fill_between(rounds, least, most, color=color, alpha=0.15, lw=0)
-    axes.set(ylabel="accuracy of the clients\n(mean, least to most)", ylim=(0, None))
-    axes.legend(loc="best", fontsize=7)
-
-
-def over_all(results: Results) -> list[float]:
-    """All clients' mean accuracy by round; a cluster has the members of the leaves below it."""
-    clusters = {f"{name}.": len(members) for name, members in results["clusters"].items()}
-    found = []
-    for server_round in range(1, len(results["federated"]) + 1):
-        lines = [line for line in results["rounds"] if line["round"] == server_round]
-        sizes = [
-            sum(size for name, size in clusters.items() if name.startswith(f"{line['cluster']}."))
-            for line in lines
-        ]
-        found.append(float(np.average([line["accuracy"] for line in lines], weights=sizes)))
-    return found
-
-
-def draw_gaps(axes: "Axes", results: Results) -> None:
-    """The separation gap by cluster and round."""
-    for _, color, lines in by_cluster(results):
-        known = [line for line in lines if line["gap"] is not None]
-        axes.plot([line["round"] for line in known], [line["gap"] for line in known], color=color)
-    axes.axhline(0, color="black", ls="--", lw=1)
-    axes.set(xlabel="round", ylabel="separation gap g(α)")
-    axes.locator_params("x", integer=True)
-
-
-def by_cluster(results: Results) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Name, colour and lines of every cluster; those that were split are grey."""
-    names = in_order({line["cluster"] for line in results["rounds"]})
-    leaves = list(results["clusters"])
-    return [
-        (
-            name,
-            COLORS[leaves.index(name) % len(COLORS)] if name in leaves else INNER,
-            [line for line in results["rounds"] if line["cluster"] == name],
-        )
-        for name in names
-    ]
-
-
 # ------------------------------------------------------------------------------ figure 9
 
 AG_NEWS = "fancyzhx/ag_news"
@@ -234,7 +160,6 @@ EXPERIMENTS = (
         "paper, Fig. 8",
         "CIFAR-10 with permuted labels: accuracy and gaps",
         run_permuted,
-        draw_permuted,
     ),
     Experiment(
         "paper-fig9",

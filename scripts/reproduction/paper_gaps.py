@@ -20,8 +20,7 @@ from cflower.data.shifts import groups_of
 from cflower.messages.data_spec import DataSpec
 from cflower.server_app import initial_model
 from cflower.strategy.reports import FinalReport, RoundReport
-from reproduction.evaluation import separation_gap
-from reproduction.experiment import Experiment, Results, Setting, Watch
+from reproduction.experiment import Experiment, Results, Setting, Watch, separation_gap
 
 CLIENTS, GROUPS, HELD_OUT = 20, 4, 5
 # Without momentum and with small batches: else the gap swings from round to round.

@@ -1,24 +1,15 @@
 """The paper's figure 3: where bipartitions are correct, and where Theorem 1 says they must be."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
-from reproduction.evaluation import separation_gap
-from reproduction.experiment import Experiment, Results, Setting
-from reproduction.pictures import new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from reproduction.experiment import Experiment, Results, Setting, separation_gap
 
 DIMENSIONS = 100
 CLIENTS_PER_GROUP = 3
-PROMISED = "#7fd08f"
 
 
 def run_map(setting: Setting) -> Results:
@@ -79,33 +70,11 @@ def guaranteed_gamma(num_groups: int) -> float:
     return float(np.sin(np.pi / (4 * (num_groups - 1))))
 
 
-def draw_map(results: Results, path: Path) -> None:
-    """The share as a map, with the bound."""
-    with new_figure(5.4, 3.8, path) as figure:
-        axes: Axes = figure.subplots()
-        shown = axes.pcolormesh(
-            results["k"], results["gamma"], results["correct"], cmap="Blues", vmin=0, vmax=1
-        )
-        figure.colorbar(shown, label=f"share correct, {results['trials']} trials each")
-        promised = {"color": PROMISED, "label": "always, by Theorem 1"}
-        axes.fill_between(results["k"], 0, results["guaranteed_below"], **promised)
-        axes.contour(
-            results["k"], results["gamma"], results["correct"], levels=[0.95], colors="black"
-        )
-        axes.plot([], [], color="black", label="95 % correct")
-        axes.axhline(1, color="black", ls=(0, (1, 2)), lw=1)
-        axes.set(xlabel="data generating distributions k", ylabel="approximation noise γ")
-        axes.set(ylim=(results["gamma"][0] / 2, None))
-        axes.grid(visible=False)
-        axes.legend(loc="upper right", frameon=True)
-
-
 EXPERIMENTS = (
     Experiment(
         "paper-fig3",
         "paper, Fig. 3",
         "where bipartitions are correct, by k and γ",
         run_map,
-        draw_map,
     ),
 )

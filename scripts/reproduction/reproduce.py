@@ -2,14 +2,12 @@
 
     python scripts/run.py lab-cfl --data ~/datasets
 
-What an experiment measured is kept as `scripts/results/reproduction/NAME.json`. A picture that the
-documentation shows of it is made from this file alone (`--draw`). Data sets come from `--data DIR`,
-which holds one folder per set (`mnist/`, `cifar10/`, ...) that `datasets.load_dataset` reads, else
-from the Hugging Face Hub. Run folders go into `--out`; an experiment that was stopped takes its
-finished runs from there.
+What an experiment measured is kept as `scripts/results/reproduction/NAME.json`. Data sets come from
+`--data DIR`, which holds one folder per set (`mnist/`, `cifar10/`, ...) that
+`datasets.load_dataset` reads, else from the Hugging Face Hub. Run folders go into `--out`; an
+experiment that was stopped takes its finished runs from there.
 """
 
-import json
 import pkgutil
 import time
 from collections.abc import Callable
@@ -21,7 +19,6 @@ import typer
 from command import numbers, out_folder, quieten_flower, write_record
 
 import reproduction
-from cflower.errors import ConfigError
 from reproduction.experiment import Experiment, Setting
 
 KEPT = Path(__file__).parents[1] / "results" / "reproduction"
@@ -34,36 +31,26 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 def command_of(experiment: Experiment) -> Callable[..., None]:
-    """The command that runs an experiment, keeps its results and draws them."""
+    """The command that runs an experiment and keeps its results."""
 
     def reproduce(
         seeds: Annotated[str, typer.Option(help="Others than 0 are kept in --out.")] = "0",
         data: Annotated[Path | None, typer.Option(help="Folder of data-set folders.")] = None,
         out: Annotated[Path, typer.Option(help="For run folders.")] = Path("outputs/reproduction"),
         quick: Annotated[bool, typer.Option("--quick", help="Toy size, no downloads.")] = False,
-        redraw: Annotated[bool, typer.Option("--draw", help="Only draw what is kept.")] = False,
     ) -> None:
         quieten_flower()
         out = out_folder(out)
         for seed in numbers(seeds):
             setting = Setting(quick, out, data and data.expanduser().absolute(), seed)
-            make(experiment, setting, out if quick or seed else KEPT, redraw)
+            make(experiment, setting, out if quick or seed else KEPT)
 
     reproduce.__doc__ = f"{experiment.source}: {experiment.what}."
     return reproduce
 
 
-def make(experiment: Experiment, setting: Setting, kept: Path, redraw: bool) -> None:
-    """Measure unless only the picture is wanted; keep, and draw what a page shows."""
-    name, draw, began = experiment.name, experiment.draw, time.monotonic()
-    path, picture = kept / f"{name}.json", setting.out / f"{name}.png"
-    if redraw and draw is None:
-        raise ConfigError(f"No page shows a picture of {name}: run it without --draw.")
-    if redraw and not path.exists():
-        raise ConfigError(f"Nothing is kept of {name}: run it without --draw.")
-    if not redraw:
-        write_record(experiment.run(setting), path)
-    if draw is not None:
-        draw(json.loads(path.read_text()), picture)
-    written = f"{path} and {picture}" if draw else path
-    print(f"{name}: {time.monotonic() - began:.0f} s, {written}")
+def make(experiment: Experiment, setting: Setting, kept: Path) -> None:
+    """Measure, and keep what was measured."""
+    path, began = kept / f"{experiment.name}.json", time.monotonic()
+    write_record(experiment.run(setting), path)
+    print(f"{experiment.name}: {time.monotonic() - began:.0f} s, {path}")

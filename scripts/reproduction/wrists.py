@@ -8,7 +8,6 @@ mirror images of each other. Nothing but the judging of a run sees the column gr
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import pandas as pd
 
 from cflower.runs.record import RunRecord
 from reproduction.experiment import Experiment, Results, Setting, simulate
-from reproduction.pictures import COLORS, new_figure
 
 AXES = 6
 """Acceleration and rotation in three directions each."""
@@ -58,7 +56,6 @@ def run(setting: Setting) -> Results:
                     )
                 )
         results["models"][name] = comparison(runs)
-    results["means"] = means_by_side(Path(folder))
     return results
 
 
@@ -106,17 +103,6 @@ def compared(found: list[Any], others: list[Any]) -> dict[str, Any]:
     }
 
 
-def means_by_side(folder: Path) -> dict[str, list[float]]:
-    """What each axis feels in the mean over all windows, on either side: what differs."""
-    table = pd.read_parquet(folder / "train.parquet")
-    values = table.drop(columns=["client", "group", "label"]).to_numpy()
-    windows = values.reshape(len(values), -1, AXES).mean(axis=1)
-    return {
-        group: windows[table["group"] == group].mean(axis=0).round(3).tolist()
-        for group in sorted(table["group"].unique())
-    }
-
-
 def mirrored(folder: Path) -> Path:
     """Three people's two arms doing one of two exercises, for ``--quick``."""
     rng = np.random.default_rng(0)
@@ -132,27 +118,4 @@ def mirrored(folder: Path) -> Path:
     return folder
 
 
-def draw(results: Results, path: Path) -> None:
-    """What the sides' axes feel, and every model's accuracy by method and seed."""
-    with new_figure(8, 3, path) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
-        for place, (group, values) in enumerate(results["means"].items()):
-            places = np.arange(len(values)) + 0.35 * place
-            left.bar(places, values, 0.35, color=COLORS[place], label=group)
-        names = ["acc x", "acc y", "acc z", "rot x", "rot y", "rot z"]
-        left.set_xticks(np.arange(AXES) + 0.175, names)
-        left.set(title="mean of each axis, by the true side")
-        left.legend()
-        for model, result in results["models"].items():
-            for method, values in result["accuracy"].items():
-                label = f"{model}: {'own model' if method == 'clustered' else method}"
-                color = COLORS[("clustered", *BASELINES).index(method)]
-                right.plot(values, [label] * len(values), "o", color=color, alpha=0.6)
-                right.plot(mean(values), [label], "|", color=color, markersize=16)
-        right.invert_yaxis()
-        right.set(xlabel="accuracy on held-out windows, a mark a seed")
-
-
-EXPERIMENTS = (
-    Experiment("wrists", "natural groups", "10 people's left and right arms", run, draw),
-)
+EXPERIMENTS = (Experiment("wrists", "natural groups", "10 people's left and right arms", run),)

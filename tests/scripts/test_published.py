@@ -1,4 +1,4 @@
-"""IFCA's and FLUX's federations, rebuilt."""
+"""The federations of IFCA, FLUX, PACFL and FedDrift, rebuilt."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from peers import levels
+from families import streams
+from peers import levels, theirs
 from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
 from peers.peers import config_of
@@ -84,3 +85,63 @@ def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_
     assert job.settings["given"] == record["given"] != ""
     model = levels.one_hidden_layer((1, 28, 28), 10)
     assert sum(p.numel() for p in model.parameters()) == 159_010
+
+
+@pytest.mark.parametrize("held", [2, 3])
+def test_label_skew_shares_every_class_out_among_those_who_have_it(held, monkeypatch):
+    monkeypatch.setattr(theirs, "EXAMPLES", 40)
+    found = theirs.skewed(IMAGES, LABELS, held, 0)
+    assert sum(found.sizes) == theirs.CLIENTS
+    assert len(np.unique(found.inputs, axis=0)) == len(found.inputs) == 40 * theirs.CLIENTS
+    topics, counts = np.unique(found.topic, return_counts=True)
+    assert counts.tolist() == sorted(counts, reverse=True)  # as `deal_out` ranks them
+    of_groups = [set(found.labels[found.topic == topic].tolist()) for topic in topics]
+    assert {len(classes) for classes in of_groups} == {held}
+    assert len(set(map(frozenset, of_groups))) == len(of_groups)
+    sizes = zip(of_groups, found.sizes, strict=True)
+    assert sum(size for classes, size in sizes if 0 in classes) >= theirs.CLIENTS // 10
+
+
+def test_ifca_has_every_image_in_four_rotations():
+    found = theirs.rotations(IMAGES[:30], LABELS[:30])
+    assert sum(found.sizes) == 1_200
+    turned = found.inputs[found.topic == "group 03"]
+    np.testing.assert_array_equal(np.rot90(turned, 1, (1, 2)), IMAGES[:30])
+    np.testing.assert_array_equal(found.labels.reshape(4, 30), np.tile(LABELS[:30], (4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("data", "law"),
+    [
+        ("sine", lambda x: x[:, 1] <= np.sin(x[:, 0])),
+        ("circle", lambda x: (x[:, 0] - 0.2) ** 2 + (x[:, 1] - 0.5) ** 2 > 0.15**2),
+        ("sea", lambda x: 10 * (x[:, 1] + x[:, 2]) > 8),
+    ],
+)
+def test_a_stream_has_fresh_examples_in_every_step_by_the_concept_of_their_client(
+    data, law, tmp_path
+):
+    keys = streams.written(data, "", ((0, 0), (0, 1)), 0, tmp_path)
+    wrong, seen = {}, []
+    for step in (0, 1):
+        config = streams.as_of(keys, 1 + 10 * step, rounds=10, steps=2)
+        made = np.load(Path(config["dataset"]) / "train.npz")
+        seen.append(made["x"])
+        for client in (0, 1):
+            mine = made["client"] == client
+            wrong[step, client] = np.mean(law(made["x"][mine]) != made["y"][mine])
+    noise = 0.1 if data == "sea" else 0.0
+    assert all(wrong[place] == pytest.approx(noise, abs=0.04) for place in ((0, 0), (0, 1), (1, 0)))
+    assert wrong[1, 1] > noise + 0.03
+    assert len(np.unique(np.concatenate(seen), axis=0)) == 4 * streams.EXAMPLES
+
+
+def test_a_stream_of_images_swaps_two_labels_of_a_concept(mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "EXAMPLES", 300)
+    streams.written("mnist", str(mnist), ((0, 0), (3, 0)), 0, tmp_path)
+    images, labels = levels.images_of(mnist)
+    true = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+    made = np.load(tmp_path / "1" / "train.npz")
+    pairs = {(true[x.tobytes()], y) for x, y in zip(made["x"][:300], made["y"][:300], strict=True)}
+    assert {pair for pair in pairs if pair[0] != pair[1]} == {(5, 6), (6, 5)}
+    assert "concept 3" in made["concept"]
