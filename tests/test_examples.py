@@ -107,11 +107,11 @@ def test_its_apps_are_cflowers(baseline):
         assert getattr(import_module(module), name) is theirs.app
 
 
-def test_its_results_belong_to_its_run_config(baseline, monkeypatch):
+def test_its_results_belong_to_its_run_config(baseline, monkeypatch, tmp_path):
     # README's figures come from this script.
     monkeypatch.syspath_prepend(EXAMPLES.parent / "scripts")
     peers = import_module("peers.peers")
-    measured = peers.config_of("mnist", "/data/mnist", peers.ROTATED, 0, {}, Path())
+    measured = peers.config_of("mnist", "/data/mnist", "rotated-mnist", 0, {}, tmp_path)
     own = RunConfig.read(baseline["config"]).as_keys()
     differing = {key for key in own if own[key] != measured[key]}
     assert differing <= {"dataset", "model", "output-dir"}
