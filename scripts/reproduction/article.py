@@ -7,6 +7,7 @@ from sklearn.metrics import confusion_matrix
 from torch import nn
 
 from cflower.data.examples import Examples
+from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
 from cflower.learning.models import build_model
 from cflower.learning.training import predict
@@ -21,7 +22,7 @@ def unseen(source: str, seed: int, size: int) -> Examples:
 
     A run with a ``dataset-size`` of at most the others has none of them.
     """
-    ordered = load_source(source, seed=seed)
+    ordered = load_source(DataSettings(dataset=source, seed=seed))
     return ordered.take(np.arange(len(ordered) - size, len(ordered))).examples()
 
 
