@@ -199,7 +199,7 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
 def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
     """Refuse a split for want of sure members or of steady groups, if it is so."""
     if not f["margin_errors"]:
-        return Outcome.NOT_APART, "no groups: too few members are sure to belong to one"
+        return Outcome.NOT_APART, "too few members clearly belong to a group"
     if f["margin_errors"] <= f["margin_errors_needed"]:
         errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f}"
         return Outcome.NOT_APART, f"groups too similar: margin {errors} needed"
