@@ -189,8 +189,8 @@ class ClusteredFL(Strategy):
 
     @property
     def failures(self) -> FailureRecord:
-        """The clients' failures up to the last round."""
-        return self._messenger.failures
+        """The clients' failures up to the last round; none before `start`."""
+        return self._messenger.failures if hasattr(self, "_messenger") else FailureRecord()
 
     def cluster_of(self, client: str) -> str:
         """The name of a client's cluster; `FederationError` if there is no such client."""

@@ -13,6 +13,7 @@ from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import ROLL_CALL
+from cflower.messages.failures import FailureRecord
 from cflower.server_app import app as server_app
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.observers import Checkpoint, Observer
@@ -387,3 +388,7 @@ def test_takes_the_place_of_fedavg_and_is_it_until_a_split():
         assert list(ours) == list(theirs)
         for server_round, metrics in theirs.items():
             assert dict(ours[server_round]) == pytest.approx(dict(metrics), rel=1e-4)
+
+
+def test_there_are_no_failures_before_the_start():
+    assert ClusteredFL().failures == FailureRecord()
