@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
@@ -227,19 +228,26 @@ def honest(config: Mapping[str, Any]) -> list[str]:
 def against_alone(
     summary: Mapping[str, Any], judged: Sequence[str], weights: Sequence[float]
 ) -> dict[str, Any]:
-    """The judged clients' accuracy alone, and how many are served worse by two standard errors.
-
-    The errors are those of a difference of two shares of the client's own reported examples.
-    """
+    """The judged clients' accuracy alone, and how many are served worse."""
     alone = np.array([summary["baselines"]["isolated"]["clients"][name] for name in judged])
     clients = [summary["clients"][name] for name in judged]
     own, held_out = (np.array([c[key] for c in clients]) for key in ("accuracy", "held_out"))
-    error = np.sqrt((own * (1 - own) + alone * (1 - alone)) / held_out)
     return {
         "alone": float(np.average(alone, weights=weights)),
-        "worse_than_alone": int((alone - own > 2 * error).sum()),
+        "worse_than_alone": int(are_worse(own, alone, held_out).sum()),
         "judged": len(clients),
     }
+
+
+def are_worse(
+    own: NDArray[np.floating], alone: NDArray[np.floating], held_out: NDArray[np.integer]
+) -> NDArray[np.bool]:
+    """Which clients are served worse than alone by more than two standard errors, shape (m,).
+
+    The errors are those of a difference of two shares of the client's own reported examples.
+    """
+    error = np.sqrt((own * (1 - own) + alone * (1 - alone)) / held_out)
+    return alone - own > 2 * error
 
 
 def separates(

@@ -129,6 +129,7 @@ def compete(job: Job, tuned: Mapping[str, float]) -> Record:
         "adjusted_rand_index": judged["adjusted_rand_index"],
         "accuracy": judged["accuracy"],
         "worst": min(clients[name]["accuracy"] for name in honest(config)),
+        "clients": [(clients[c]["accuracy"], clients[c]["held_out"]) for c in honest(config)],
         **asdict(cost),
         "given": given,
     }
@@ -149,6 +150,7 @@ def in_process(
         name: {
             "cluster": groups[name],
             "num_examples": len(data.train),
+            "held_out": len(data.report),
             "accuracy": federation.measure(name, outcome.models[name], "report")["accuracy"],
         }
         for name, data in federation.clients.items()

@@ -215,9 +215,11 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
         "cflower": {("rotation-2", 0): 0.9, ("rotation-2", 1): 0.8, ("rotation-4", 1): 0.3},
         "ifca": {("rotation-2", 0): 0.91, ("rotation-2", 1): 0.77, ("rotation-4", 1): 0.1 * 3},
         "pacfl": {("rotation-2", 2): 0.9},
+        "isolated": {("rotation-2", 0): 0.99, ("rotation-4", 1): 0.4},
     }
+    keys = ("method", "family", "seed", "accuracy", "clients")
     records = [
-        {**common, "method": method, "family": family, "seed": seed, "accuracy": accuracy}
+        common | dict(zip(keys, (method, family, seed, accuracy, [(accuracy, 100)]), strict=True))
         for method, runs in figures.items()
         for (family, seed), accuracy in runs.items()
     ]
@@ -225,7 +227,9 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["ifca"]["accuracy"] == "66.0 ± 26.5"
     assert found["ifca"]["less cflower's"] == "-0.7 ± 1.8"
     assert found["ifca"]["better, worse"] == "1, 1"
+    assert found["cflower"]["worse than alone"] == "1 of 2"
     assert found["pacfl"]["accuracy"] == "90.0"
+    assert found["pacfl"]["worse than alone"] == "-"  # nobody was alone there
     assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
     assert found["cflower"]["less cflower's"] == "-"
 
