@@ -1,8 +1,8 @@
 """The personal step: a leaf's model moved towards each member's own, where members still differ.
 
 Not in the paper. At the end of a run the members of a leaf train by themselves, from the leaf's
-model w and from the run's first model, as long as their accuracy or loss on the examples that
-decide improves on the whole. Then they evaluate w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few
+model w and from the run's first model, if their accuracy or loss on the examples that decide
+improves on the whole. Then they evaluate w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few
 κ: κ = ∞ is the leaf's model, κ = 0 the member's own v_i. All members together choose the start and
 κ, because a choice by one member's few examples costs what it gains. The paired test judges the
 choice: each member evaluates what the others choose, so that no example judges a choice that it had
@@ -37,12 +37,12 @@ from cflower.algorithm.state import (
 from cflower.algorithm.weights import Weights
 from cflower.ordering import counted, only
 
-MOST_TRAININGS = 10
-"""Most trainings of a member from each start: a limit of work."""
+MOST_TRAININGS = 6
+"""Trainings of a member from each start: up to twelve gained nothing more."""
 PATIENCE = 2
-"""Models in a row without a further gain, after which a start is given up to save work."""
-LEAST_TRAININGS = 2 * PATIENCE
-"""Trainings of a member if neither start leads to a gain."""
+"""Models without a gain, after which a start is given up to save work."""
+LEAST_ROUNDS = 4
+"""Rounds in which a client must train on average, so that a run is more than its personal step."""
 
 
 def proposed(
@@ -108,28 +108,25 @@ def after_training(
 ) -> Chain:
     """The chain after one more training.
 
-    A reply also measures the model that the member received. A start is given up when neither
-    accuracy nor loss gains any more: a loss alone grows with every prediction that is too sure. In
-    apps that measure nothing in training the members train for as long as they may.
+    A reply also measures the model that the member received. A start is given up if its first
+    models gain neither accuracy nor loss: a loss alone grows with every prediction that is too
+    sure. An app that measures nothing in training cannot show that a start is of no use.
     """
-    trainings, trained, best = chain.trainings + 1, {}, chain.best
+    trainings, trained = chain.trainings, dict[str, Weights]()
     for client, reply in replies.items():
         assert reply.update is not None
         before = chain.received(client)
         after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
         trained[client] = as_sent(after)
     gains = gains_of(chain, replies, metric).sum(axis=1)
-    if not gains.size:
-        best = OwnModels(trained, trainings) if trained else best
-    elif chain.here and np.any(gains > best.gains):
-        best = OwnModels(only(chain.here, replies), chain.trainings, np.maximum(gains, best.gains))
+    gained = chain.gained or not gains.size or (trainings > 0 and bool(np.any(gains > 0)))
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
-    over = trainings == MOST_TRAININGS or not trained
-    if over or chain.trainings - best.trainings >= PATIENCE:
-        own, best, trained, trainings = (*chain.own, best), OwnModels(), {}, 0
-        chain = replace(chain, own=own)
-    total = chain.total + 1
-    return replace(chain, sizes=sizes, total=total, best=best, here=trained, trainings=trainings)
+    chain = replace(chain, sizes=sizes, total=chain.total + 1)
+    if trained and trainings + 1 < MOST_TRAININGS and (gained or trainings < PATIENCE):
+        return replace(chain, here=trained, trainings=trainings + 1, gained=gained)
+    last = OwnModels(trained, trainings + 1) if trained else OwnModels(chain.here, trainings)
+    own = (*chain.own, last if gained else OwnModels())
+    return replace(chain, own=own, here={}, trainings=0, gained=False)
 
 
 def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Matrix:

@@ -124,8 +124,6 @@ class OwnModels(NamedTuple):
     models: Mapping[str, Weights] = {}
     """Empty without a gain over the leaf's model."""
     trainings: int = 0
-    gains: Vector = np.zeros(1)
-    """The largest gain so far by each measure."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +138,12 @@ class Chain:
     """The members' evaluations of each candidate so far."""
     own: tuple[OwnModels, ...] = ()
     """The result of each start that is over."""
-    best: OwnModels = OwnModels()
-    """The models from the present start with the largest gain so far."""
     here: Mapping[str, Weights] = field(default_factory=dict)
-    """The members' models after the last training."""
+    """The members' models after the last training from the present start."""
     trainings: int = 0
-    """Trainings from the present start."""
+    """Trainings from there."""
+    gained: bool = False
+    """Whether a model from there was better than the leaf's."""
     total: int = 0
     """Trainings of a member so far."""
     sizes: Mapping[str, float] = field(default_factory=dict)

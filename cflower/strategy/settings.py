@@ -10,7 +10,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
 from cflower.algorithm.paired_comparison import Measure
-from cflower.algorithm.personal import LEAST_TRAININGS
+from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
 from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
@@ -96,7 +96,7 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
         return "the ClientApp has no evaluate function"
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
-    if strategy.fraction_train < 1 and strategy.fraction_train * run.num_rounds < LEAST_TRAININGS:
+    if strategy.fraction_train < 1 and strategy.fraction_train * run.num_rounds < LEAST_ROUNDS:
         return f"it would train sampled clients more often than {run.num_rounds} rounds do"
     layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9

@@ -77,6 +77,7 @@ class Quadratics:
     evaluate_path: Callable[[Message, Context], Message] | None = None
     evaluates_path: Container[int] = ()
     reports_entropies: bool = False
+    noise: float = 1e-3
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
 
@@ -127,7 +128,7 @@ class Quadratics:
 
     def _train(self, message: Message, context: Context) -> Message:
         client, server_round, vector = self._read("train", message, context)
-        noise = 1e-3 * generator(0, server_round, client).normal(size=16)
+        noise = self.noise * generator(0, server_round, client).normal(size=16)
         center = self.center(client, server_round)
         new = (vector + 0.5 * (center - vector) + noise).astype(vector.dtype)
         arrays = {"b": new[12:], "w": new[:12].reshape(3, 4)}  # not in the order of the message

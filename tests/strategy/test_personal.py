@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
 
 
 def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
-    _, recorder = run(Enough((0,) * 6), tmp_path, num_rounds=12)
+    _, recorder = run(Enough((0,) * 6, noise=0.0), tmp_path, num_rounds=40)
     assert not recorder.summary["personal"]["0"]["accepted"]
     assert not (recorder.path / "personal").exists()
     served = recorder.summary["clients"]["partition-0"]["served_by"]
