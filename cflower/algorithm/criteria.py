@@ -111,11 +111,12 @@ class Decision:
 class Criterion(Protocol):
     """Decides in every round whether to split a cluster; only its two methods are required.
 
-    Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
+    Four optional class attributes are the defaults of the `ClusteredFL` settings with these names:
 
     - ``trial_rounds`` (int, default 0): rounds for which a split is on trial; 0: splits are final;
     - ``moving`` (bool, default False): whether clients with changed data may move to another leaf;
-    - ``inner_interval`` (int, default 0): inner models are trained in every so many-th round.
+    - ``inner_interval`` (int, default 0): inner models are trained in every so many-th round;
+    - ``personal`` (bool, default False): whether the run ends with the personal step.
     """
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:

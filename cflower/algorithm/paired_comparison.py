@@ -138,7 +138,7 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
     also do if a gain by one is likely, a loss by none, and the mean of the first one is better:
     the criterion found the groups before, and small groups need longer than a trial to learn. With
     too few examples, or no child with two clients that replied, the better mean of the first metric
-    decides. Without any evaluation they stand.
+    decides. Without any evaluation the separate models stay.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -177,6 +177,6 @@ def without_adversaries(
         losses[child] = max((-test.gain / (abs(test.common) or 1.0) for test in tests), default=0.0)
     for child in sorted(losses, key=losses.__getitem__, reverse=True):
         others = [one for one in left if one.child != child]
-        if losses[child] > 0 and len(others) >= (1 - 1 / MOST) * len(compared):
+        if losses[child] > 0 and MOST * len(others) >= (MOST - 1) * len(compared):
             left = others
     return left

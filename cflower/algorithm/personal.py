@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import OUTLIER
+from cflower.algorithm.constants import MOST, OUTLIER
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in, usual_metrics
 from cflower.algorithm.robust_mean import limited
@@ -45,18 +45,16 @@ LEAST_ROUNDS = 4
 """Rounds in which a client must train on average, so that a run is more than its personal step."""
 
 
-def proposed(
-    state: CFLState, first: Weights, server_round: int
-) -> tuple[CFLState, tuple[Ask, ...]]:
+def proposed(state: CFLState, server_round: int) -> tuple[CFLState, tuple[Ask, ...]]:
     """The state with a personal step for each leaf of two members or more, and the first asks.
 
-    ``state`` is that after the last round, ``first`` the run's first model.
+    ``state`` is that after the last round.
     """
-    chains = dict[str, Chain]()
+    chains, more = dict[str, Chain](), (state.first,) if state.first else ()
     for leaf in state.tree.leaves:
         members = tuple(c for c in leaf.members if c not in state.tree.unassigned)
         if len(members) > 1:
-            chains[leaf.name] = Chain(server_round, members, (leaf.model, first))
+            chains[leaf.name] = Chain(server_round, members, (leaf.model, *more))
     state = replace(state, judging=Judging((), (), chains) if chains else None, personal={})
     return state, next_asks(chains)
 
@@ -133,21 +131,23 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
     """The members' gains over the leaf's model by each measure, shape (measures, m).
 
     A gain is relative, (L(w) − L) / (L(w) + L) of a loss L, so from -1 to 1, and weighted by the
-    member's examples, `limited` to a few usual claims: no member decides for the others, whatever
-    it reports. One that reports nothing counts as one that loses all. Only measures that most of
-    them report count.
+    member's examples, `limited` to a few usual claims. No member decides for the others: no loss
+    counts for more than `MOST` usual gains, and a member that does not reply gains nothing. A
+    metric that is missing in a reply counts as lost. Only measures that most of them report count.
     """
     first, usual = chain.measured[0], usual_metrics(replies.values())
     measures = [one for one in measures_in(first.values(), metric) if one.name in usual]
-    gains = np.full((len(measures), len(chain.members)), -1.0)
+    gains = np.zeros((len(measures), len(chain.members)))
     for row, measure in zip(gains, measures, strict=True):
         sign = 1 if measure.higher_is_better else -1
         for place, client in enumerate(chain.members):
             before = first[client].metrics.get(measure.name)
-            now = replies[client].metrics.get(measure.name) if client in replies else None
-            if before is not None and now is not None:
-                row[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
-    return gains * limited(first[client].num_examples for client in chain.members)
+            if client in replies and before is not None:
+                now = replies[client].metrics.get(measure.name)
+                change = -1.0 if now is None else sign * (now - before)
+                row[place] = change / (1.0 if now is None else abs(now) + abs(before) or 1.0)
+    gains *= limited(first[client].num_examples for client in chain.members)
+    return np.maximum(gains, -MOST * np.median(np.abs(gains), axis=1, keepdims=True))
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:

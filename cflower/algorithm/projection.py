@@ -41,14 +41,16 @@ SIGNED_STRETCHES = 8
 def affordable_length(length: int, clients: int) -> int:
     """The length of projections with which so many clients' updates fit in `STATE_BUDGET`.
 
-    At most ``length``. The error of one cosine grows to ``sqrt(2 / k)``; that of a mean over many
-    pairs, which decisions rest on, is smaller, by the root of their number where errors are
-    independent. 0, which keeps updates whole, stays 0.
+    At most ``length``, else a power of two, so that a few clients more or less change it seldom: a
+    resumed run must have the same length. The error of one cosine grows to ``sqrt(2 / k)``; that of
+    a mean over many pairs, which decisions rest on, is smaller, by the root of their number where
+    errors are independent. 0, which keeps updates whole, stays 0.
 
     >>> [affordable_length(16_384, clients) for clients in (100, 10_000, 100_000, 10**6)]
-    [16384, 12500, 1250, 256]
+    [16384, 8192, 1024, 256]
     """
-    return min(length, max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients))))
+    affordable = max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients)))
+    return min(length, 1 << affordable.bit_length() - 1)
 
 
 class OutputLayer(NamedTuple):

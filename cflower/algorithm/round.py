@@ -166,12 +166,9 @@ class CFL:
         state, decisions = proposals.settled(state, replies, self.metric, again)
         return RoundResult(state, decisions)
 
-    def personalised(self, state: CFLState, first: Weights, server_round: int) -> RoundResult:
-        """The personal steps after the last round; their replies go into `heard`, which asks again.
-
-        ``first`` is the run's first model.
-        """
-        state, asks = personal.proposed(state, first, server_round)
+    def personalised(self, state: CFLState, server_round: int) -> RoundResult:
+        """The personal steps after the last round; `heard` takes the replies, and asks again."""
+        state, asks = personal.proposed(state, server_round)
         return RoundResult(state, (), asks)
 
     def run_round(
@@ -246,7 +243,7 @@ class CFL:
         familiar = {
             client: step.child
             for client, step in placed.items()
-            if client not in moved and (step.familiar or client in state.known)
+            if client in state.known or (step.familiar and client not in moved)
         }
         state = replace(state, tree=state.tree.descended(familiar))
         for client in without(placed, familiar):

@@ -224,6 +224,8 @@ class CFLState:
     judging: Judging | None = None
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """The personal steps at the end of the run, by the name of their leaf."""
+    first: Weights | None = None
+    """The run's first model, from which personal steps start, too."""
 
     @property
     def personal_models(self) -> dict[str, Weights]:

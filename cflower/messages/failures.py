@@ -20,7 +20,8 @@ PATIENCE = 3
 """Rounds in a row without a usable reply after which a run stops, and without any answer from a
 client after which no round waits for it."""
 SILENT = (
-    "Client(s) %s did not answer in %d rounds in a row: no round waits until they answer again."
+    "Client(s) %s did not answer in %d rounds in a row. Rounds no longer wait for them, until they "
+    "answer again."
 )
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, also because it has no such function."""
@@ -117,7 +118,7 @@ class FailureRecord:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Clients for which no round waits until they answer again."""
+        """Clients for which no round waits; they count again once they answer."""
         return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
 
     @property

@@ -28,7 +28,7 @@ SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou",
 ACCURACY, OTHERS = {"accuracy", "acc"}, {"train", "training"} | LOWER_IS_BETTER
 """Words in the names of metrics that mean accuracy, unless one of the others is in it too."""
 CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
-LEADS = f"No client sent the metric accuracy: %s leads instead; {CHOOSE}"
+LEADS = f"Most clients send no metric accuracy: %s leads instead; {CHOOSE}"
 NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""

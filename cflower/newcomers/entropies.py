@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from cflower.ordering import without
+
 LEVEL = 0.05
 """Level of the one-sided tests."""
 
@@ -49,7 +51,7 @@ class MembersEntropies:
         for client, nats in entropies.items():
             leaf = leaf_of[client]
             own[leaf].append(nats[leaf])
-            for other in nats.keys() - {leaf}:
+            for other in without(nats, {leaf}):
                 gaps[leaf, other].append(nats[other] - nats[leaf])
         freedom = len(entropies) - len(own)  # a client's gaps are not independent of each other
         self.own, self.gaps = Groups(own, freedom), Groups(gaps, freedom)

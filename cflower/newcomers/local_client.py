@@ -8,11 +8,11 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from cflower.algorithm.state import Ask, Role
+from cflower.algorithm.state import REPORT, Ask, Role
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, app_has
+from cflower.messages.client_names import EVALUATE, PART, app_has
 from cflower.messages.failures import BadReplyError
 from cflower.messages.metrics import Metrics
 from cflower.messages.replies import read_metrics, read_reply
@@ -71,7 +71,7 @@ class LocalClient:
         """The reply to a message as `ClusteredFL` sends it."""
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = NODE_ID  # for Message
         settings, run_config = self.run.settings, dict(self.run.config)
-        about = {"server-round": cluster.split_round or 0, "cluster": cluster.name}
+        about = {"server-round": cluster.split_round or 0, "cluster": cluster.name, PART: REPORT}
         config = ConfigRecord(settings.get(f"{kind}-config", {}) | about)
         arrays = self.run.layout.record(cluster.model)
         content = RecordDict(

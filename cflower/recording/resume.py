@@ -73,7 +73,8 @@ def check_same_run(
     changed = {  # the seed is in both parts
         f"{key} was {before[part].get(key)!r} and is {value!r}": None
         for part in ("config", "settings")
-        for key, value in printable(without(now[part], may_change)).items()
+        for values in [{**dict.fromkeys(before[part]), **now[part]}]
+        for key, value in printable(without(values, may_change)).items()
         if before[part].get(key) != value
     }
     if changed:

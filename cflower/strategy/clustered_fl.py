@@ -30,7 +30,7 @@ from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.exchange import Quorum
-from cflower.messages.failures import BadReplyError, FailureRecord
+from cflower.messages.failures import BadReplyError, FailureRecord, Fault
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.messenger import ClientMessenger, MetricsAggregation
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
@@ -92,7 +92,7 @@ class ClusteredFL(Strategy):
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
         Rounds after a split until the clients judge it; 0: splits are final. This and the next
-        three are the criterion's if not given: 4, True, 10 and True for `AutoCriterion`, else off.
+        three are the criterion's if not given: 4, 10, True and True for `AutoCriterion`, else off.
     inner_interval : int, optional
         Split clusters go on learning in every so many-th round; 0: they do not.
     moving, personal : bool, optional
@@ -166,7 +166,7 @@ class ClusteredFL(Strategy):
         self.state = CFLState(ParameterTree({}))
         self.layout = Layout((), np.dtype(np.float32))
         self.final_report: FinalReport | None = None
-        self._run: Run  # like `_cfl`, `_first` and `_messenger`, from `_begin` on
+        self._run: Run  # like `_cfl` and `_messenger`, from `_begin` on
         self._observers = Observers(self.observers)
         self._round = RoundReport(0, self.tree, self.state, self.layout)
         self._judges: Sequence[Ask] = ()
@@ -237,7 +237,7 @@ class ClusteredFL(Strategy):
         self.summary()
         try:
             self._messenger.send_again(before.outstanding, configs[0])
-            self._run.evaluate_centrally(0, self.tree, self.layout)
+            self._run.evaluate_centrally(before.server_round, self.tree, self.layout)
             for server_round in range(before.server_round + 1, num_rounds + 1):
                 if self._play(server_round):
                     log(INFO, "An observer ends the run after round %d.", server_round)
@@ -261,7 +261,7 @@ class ClusteredFL(Strategy):
         self.layout = Layout.of(run.result.arrays, self.untrained)
         self.projection_dim = affordable_length(self.projection_dim, roll_call.connected)
         try:
-            self._first = self.layout.weights(run.result.arrays)
+            first = self.layout.weights(run.result.arrays)
         except BadReplyError as problem:
             raise ConfigError(f"The initial model {problem}.") from None
         self._cfl = algorithm_of(self, run)
@@ -273,12 +273,13 @@ class ClusteredFL(Strategy):
             clients = roll_call.gather(run.grid, least)
             self._observers.refuse_other_clients(before.state.tree.clients, clients)
         else:
-            tree = ParameterTree.initial(self._first, clients, isolated=self.isolated)
-            before = Checkpoint(0, CFLState(tree))
+            tree = ParameterTree.initial(first, clients, isolated=self.isolated)
+            before = Checkpoint(0, CFLState(tree, first=first))
         keys = self.weighted_by_key, self.arrayrecord_key, self.configrecord_key
         known = roll_call, self.layout, before.failures
         self._messenger = ClientMessenger(run.grid, run.timeout, *known, *keys)
-        self.state = before.state
+        self.state, self.final_report, self._by_round = before.state, None, {}
+        run.result.arrays = self.layout.record(self.tree.root.grown.model)
         return before
 
     def _play(self, server_round: int) -> bool:
@@ -352,8 +353,9 @@ class ClusteredFL(Strategy):
     def _settle(self, asks: Sequence[Ask], server_round: int) -> None:
         """Carry the asks of proposals to the clients until there are none left."""
         run, messenger, before = self._run, self._messenger, self._round.decisions
+        silent = set[str]()
         while asks:
-            free, trains = messenger.free, asks[0].task == "train"
+            free, trains = messenger.free - silent, asks[0].task == "train"
             asks = [ask for ask in asks if ask.client in free]
             config = run.train_config if trains else run.evaluate_config
             replies = messenger.exchange(messenger.plain_messages(asks, self.state, config))
@@ -362,7 +364,9 @@ class ClusteredFL(Strategy):
                 leading = self.leading.among([answer.metrics for answer in answers])
                 self._cfl = replace(self._cfl, metric=measure_of(leading))
             answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
-            self._round.note(messenger.noted_problems())
+            problems = messenger.noted_problems()
+            silent |= {c for c, problem in problems.items() if problem.fault is Fault.SILENT}
+            self._round.note(problems)
             last = server_round == run.num_rounds
             heard = self._cfl.heard(self.state, answers, server_round, last=last)
             self.state, decisions, asks = heard
@@ -406,7 +410,7 @@ class ClusteredFL(Strategy):
         run, cfl = self._run, self._cfl
         self.roll_call.update(run.grid, at_least=0)  # a newcomer would come too late
         if cfl.personal:
-            self.state, _, asks = cfl.personalised(self.state, self._first, run.num_rounds)
+            self.state, _, asks = cfl.personalised(self.state, run.num_rounds)
             log_alone(asks)
             self._settle(asks, run.num_rounds)
             log_steps(self.state.personal)

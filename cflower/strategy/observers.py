@@ -58,7 +58,10 @@ class Observer:
         return None
 
     def on_round(self, report: RoundReport) -> bool | None:
-        """A round is over; True ends the run after it, with the final evaluation."""
+        """A round is over; True ends the run after it, with the final evaluation.
+
+        Splits that are on trial then stand.
+        """
         return None
 
     def on_end(self, report: FinalReport | None) -> None:

@@ -131,7 +131,7 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
         layout.as_sent,
         trim=trimmed_share(strategy),
         trial_rounds=trial_rounds if alone else 0,
-        moving=strategy.moving and alone,
+        moving=strategy.moving and alone and not strategy.isolated,
         inner_interval=strategy.inner_interval if alone else 0,
         metric=measure_of(strategy.leading.now),
         personal=strategy.personal and not obstacle,

@@ -149,6 +149,7 @@ def children(*gains):
         (([-0.001], GAIN), True),
         (([-0.5, -0.4, -0.5, -0.5], GAIN * 4), True),
         (([-0.5] * 2, [-0.4] * 2, GAIN * 3), True),
+        (([-0.5] * 3, [0.2] * 6), True),  # just a third of nine
         # The gain of the others must be significant.
         (([-0.5], [0.0, 0.01, -0.01, 0.0]), False),
         (([-0.5], [0.1, -0.1, 0.2, -0.15]), False),

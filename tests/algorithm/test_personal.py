@@ -25,12 +25,12 @@ def after(federation, model=None):
     """The state after a run without splits: the mean of the optima, or this model."""
     centers = [federation.centers[group] for group in federation.groups.values()]
     root = vector(np.mean(centers, axis=0)) if model is None else model
-    return CFLState(ParameterTree.initial(root, federation.clients))
+    return CFLState(ParameterTree.initial(root, federation.clients), first=FIRST)
 
 
 def step_of(federation, state, spoil=lambda ask, reply: reply, measures=True):
     """The personal step of the root, and all asks; training may measure the model first."""
-    heard, asked = CFL.personalised(state, FIRST, LAST), []
+    heard, asked = CFL.personalised(state, LAST), []
     while heard.asks:
         replies = []
         for ask in heard.asks:
@@ -121,6 +121,21 @@ def test_one_member_decides_nothing_for_the_others(federation, lie):
         assert set(step.models) >= set(federation.clients[1:])
 
 
+@pytest.mark.parametrize("accuracy", [None, 0.0])
+def test_one_member_stops_no_small_gain_of_the_others(accuracy):
+    """They gain ten points of accuracy; one does not reply, or has lost all."""
+
+    def gains(ask, reply):
+        ours = ask.candidate or (ask.task == "train" and ask.server_round > LAST + 1)
+        if ours and ask.client == "client-0":
+            return accuracy if accuracy is None else replace(reply, metrics={"accuracy": accuracy})
+        return replace(reply, metrics={"accuracy": 0.9 if ours else 0.8}, num_examples=50.0)
+
+    step, _ = step_of(DIFFERENT, after(DIFFERENT), gains)
+    assert step.trainings == 2 * MOST_TRAININGS
+    assert step.accepted == (accuracy is None)
+
+
 def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
     step, _ = step_of(DIFFERENT, after(DIFFERENT), measures=False)
     assert (step.accepted, step.trainings, step.length) == (
@@ -160,7 +175,7 @@ def test_too_few_held_out_examples_judge_no_model_of_ones_own():
 
 def test_leaves_of_one_member_have_nobody_to_choose_for_them():
     alone = Federation.dealt(1)
-    assert not CFL.personalised(after(alone), FIRST, LAST).asks
+    assert not CFL.personalised(after(alone), LAST).asks
 
 
 # Whole numbers: their sums are exact, so that the law holds to the last bit.

@@ -119,6 +119,11 @@ def test_no_leaves_are_joined_if_they_differ_or_joins_are_switched_off(settings)
 
 
 @pytest.mark.slow
+def test_an_isolated_client_with_changed_data_goes_on_alone():
+    strategy, _, _ = run(Changing(GROUPS), CHANGE + 5, isolated=True, **AUTO)
+    assert (len(strategy.tree.leaves), strategy.state.moves) == (len(GROUPS), ())
+
+
 @pytest.mark.parametrize(("kind", "rounds", "change"), [(Changing, 23, 21), (Converging, 42, 40)])
 def test_a_run_resumed_in_the_middle_of_a_move_or_a_join_is_identical(
     tmp_path, kind, rounds, change

@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
 from cflower.exporting.export import export
 from cflower.runs.findings import finding
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from tests.strategy.quadratics import CENTERS, Quadratics, fails_in, initial_arrays, strategy_of
 
 DIFFERENT = (0, 1, 2, 3) * 2
@@ -23,12 +25,13 @@ class Enough(Quadratics):
         return reply
 
 
-def run(clients, tmp_path, num_rounds=6, resume="", **settings):
+def run(clients, tmp_path, num_rounds=6, resume="", first=0, **settings):
     """The strategy after a run in which nothing is split, and its recorder."""
     recorder = Recorder(tmp_path, resume=resume)
     settings = {"personal": True, "metric": "loss", "fraction_evaluate": 0.0} | settings
     strategy = strategy_of(criterion=NeverSplit(), observers=[recorder], **settings)
-    strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
+    arrays = ArrayRecord({k: Array(a.numpy() + first) for k, a in initial_arrays().items()})
+    strategy.start(clients.grid(), arrays, num_rounds=num_rounds)
     return strategy, recorder
 
 
@@ -62,7 +65,9 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
     _, part = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5)
     again = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5, resume=part.path.name)[1]
     assert again.summary == part.summary
-    resumed = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=8, resume=part.path.name)[1]
+    # An app's first model need not be the same in the process that goes on.
+    more = {"num_rounds": 8, "resume": part.path.name, "first": 9}
+    resumed = run(Enough(DIFFERENT), tmp_path / "part", **more)[1]
     assert {**resumed.summary, "run_id": ""} == {**whole.summary, "run_id": ""}
     for name in ("partition-0", "partition-7"):
         file = whole.summary["clients"][name]["served_by"]["file"]
@@ -75,6 +80,29 @@ def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
     assert not (recorder.path / "personal").exists()
     served = recorder.summary["clients"]["partition-0"]["served_by"]
     assert (served["model"], served["file"]) == ("leaf", "models/0.safetensors")
+
+
+class Silent(InlineGrid):
+    """The first node answers nothing in the personal step after six rounds."""
+
+    lost = 0
+
+    def push_messages(self, messages):
+        for message_id in super().push_messages(messages):
+            message = self._pending[message_id]
+            late = dict(message.content.get("config", {})).get("server-round", 0) > 6
+            if late and message.metadata.dst_node_id == FIRST_NODE_ID:
+                self.lost += 1
+                del self._pending[message_id]
+            yield message_id
+
+
+def test_a_silent_client_is_waited_for_once():
+    grid = Silent(Enough(DIFFERENT).app(), len(DIFFERENT), {})
+    strategy = strategy_of(criterion=NeverSplit(), personal=True, metric="loss")
+    strategy.start(grid, initial_arrays(), 6, timeout=0.2)
+    assert grid.lost == 1
+    assert len(strategy.state.personal["0"].models) == len(DIFFERENT) - 1
 
 
 def test_a_client_that_stops_answering_keeps_its_leafs_model(tmp_path):

@@ -225,11 +225,12 @@ def test_models_keep_their_precision(dtype):
 
 def test_a_run_with_the_same_seed_is_identical_also_after_a_resume():
     groups, settings = (0, 1, 2) * 3, {"fraction_train": 0.5, "seed": 7}
-    whole, _, reports = run(Quadratics(groups), 24, **settings)
-    for stop in (0, 1, 9, 17):
+    whole, result, reports = run(Quadratics(groups), 24, **settings)
+    for stop in (0, 1, 9, 17, 24):
         strategy = strategy_of(**settings, observers=[Kept(reports[:stop])])
-        strategy.start(Quadratics(groups).grid(), initial_arrays(), num_rounds=24)
+        again = strategy.start(Quadratics(groups).grid(), initial_arrays(), num_rounds=24)
         assert picture(strategy) == picture(whole)
+        assert again.arrays["w"] == result.arrays["w"]
 
 
 def test_another_seed_samples_other_clients():
@@ -263,7 +264,8 @@ class Kept(Observer):
         self.reports = reports
 
     def on_start(self, run):
-        return Checkpoint(len(self.reports), self.reports[-1].state) if self.reports else None
+        last = self.reports[-1] if self.reports else None
+        return last and Checkpoint(len(self.reports), last.state, last.failures)
 
 
 @pytest.fixture
