@@ -198,9 +198,11 @@ def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
     import click
     from flwr.common.config import parse_config_args
 
-    if not (len(config) == 1 and config[0].endswith(".toml")):
-        for text in config:
-            check_override(text, option)
+    files = [text for text in config if text.endswith(".toml") and "=" not in text]
+    if files and len(config) > 1:
+        raise ConfigError(f"Got {option} {files[0]} with others: a file has to be the only one.")
+    for text in () if files else config:
+        check_override(text, option)
     try:
         return dict(parse_config_args(list(config)))
     except FileNotFoundError:
@@ -224,9 +226,10 @@ def check_override(text: str, option: str) -> None:
             tomllib.loads(f"{key} = {value}")
         except tomllib.TOMLDecodeError:
             text_value = value.strip("\"'")
-            raise ConfigError(
-                f"Cannot read {key}={value}: put texts in quotes: {key}='{text_value}'."
-            ) from None
+            what, right = "put texts in quotes", f"'{text_value}'"
+            if value in ("True", "False"):
+                what, right = "write it in lower case", value.lower()
+            raise ConfigError(f"Cannot read {key}={value}: {what}: {key}={right}.") from None
 
 
 def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:

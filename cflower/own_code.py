@@ -35,7 +35,7 @@ def own_function(key: str, value: str) -> Callable[..., Any]:
         sys.path.append(os.getcwd())  # last: nothing installed is hidden by a file that is there
     try:
         module = import_module(module_name)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ConfigError(
             f"{key} = {value!r}: the module {module_name} cannot be imported "
             f"({type(error).__name__}: {first_line(error)}); its folder has to be the current one "
@@ -55,7 +55,7 @@ def called(key: str, value: str, function: Callable[..., Any], *arguments: Any) 
     """The result of a user's function. Raises a ConfigError with the cause if it raises."""
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{key} = {value!r} failed ({type(error).__name__}: {first_line(error)}): correct it."
         ) from None

@@ -1,8 +1,9 @@
 """The values of a setting: a number in a range or one of some names, checked in one place."""
 
 import dataclasses
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class Range:
         return all(COMPARISONS[name][1](value, bound) for name, bound in self.bounds.items())
 
 
-def number(default: float, **bounds: float) -> Any:
+def number(default: float | None, **bounds: float) -> Any:
     """A number key with its bounds."""
     return field(default=default, metadata={"range": Range(bounds)})
 
@@ -47,16 +48,19 @@ def choice(default: str, options: tuple[str, ...]) -> Any:
     return field(default=default, metadata={"options": options})
 
 
-def check_fields(settings: "DataclassInstance") -> None:
-    """Refuse settings with a value outside its field's range or options.
+def check_fields(
+    settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str] | None" = None
+) -> None:
+    """Refuse settings with a value outside its field's range or options; None is none given.
 
-    Raises a ConfigError for the first such field, by its key.
+    Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
     """
     for spec in fields(settings):
-        key, value = key_of(spec), getattr(settings, spec.name)
-        if "range" in spec.metadata:
+        key, value = (name_of or key_of)(spec), getattr(settings, spec.name)
+        if "range" in spec.metadata and value is not None:
             bounds = spec.metadata["range"]
-            require(value in bounds, f"Got {key}={value!r}, but expected a number {bounds}.")
+            fits = isinstance(value, int | float) and math.isfinite(value) and value in bounds
+            require(fits, f"Got {key}={value!r}, but expected a number {bounds}.")
         if "options" in spec.metadata:
             check_choice(key, value, spec.metadata["options"])
 

@@ -212,7 +212,7 @@ def printing_grid() -> "type[InlineGrid]":
 
         def run_client(
             self, message: "Message", context: "Context"
-        ) -> "tuple[Message, Exception | None]":
+        ) -> "tuple[Message, Exception | SystemExit | None]":
             reply, error = super().run_client(message, context)
             place = traceback.extract_tb(error.__traceback__)[-1] if error else None
             if place and place not in self.printed:

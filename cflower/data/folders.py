@@ -73,7 +73,7 @@ def _read(name: str, folder: Path, files: list[Path]) -> Table:
         if kinds == {suffix}:
             return _joined(name, list(map(read, training_files(folder, files, name))))
     if kinds and kinds <= PICTURES:
-        return _pictures(name, folder, training_files(folder, files, name))
+        return _pictures(name, folder, training_files(folder, files, name, class_folders=True))
     from cflower.data.hub import load_with_datasets
 
     return load_with_datasets(str(folder), name)
@@ -83,12 +83,17 @@ def _parquet(file: Path) -> pa.Table:
     return pa.parquet.ParquetFile(file).read()
 
 
-def training_files(folder: Path, files: list[Path], name: str) -> list[Path]:
+def training_files(
+    folder: Path, files: list[Path], name: str, *, class_folders: bool = False
+) -> list[Path]:
     """Those files that folder or file names mark as training examples; all, if none is marked.
 
-    Raises a DataError if they mark test or validation examples only.
+    With ``class_folders`` the innermost folder is a class, whatever its name, unless all of them
+    are named like splits. Raises a DataError if there are test or validation examples only.
     """
-    splits = [_split_of(*path.relative_to(folder).parts[:-1]) for path in files]
+    own = class_folders and not {path.parent.name for path in files} <= {*SPLITS, "val", "dev"}
+    depth = -2 if own else -1
+    splits = [_split_of(*path.relative_to(folder).parts[:depth]) for path in files]
     if not any(splits):
         splits = [_split_of(path.name) for path in files]
     if not any(splits):

@@ -46,10 +46,12 @@ def load_own_data(
         source = windows(table, settings, class_names)
     else:
         source = Stored.of(table, settings, labelled=labelled)
+    needed = 3 if settings.decide_fraction else 2
     require_data(
-        len(source) > 1,
-        f"{source.name} has {counted(len(source), 'example')}: at least 3 are needed, to train on, "
-        "decide by and report; put more data there.",
+        len(source) >= needed,
+        f"{source.name} has {counted(len(source), 'example')}: at least {needed} are needed, to "
+        f"train on{', decide by' if settings.decide_fraction else ''} and report; put more data "
+        "there.",
     )
     classes = class_names or in_order(source.class_names)
     check_classes(classes, source.name)

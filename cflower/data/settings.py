@@ -46,7 +46,7 @@ class DataSettings:
     drift: str = ""
     validation_fraction: float = number(0.2, above=0, below=1)
     decide_fraction: float = number(0.5, least=0, below=1)
-    seed: int = number(0, least=0)
+    seed: int = number(0, least=0, below=2**63)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -313,7 +313,8 @@ class Recorder(Observer):
         }
         if isinstance(report, FinalReport):
             self.summary |= final_result(report)
-            clients = clients | served_lines(report)
+            # Figures of earlier rounds are no result, but all there is if nobody evaluates.
+            clients = served_lines(report) or clients
         self.summary["clients"] = {
             name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
             for name in tree.clients

@@ -84,16 +84,23 @@ class RunRecord:
     def name(self) -> str:
         return str(printable(self.path.name))
 
+    def _before_first_round(self, nothing: dict[str, Any]) -> dict[str, Any] | None:
+        """``nothing`` in place of a file; None after a first round: then the file is missing."""
+        has_round = any((self.path / File.CHECKPOINTS).glob("*.sha256"))
+        return None if has_round else nothing
+
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """``summary.json``; `NO_SUMMARY` before the end of the first round."""
-        summary = read_json(self.path, File.SUMMARY, {**NO_SUMMARY, "run_id": self.name})
+        nothing = self._before_first_round({**NO_SUMMARY, "run_id": self.name})
+        summary = read_json(self.path, File.SUMMARY, nothing)
         return by_metric(summary, self._metric)
 
     @cached_property
     def clusters(self) -> Mapping[str, Mapping[str, Any]]:
         """The clusters of ``tree.json``, in natural order."""
-        clusters = read_json(self.path, File.TREE, {"clusters": {}})["clusters"]
+        nothing = self._before_first_round({"clusters": {}})
+        clusters = read_json(self.path, File.TREE, nothing)["clusters"]
         return only(clusters, in_order(clusters))
 
     @cached_property

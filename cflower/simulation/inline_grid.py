@@ -12,6 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from cflower.messages.failures import CLIENT_FAILED
 
 ClientFunction = Callable[[Message, Context], Message]
+Failure = Exception | SystemExit
+"""What ends a client's function: it may also end its process, as many command lines do."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
@@ -98,14 +100,14 @@ class InlineGrid(Grid):
     def close(self) -> None:
         """End other processes; for subclasses."""
 
-    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
         """A client's reply, and its exception if that is an error reply."""
         return answered(self.client_app, message, context)
 
 
 def answered(
     client_app: ClientFunction, message: Message, context: Context
-) -> tuple[Message, Exception | None]:
+) -> tuple[Message, Failure | None]:
     """A client's reply; or an error reply and the exception."""
     # Flower's strategies send one content to all clients, which would see each other's changes.
     # Between processes Flower copies it.
@@ -121,7 +123,7 @@ def answered(
             reason = f": {reply.error.reason}" if reply.has_error() else ""
             raise ValueError(f"the ClientApp answered another message{reason}")
         return reply, None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # As in every Flower grid the server decides what to do about a client that fails.
         reason = f"{type(error)}:<{str(error)!r}>"
         return Message(Error(CLIENT_FAILED, reason), reply_to=message), error

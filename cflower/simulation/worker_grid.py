@@ -12,11 +12,11 @@ from flwr.app import Context, Message, RecordDict
 from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
-from cflower.simulation.inline_grid import ClientFunction, InlineGrid, answered, identify
+from cflower.simulation.inline_grid import ClientFunction, Failure, InlineGrid, answered, identify
 
 AHEAD = 8
 """Messages in advance for each worker; bounds the number of replies in memory."""
-Done = tuple[Message, RecordDict, Exception | None]
+Done = tuple[Message, RecordDict, Failure | None]
 """Of a worker: a client's reply, its state for the next message, and its exception."""
 
 
@@ -67,7 +67,7 @@ class WorkerGrid(InlineGrid):
         worker = self._workers[node % len(self._workers)]
         return worker.submit(_work, message, self._contexts[node])
 
-    def run_client(self, message: Message, context: Context) -> tuple[Message, Exception | None]:
+    def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
         running = self._running.pop(message.metadata.message_id, None) or self._submit(message)
         try:
             reply, context.state, error = running.result()

@@ -25,10 +25,11 @@ from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.robust_mean import RobustMean
-from cflower.algorithm.round import Weighting
+from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
-from cflower.algorithm.tree import ParameterTree, Selection
+from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
+from cflower.messages.client_names import EVALUATE, has_function
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault
 from cflower.messages.layout import UNTRAINED, Layout
@@ -37,6 +38,7 @@ from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metri
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
 from cflower.seeding import generator
+from cflower.settings import choice, number
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -121,8 +123,8 @@ class ClusteredFL(Strategy):
 
     criterion: Criterion | None = None
     _: KW_ONLY
-    fraction_train: float = 1.0
-    fraction_evaluate: float = 1.0
+    fraction_train: float = number(1.0, above=0, most=1)
+    fraction_evaluate: float = number(1.0, least=0, most=1)
     min_train_nodes: int = 2
     min_evaluate_nodes: int = 2
     min_available_nodes: int = 2
@@ -132,24 +134,24 @@ class ClusteredFL(Strategy):
     train_metrics_aggr_fn: MetricsAggregation | None = None
     evaluate_metrics_aggr_fn: MetricsAggregation | None = None
     optimizer: ServerOptimizer | None = None
-    weighting: Weighting = "examples"
+    weighting: Weighting = choice("examples", WEIGHTINGS)
     aggregation: Aggregation = "fedavg"
     beta: float = 0.2
     similarity_layers: str = "*"
-    projection_dim: int = 16384
+    projection_dim: int = number(16384, least=0)
     untrained: Sequence[str] = UNTRAINED
-    max_norm_ratio: float = 0.0
-    max_influence: float = MOST
-    exclude_after: int = 5
-    round_share: float = 1.0
-    round_seconds: float = 0.0
+    max_norm_ratio: float = number(0.0, least=0)
+    max_influence: float = number(MOST, least=0)
+    exclude_after: int = number(5, least=0)
+    round_share: float = number(1.0, above=0, most=1)
+    round_seconds: float = number(0.0, least=0)
     isolated: bool = False
-    trial_rounds: int | None = None
+    trial_rounds: int | None = number(None, least=0)
     moving: bool | None = None
-    inner_interval: int | None = None
+    inner_interval: int | None = number(None, least=0)
     personal: bool | None = None
-    selection: Selection = "leaf"
-    seed: int = 0
+    selection: Selection = choice("leaf", SELECTIONS)
+    seed: int = number(0, least=0)
     metric: str = "accuracy"
     higher_is_better: bool | None = None
     observers: Sequence[Observer] = ()
@@ -266,6 +268,8 @@ class ClusteredFL(Strategy):
             raise ConfigError(f"The initial model {problem}.") from None
         self._cfl = algorithm_of(self, run)
         facts, settings = only(roll_call.facts, clients), self.settings | run.settings
+        # Data that are dealt out depend on the number of clients.
+        settings["clients"] = roll_call.announced if roll_call.simulated else 0
         start = RunStart(run.num_rounds, self.leading.now, settings, self.layout, facts)
         before = self._observers.start(start)
         if before:
@@ -379,6 +383,8 @@ class ClusteredFL(Strategy):
         """A message for every sampled client, with the model of its own cluster."""
         if not self.layout.entries:
             return []  # an app's own loop may begin with an evaluation: nothing is trained yet
+        if not has_function(grid, EVALUATE, if_unknown=True):
+            return []
         fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
         asks = [
             Ask(client, self.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")

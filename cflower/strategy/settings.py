@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from logging import INFO
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
 from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
-from cflower.settings import check_choice, key_of, require
+from cflower.settings import check_choice, check_fields, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
@@ -31,8 +32,14 @@ NOT_ALONE = (
 
 
 def complete(strategy: Any) -> None:
-    """Give a strategy the criterion's defaults for settings that are not given."""
+    """Check a strategy's settings, and give it the criterion's defaults for those not given."""
+    check_fields(strategy, attrgetter("name"))
     trimmed_share(strategy)  # a check
+    require(
+        callable(getattr(strategy.criterion, "decide", None)),
+        f"Got criterion={strategy.criterion!r}, but expected an object with the methods of "
+        "Criterion, such as AutoCriterion().",
+    )
     for name, default in BY_CRITERION.items():
         if getattr(strategy, name) is None:
             setattr(strategy, name, getattr(strategy.criterion, name, default))

@@ -183,6 +183,9 @@ def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(quick):
     [
         (["-c", "method=federated"], "put texts in quotes: method='federated'."),
         (["-c", "seed=1 method='federated"], "put texts in quotes: method='federated'."),
+        (["-c", "moving=False"], "write it in lower case: moving=false."),
+        (["-c", "own.toml", "-c", "seed=1"], "own.toml with others: a file has to be the only one"),
+        (["-c", "learning-rate=inf"], "Got learning-rate=inf, but expected a number > 0."),
         (["-c", "seed = 5"], "Cannot read 'seed = 5' in -c 'seed = 5': expected key=value"),
         (["-c", "tracker='comet'"], 'It can be "", tensorboard, wandb or mlflow.'),
         (["-c", "nosuch.toml"], "There is no file 'nosuch.toml'."),

@@ -31,7 +31,7 @@ def test_one_example_and_a_folder_above_the_classes(tmp_path):
     assert load_folder(tmp_path).columns["folder"].tolist() == 2 * ["farm 1"] + 2 * ["farm 2"]
     alone = tmp_path / "farm 1" / "cat"
     (alone.parent / "dog" / "a.png").unlink()
-    refused(tmp_path / "farm 1", "has 1 example: at least 3", ("cat", "dog"))
+    refused(tmp_path / "farm 1", "has 1 example: at least 2", ("cat", "dog"))
 
 
 NUMBERS = "a,target\n" + "".join(f"{i},{i}\n" for i in range(200))
@@ -101,6 +101,23 @@ def test_names_mark_training_examples_as_for_datasets(tmp_path):
                 theirs |= set(resolve_pattern(pattern, str(folder)))
         files = sorted(folder.rglob("*.csv"))
         assert {str(path) for path in training_files(folder, files, "it")} == theirs
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["bullet_train", "freight_train", "bus"], 3),
+        (["test", "control"], 2),
+        (["train/cat", "train/dog", "test/cat", "test/dog"], 2),
+    ],
+)
+def test_a_class_may_have_any_name(names, classes, tmp_path):
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(6):
+            Image.new("L", (4, 4), number).save(tmp_path / name / f"{number}.png")
+    table = load_folder(tmp_path)
+    assert (len(table.classes["label"]), len(table.columns["label"])) == (classes, 6 * classes)
 
 
 def test_numbers_are_whole_in_one_file_and_broken_in_another(tmp_path):

@@ -217,6 +217,14 @@ def test_a_damaged_file_is_named_in_one_sentence(name, text, tmp_path):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("name", ["tree.json", "summary.json"])
+def test_a_file_that_was_not_copied_is_named(name, tmp_path, disk):
+    folder = run(tmp_path, disk).path
+    (folder / name).unlink()
+    with pytest.raises(RunFolderError, match=f"has no {name}: .* not copied whole"):
+        RunRecord.read(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "rounds.jsonl"])
 @pytest.mark.parametrize("damage", ["", "{}\n", None])
 def test_a_damaged_folder_is_not_resumed(name, damage, tmp_path, disk):

@@ -111,10 +111,11 @@ def test_a_server_app_runs_and_a_function_in_its_place_returns_its_result():
     assert cflower.simulate(app_of(), 2, server_app=lambda grid, _: list(grid.get_node_ids()))
 
 
-def test_exceptions_of_clients_are_error_replies_and_those_of_the_server_are_raised():
+@pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(0)])
+def test_exceptions_of_clients_are_error_replies_and_those_of_the_server_are_raised(failure):
     def client(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 0:
-            raise ValueError("boom")
+            raise failure
         return app_of()(message, context)
 
     result = cflower.simulate(client, 3, strategy=FedAvg(), arrays=FIRST, num_rounds=1)

@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
+from cflower.errors import RunFolderError
 from cflower.exporting.export import export
 from cflower.runs.findings import finding
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -72,6 +73,12 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
     for name in ("partition-0", "partition-7"):
         file = whole.summary["clients"][name]["served_by"]["file"]
         np.testing.assert_array_equal(*(load_file(r.path / file)["w"] for r in (whole, resumed)))
+
+
+def test_a_resumed_run_has_as_many_clients_as_before(tmp_path):
+    _, part = run(Enough(DIFFERENT), tmp_path, num_rounds=2)
+    with pytest.raises(RunFolderError, match="clients was 8 and is 9"):
+        run(Enough((*DIFFERENT, 0)), tmp_path, num_rounds=3, resume=part.path.name)
 
 
 def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):

@@ -1,5 +1,6 @@
 """`ClusteredFL` on whole runs in one process, with ClientApps in NumPy."""
 
+import re
 from collections import Counter
 from logging import INFO
 
@@ -122,11 +123,21 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
     assert bool(max(errors[2:6]) < 0.02) is (rule != "fedavg")
 
 
-def test_settings_of_a_rule_are_checked():
-    with pytest.raises(ConfigError, match="aggregation = 'FedMedian' is not known: did you mean"):
-        ClusteredFL(aggregation="FedMedian")
-    with pytest.raises(ConfigError, match=r"beta=0\.5, but expected a number > 0 and < 0\.5"):
-        ClusteredFL(aggregation="fedtrimmedavg", beta=0.5)
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"aggregation": "FedMedian"}, "aggregation = 'FedMedian' is not known: did you mean"),
+        ({"beta": 0.5, "aggregation": "fedtrimmedavg"}, "beta=0.5, but expected a number > 0"),
+        ({"selection": "best-of"}, "selection = 'best-of' is not known: did you mean 'best'"),
+        ({"fraction_train": 2}, "Got fraction_train=2, but expected a number > 0 and <= 1."),
+        ({"round_share": "all"}, "Got round_share='all', but expected a number > 0 and <= 1."),
+        ({"trial_rounds": -3}, "Got trial_rounds=-3, but expected a number >= 0."),
+        ({"criterion": "auto"}, "Got criterion='auto', but expected an object with the methods"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_trained(setting, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        ClusteredFL(**setting)
 
 
 @pytest.mark.parametrize(
