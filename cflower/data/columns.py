@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cflower.data.settings import DataSettings
-from cflower.data.values import Column, axes_of, numbers, values_of
+from cflower.data.values import Column, axes_of, numbers, text_among_numbers, values_of
 from cflower.errors import DataError
 from cflower.ordering import listed
 from cflower.settings import did_you_mean, require_data
@@ -159,6 +159,13 @@ def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]
         if name in free and table.axes(name) > 0:
             return [name]
     inputs = [name for name in free if table.axes(name) == 0]
+    for name in free:
+        text = text_among_numbers(table.columns[name]) if table.axes(name) < 0 else None
+        require_data(
+            text is None,
+            f"{table.name} has {text!r} in column {name!r}, whose other values are numbers: "
+            "correct it, or name the columns to learn from with input-columns.",
+        )
     require_data(
         len(inputs) > 0,
         f"{table.name} has no images or numbers to learn from: its columns are "

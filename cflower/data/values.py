@@ -14,6 +14,8 @@ Column: TypeAlias = "NDArray[Any] | pa.ChunkedArray"
 ALIASES = "null", "bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"
 NUMBERS = frozenset(map(pa.type_for_alias, ALIASES))
 """Arrow's types of numbers; a column without any value has the type null."""
+SAMPLE = 100
+"""Values by which a column of texts is taken for one of numbers with a fault."""
 
 
 def axes_of(column: Column) -> int:
@@ -88,3 +90,24 @@ def values_of(column: Column) -> list[Any]:
     """A column as Python values, None where there is none."""
     values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return values
+
+
+def text_among_numbers(column: Column) -> str | None:
+    """The first text that is no number, in a column of texts that begins with numbers mostly.
+
+    >>> text_among_numbers(np.array(["1", "2.5", "1,000"])), text_among_numbers(np.array(["a"]))
+    ('1,000', None)
+    """
+    if sum(map(is_number, values_of(column[:SAMPLE]))) <= min(SAMPLE, len(column)) / 2:
+        return None
+    texts = filter(None, values_of(column))  # without missing values
+    return next((text for text in texts if not is_number(text)), None)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a text is a number in Python's notation."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

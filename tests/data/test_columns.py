@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -96,6 +97,14 @@ def test_columns_that_do_not_fit_are_refused_in_one_sentence(clinics, settings, 
         clients(clinics, **settings)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_number_that_is_none_is_named(clinics):
+    file = Path(clinics) / "rows.csv"
+    file.write_text(file.read_text().replace("\n2", '\n"2,0"', 1))
+    with pytest.raises(DataError, match="in column 'age', whose other values are numbers: correct"):
+        clients(clinics)
+    assert clients(clinics, input_columns="dose")[0].train.input_shape == (1,)
 
 
 def test_arrays_of_an_archive_by_name(tmp_path):
