@@ -106,10 +106,8 @@ def test_a_list_of_numbers_is_averaged_as_by_fedavg(tmp_path):
     options = {"arrays": initial_arrays(), "num_rounds": 1}
     mean = simulate(app_of(metrics=["eval_each"]), 6, strategy=theirs, **options)
     again = simulate(app_of(metrics=["eval_each"]), 6, strategy=ClusteredFL(), **options)
-    for result in (mean, again):
-        assert result.evaluate_metrics_clientapp[1]["eval_each"] == pytest.approx(
-            mean.evaluate_metrics_clientapp[1]["eval_each"]
-        )
+    each = [result.evaluate_metrics_clientapp[1]["eval_each"] for result in (mean, again)]
+    assert each[1] == pytest.approx(each[0])
     assert set(ours.final_report.metrics) >= {"eval_each", "leaf_eval_each"}
 
 

@@ -10,7 +10,7 @@ from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.seeding import generator
 from tests.run_content import content_of
 from tests.strategy.chaos import BAD, HARMLESS, Plan, Scenario, picture
-from tests.strategy.quadratics import CRITERION, clusters_of
+from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, without
 
 ROUNDS = 8
 
@@ -57,10 +57,8 @@ def absences(rng, scenario):
     """Absences of up to three clients, for some rounds."""
     clients = rng.permutation(len(scenario.groups))[: int(rng.integers(1, 4))]
     starts = rng.integers(2, scenario.num_rounds, size=len(clients))
-    return {
-        int(c): range(int(s), int(s + rng.integers(1, 6)))
-        for c, s in zip(clients, starts, strict=True)
-    }
+    pairs = zip(clients, starts, strict=True)
+    return {int(c): range(int(s), int(s + rng.integers(1, 6))) for c, s in pairs}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -149,9 +147,5 @@ def test_a_client_with_bad_replies_only_is_excluded_and_the_other_groups_are_det
     assert set(strategy.failures.excluded) == {name}
     assert strategy.final_report is not None
     assert name not in strategy.final_report.clients
-    planted = [
-        {f"partition-{i}" for i, g in enumerate(scenario.groups) if g == group} - {name}
-        for group in set(scenario.groups)
-    ]
-    others = [set(members) - {name} for members in clusters_of(strategy)]
-    assert sorted(map(sorted, others)) == sorted(map(sorted, planted))
+    planted = Quadratics(scenario.groups).planted
+    assert without(clusters_of(strategy), name) == without(planted, name)

@@ -30,9 +30,7 @@ def write_rows(folder):
 
 
 @pytest.mark.parametrize("error", [MemoryError("12 GiB"), ValueError("odd\nlines"), KeyError(3)])
-def test_whatever_its_data_raise_a_client_reports_its_name_and_the_cause(
-    tmp_path, monkeypatch, error
-):
+def test_whatever_its_data_raise_a_client_reports_its_name_and_cause(tmp_path, monkeypatch, error):
     def broken(*arguments):
         raise error
 

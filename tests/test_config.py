@@ -43,10 +43,7 @@ def test_pyproject_lists_every_key_with_its_default_and_no_federations():
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
-        (
-            {"metric": "rmse"},
-            "'rmse' is not known. It can be accuracy, loss or perplexity.",
-        ),
+        ({"metric": "rmse"}, "'rmse' is not known. It can be accuracy, loss or perplexity."),
         ({"metric": "perplexity"}, "but clients measure it of texts only"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),

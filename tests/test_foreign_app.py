@@ -140,9 +140,8 @@ def test_assign_by_command_and_what_it_refuses(run, tmp_path):
     placed = cflower("assign", run, "--app", app, "--node-config", "partition-id=7")
     assert "belongs to cluster" in placed.stdout and "rmse" in placed.stdout
     without = cflower("assign", run, "--app", app)
-    assert "The newcomer's reply to the train message with the model of cluster 0 is an" in (
-        " ".join(without.stderr.split())
-    )
+    sentence = "The newcomer's reply to the train message with the model of cluster 0 is an"
+    assert sentence in " ".join(without.stderr.split())
     with pytest.raises(ConfigError, match="the module nosuch cannot be imported"):
         assign(run, app="nosuch:app")
     with pytest.raises(ConfigError, match=r"either data .* or an app .*: got neither"):

@@ -82,9 +82,8 @@ def measured(**metrics):
 def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, caplog):
     strategy, folder = run(tmp_path, facts=reported(**facts))
     summary = is_readable(folder)
-    assert clusters_of(strategy) == {
-        frozenset(f"partition-{i}" for i in g) for g in ((0, 1, 2), (3, 4))
-    }
+    others = {frozenset(f"partition-{i}" for i in g) for g in ((0, 1, 2), (3, 4))}
+    assert clusters_of(strategy) == others
     assert len(summary["clients"]) == 5
     (problem,) = [r for r in caplog.records if "cannot take part" in r.getMessage()]
     assert next(iter(facts)) in problem.getMessage() and problem.getMessage().isprintable()
@@ -132,9 +131,7 @@ def unknown_array(content):
     arrays["\x1b]0;x\x07\n" + "n" * 10**6] = next(iter(arrays.values()))
 
 
-@pytest.mark.parametrize(
-    "spoil", [unknown_array, measured(**{f"m{i}": 0.5 for i in range(100_000)})]
-)
+@pytest.mark.parametrize("spoil", [unknown_array, measured(**{f"m{i}": 0.5 for i in range(10**5)})])
 def test_what_is_large_in_replies_is_short_and_printable_in_log_and_folder(spoil, tmp_path, caplog):
     _, folder = run(tmp_path, rounds=2, trained=spoil)
     is_readable(folder)
@@ -158,9 +155,8 @@ def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
 
     clients = Honest((0,) * 10, changes={"evaluate": false})
     recorder = Recorder(tmp_path)
-    ClusteredFL(NeverSplit(), observers=[recorder]).start(
-        clients.grid(), initial_arrays(), num_rounds=2
-    )
+    strategy = ClusteredFL(NeverSplit(), observers=[recorder])
+    strategy.start(clients.grid(), initial_arrays(), num_rounds=2)
     summary = is_readable(recorder.path)
     # It counts for three usual clients among the other nine.
     assert summary["metrics"]["accuracy"] == pytest.approx(0.9, abs=0.9 * 3 / 12 + 1e-4)

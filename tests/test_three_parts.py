@@ -12,13 +12,8 @@ from cflower import simulate
 from cflower.config import RunConfig
 from cflower.server_app import run
 
-KEYS = {
-    "shift": "label-permutation",
-    "dataset-size": 600,
-    "model": "linear",
-    "num-server-rounds": 9,
-    "min-available-nodes": 6,
-}
+KEYS = {"shift": "label-permutation", "dataset-size": 600, "model": "linear"}
+KEYS |= {"num-server-rounds": 9, "min-available-nodes": 6}
 REPORTED = {"accuracy", "loss", "metrics", "clients", "seconds"}
 """Fields with figures of the examples that are reported, and the time."""
 

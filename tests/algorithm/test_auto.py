@@ -7,25 +7,16 @@ import pytest
 
 from cflower.algorithm import criteria
 from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import Criterion, Outcome
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.round import CFL
 from cflower.seeding import generator
-from tests.algorithm.planted import (
-    CRITERION,
-    Federation,
-    cfl_of,
-    clusters_of,
-    evidence_of,
-    final,
-    run,
-)
+from tests.algorithm.planted import Federation, cfl_of, clusters_of, evidence_of, final, run
 
 AUTO = cfl_of(AutoCriterion())
 
 
 @pytest.mark.parametrize(("members", "needed"), [(200, 50), (1000, 50), (60, 48), (20, 16)])
-def test_four_fifths_of_a_cluster_or_fifty_members_need_two_updates(
-    members: int, needed: int
-) -> None:
+def test_four_fifths_of_a_cluster_or_50_members_need_two_updates(members: int, needed: int) -> None:
     updates = generator(0, "ready").normal(size=(members, 4))
     for ready, waits in ((needed - 1, True), (needed, False)):
         _, memory = AutoCriterion().decide(evidence_of(updates, 1), {})
@@ -94,13 +85,13 @@ def test_the_scale_of_the_updates_changes_nothing(scale: float) -> None:
         assert len(outcomes) < 8
 
 
-@pytest.mark.parametrize("criterion", [AutoCriterion(), CRITERION])
+@pytest.mark.parametrize("cfl", [AUTO, cfl_of()])
 def test_members_outside_the_sample_are_placed_later(
-    criterion: Criterion, monkeypatch: pytest.MonkeyPatch
+    cfl: CFL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(criteria, "LARGE", 12)
     federation = Federation.dealt(10, 10, noise=0.05)
-    states = [result.state for _, result in run(federation, cfl_of(criterion), 40)]
+    states = [result.state for _, result in run(federation, cfl, 40)]
     assert 8 in {len(state.tree.unassigned) for state in states}
     assert clusters_of(states[-1]) == federation.planted
 

@@ -47,9 +47,7 @@ def test_single_linkage_is_the_optimum_of_eq_25(similarity):
 
 @laws
 @given(matrices, linkages)
-def test_two_sides_hold_every_client_once_and_alpha_cross_is_their_largest_similarity(
-    similarity, linkage
-):
+def test_sides_hold_each_client_once_and_alpha_cross_is_their_largest_cosine(similarity, linkage):
     first, second, alpha_cross = bipartition(similarity, linkage)
     assert first and second
     assert sorted(first + second) == list(range(len(similarity)))

@@ -55,9 +55,7 @@ def test_a_stationary_cluster_of_opposed_clients_is_split():
         ),
     ],
 )
-def test_without_a_bipartition_the_reason_names_the_missed_bound(
-    evidence, settings, outcome, reason
-):
+def test_without_a_bipartition_the_reason_has_the_missed_bound(evidence, settings, outcome, reason):
     decision = decide(evidence, **settings)
     assert decision.outcome is outcome
     assert reason in decision.reason
@@ -71,9 +69,7 @@ def test_without_a_bipartition_the_reason_names_the_missed_bound(
         (lopsided, {"min_cluster_size": 2}, Outcome.TOO_SMALL, "1 member, 2 needed", {}),
     ],
 )
-def test_a_bipartition_is_refused_with_its_similarity(
-    evidence, refusing, outcome, reason, accepting
-):
+def test_a_split_is_refused_with_its_similarity(evidence, refusing, outcome, reason, accepting):
     decision = decide(evidence, **refusing)
     assert decision.outcome is outcome
     assert reason in decision.reason

@@ -115,9 +115,7 @@ def test_the_first_change_in_an_unsplit_root_splits_it_after_three_rounds():
 @pytest.mark.parametrize(
     ("suspected", "factor", "leaves"), [(3, 2.4, True), (3, 1.6, False), (2, 2.4, False)]
 )
-def test_a_member_leaves_an_unsplit_root_only_if_its_updates_stay_much_longer(
-    suspected, factor, leaves
-):
+def test_members_leave_an_unsplit_root_only_if_updates_stay_much_longer(suspected, factor, leaves):
     norms = {"a": NormHistory(ROOT, rounds=9, suspected=suspected, factor=factor)}
     decision = Decision(ROOT, 20, Outcome.MOVING, "", 0.0, 0.0)
     state = CFLState(ParameterTree.initial(vector(np.zeros(DIM)), "abc"), norms=norms)

@@ -191,9 +191,7 @@ BOUNDS = ((3, 3), 100 / (2 * Q / 3)), ((3, 1), 100 / (4 * Q / 3 + 1))
 
 
 @pytest.mark.parametrize(("sizes", "most"), BOUNDS)
-def test_parts_are_separated_by_a_distance_that_noise_rarely_makes(
-    sizes: tuple[int, int], most: float
-) -> None:
+def test_a_distance_that_noise_rarely_makes_separates(sizes: tuple[int, int], most: float) -> None:
     """Means over 3 and 3: 10² > q (v/3 + v/3). A single one's squared length has v in it."""
     labels = np.repeat([0, 1], sizes)
     points = 1e-3 * generator(0, "errors").normal(size=(len(labels), 3))

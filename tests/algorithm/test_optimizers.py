@@ -51,10 +51,8 @@ def test_adaptive_rules_equal_flowers_but_for_the_start(rule):
             v = SECOND[rule](v, update)
             x = x + 0.3 * m / (v**0.5 + 0.01)
             way[t, k] = x
-    optimizer = ServerOptimizer(
-        rule, learning_rate=0.3, momentum=0.8, second_momentum=0.95, tau=0.01
-    )
-    np.testing.assert_allclose(follow(optimizer, ROUNDS), way, rtol=1e-12)
+    ours = ServerOptimizer(rule, learning_rate=0.3, momentum=0.8, second_momentum=0.95, tau=0.01)
+    np.testing.assert_allclose(follow(ours, ROUNDS), way, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rule", SERVER_OPTIMIZERS)

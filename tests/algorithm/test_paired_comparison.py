@@ -11,11 +11,8 @@ from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
 ACCURACY, LOSS = Measure(), Measure("loss", higher_is_better=False)
-gains = st.lists(
-    st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 50), st.booleans()),
-    min_size=4,
-    max_size=12,
-)
+case = st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 50), st.booleans())
+gains = st.lists(case, min_size=4, max_size=12)
 
 
 def one(own, common, examples=36, child="0.0", name="accuracy"):

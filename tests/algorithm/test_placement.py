@@ -10,13 +10,11 @@ from tests.algorithm.planted import laws
 from tests.algorithm.test_tree import two_levels
 
 TREE = two_levels()
-pairs_of_updates = st.lists(
-    st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2
-)
+two_updates = st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_size=2, max_size=2)
 
 
 @laws
-@given(pairs_of_updates)
+@given(two_updates)
 def test_the_path_is_that_of_a_newcomer_during_the_run(updates):
     by_cluster = dict(zip(("0", "0.1"), map(np.array, updates), strict=True))
     steps = list(descend(TREE, lambda cluster: by_cluster[cluster.name]))
@@ -55,11 +53,8 @@ def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_a
     leaves = replace(TREE.clusters["0.0"], edge=near), replace(TREE.clusters["0.1"], edge=far)
     branches = Branches.of(TREE.update(*leaves), "0")
     assert branches.resting == "0.0"
-    for update, child in (
-        (0.1 * rng.normal(size=50), "0.0"),
-        (0.5 * axes[0], "0.1"),
-        (10 * axes[0], "0.1"),
-    ):
+    short = 0.1 * rng.normal(size=50)
+    for update, child in ((short, "0.0"), (0.5 * axes[0], "0.1"), (10 * axes[0], "0.1")):
         assert branches.place(update).child == child
         assert branches.place(update).familiar
     assert not branches.place(10 * axes[1]).familiar

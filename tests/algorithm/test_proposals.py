@@ -81,9 +81,8 @@ def test_a_judgement_that_was_missed_is_made_in_the_next_round():
 
 def test_an_undone_split_leaves_the_common_model_and_the_next_one_waits_and_has_new_names():
     names, outcomes, waited = set(), [], 0
-    for server_round, (before, result) in enumerate(
-        run(two, cfl_of(trial_rounds=3), 40, opinions=WORSE), 1
-    ):
+    rounds = run(two, cfl_of(trial_rounds=3), 40, opinions=WORSE)
+    for server_round, (before, result) in enumerate(rounds, 1):
         names |= set(result.state.tree.clusters)
         outcomes += [d.outcome for d in result.decisions if d.cluster == ROOT]
         waited += any(d.outcome is Outcome.PUT_OFF for d in result.decisions)

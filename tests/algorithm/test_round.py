@@ -26,6 +26,7 @@ from tests.algorithm.planted import (
 )
 
 CFL, NEVER = cfl_of(), cfl_of(NeverSplit())
+COMPLETE = cfl_of(replace(CRITERION, linkage="complete"))
 two = Federation.dealt(3, 3)
 
 
@@ -36,12 +37,7 @@ def first_split(federation, cfl):
 
 @pytest.mark.parametrize(
     "cfl",
-    [
-        CFL,
-        cfl_of(weighting="uniform"),
-        cfl_of(replace(CRITERION, linkage="complete")),
-        cfl_of(length=12),
-    ],
+    [CFL, cfl_of(weighting="uniform"), COMPLETE, cfl_of(length=12)],
     ids=["examples", "uniform", "complete linkage", "projected"],
 )
 @pytest.mark.parametrize("sizes", [(1,), (6,), (1, 1), (5, 1), (4, 2, 3), (6, 2, 3, 4, 2)])

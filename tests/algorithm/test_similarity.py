@@ -6,11 +6,8 @@ from hypothesis.extra.numpy import arrays
 from cflower.algorithm.similarity import cosine_similarity, cosines_to, marks_of
 from tests.algorithm.planted import laws
 
-updates = arrays(
-    np.float64,
-    st.tuples(st.integers(1, 6), st.integers(1, 5)),
-    elements=st.floats(-100, 100, width=16),
-)
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 5))
+updates = arrays(np.float64, shapes, elements=st.floats(-100, 100, width=16))
 
 
 @laws

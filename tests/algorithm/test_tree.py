@@ -26,10 +26,7 @@ def split(tree, name, sides, server_round, edges=None):
 
 def two_levels():
     """0 → 0.0 (a, b), 0.1 → 0.1.0 (c), 0.1.1 (d, e)."""
-    edges = {
-        **dict.fromkeys("ab", np.array([1.0, 0.0])),
-        **dict.fromkeys("cde", np.array([-1.0, 0.0])),
-    }
+    edges = dict.fromkeys("ab", np.array([1.0, 0.0])) | dict.fromkeys("cde", np.array([-1.0, 0.0]))
     tree = split(ParameterTree.initial(vector([0, 0]), "abcde"), "0", ["ab", "cde"], 3, edges)
     edges = {"c": np.array([0.0, 1.0]), **dict.fromkeys("de", np.array([0.0, -1.0]))}
     return split(tree, "0.1", ["c", "de"], 5, edges)

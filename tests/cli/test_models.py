@@ -117,9 +117,7 @@ def test_noisy_labels_make_a_stranger(run, unseen, tmp_path):
     assert record["stranger"]
 
 
-def test_a_newcomer_without_labels_comes_to_its_group_as_far_as_models_differ(
-    run, unseen, tmp_path
-):
+def test_a_newcomer_without_labels_comes_to_its_group_where_models_differ(run, unseen, tmp_path):
     summary = read_json(run, "summary.json")
     clusters, splits = summary["clusters"].items(), summary["splits"]
     group_of = {leaf: {summary["groups"][name] for name in names} for leaf, names in clusters}

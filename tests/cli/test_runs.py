@@ -43,7 +43,8 @@ def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
 
 def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     shutil.copytree(runs / "20260101-a", tmp_path / "20260101-a")
-    for name in ("20260102-begun", "20260103-damaged", "20260104-old"):
+    others = ["20260102-begun", "20260103-damaged", "20260104-old"]
+    for name in others:
         (tmp_path / name).mkdir()
         shutil.copy(runs / "20260101-a" / "config.json", tmp_path / name)
     (tmp_path / "20260103-damaged" / "summary.json").write_text("{")
@@ -51,9 +52,7 @@ def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
         del begun["format"]
     out = output_of("list", "--runs", tmp_path)
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("2026")]
-    assert [row[0] for row in rows] == [
-        *("20260101-a", "20260102-begun", "20260103-damaged", "20260104-old")
-    ]
+    assert [row[0] for row in rows] == ["20260101-a", *others]
     summary = json.loads((runs / "20260101-a" / "summary.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     numbers = [str(summary["rounds"]), *(str(len(summary[k])) for k in ("clients", "clusters"))]

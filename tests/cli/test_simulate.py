@@ -213,8 +213,5 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(arguments, says, tm
 @pytest.mark.slow
 def test_the_number_of_workers_changes_nothing(tmp_path):
     config = "num-server-rounds=6 dataset-size=600"
-    first, second = (
-        simulated(tmp_path / str(workers), config, "--clients", 6, "--workers", workers)
-        for workers in (0, 2)
-    )
-    assert content_of(first) == content_of(second)
+    runs = [simulated(tmp_path / str(n), config, "--clients", 6, "--workers", n) for n in (0, 2)]
+    assert content_of(runs[0]) == content_of(runs[1])

@@ -65,18 +65,16 @@ def test_text_becomes_windows_labelled_with_the_next_word(posts):
     assert first.train.input_shape == (length,)
     assert first.train.labels.shape == (len(first.train), length)
     np.testing.assert_array_equal(first.train.inputs[:, 1:], first.train.labels[:, :-1])
-    assert (
-        len(first.train) + len(first.decide) + len(first.report) == 40
-    )  # comp: 20 posts of 2 windows
+    parts = first.train, first.decide, first.report
+    assert sum(map(len, parts)) == 40  # comp: 20 posts of 2 windows
     for client, topic in ((first, "com"), (second, "rec")):
         names = np.array(client.train.class_names)
         assert all(word.startswith(topic) for word in names[client.train.labels].ravel())
 
 
 def test_text_that_is_none(tmp_path):
-    pd.DataFrame({"text": ["too short", "this too"], "label": [0, 1]}).to_csv(
-        tmp_path / "train.csv", index=False
-    )
+    rows = {"text": ["too short", "this too"], "label": [0, 1]}
+    pd.DataFrame(rows).to_csv(tmp_path / "train.csv", index=False)
     with pytest.raises(DataError, match="no text of more than 20 words"):
         load_source(DataSettings(f"text:{tmp_path}"))
     with pytest.raises(DataError, match="no column 'text'"):

@@ -32,12 +32,10 @@ def test_least_side_is_the_least(name):
 @pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_seed_decides_the_weights_and_leaves_the_global_generator(name):
     before = torch.get_rng_state()
-    first, same, other = (
-        build_model(name, (1, 28, 28), 10, seed=s).state_dict() for s in (1, 1, 2)
-    )
+    one, same, other = (build_model(name, (1, 28, 28), 10, seed=s).state_dict() for s in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
-    assert all(torch.equal(first[key], same[key]) for key in first)
-    assert any(not torch.equal(first[key], other[key]) for key in first)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,8 @@ def stops(failures, last, server_round=9, simulated=True):
 
 def test_no_usable_reply_in_the_first_round_or_in_several_stops_the_run():
     nothing, some = outcome(bad="abcd"), outcome("a", bad="b")
-    assert stops(record_of(nothing), nothing, 1) == (
-        "No usable reply in round 1. a: the reply is bad"
-    )
+    reason = stops(record_of(nothing), nothing, 1)
+    assert reason == "No usable reply in round 1. a: the reply is bad"
     assert stops(record_of(some, nothing, nothing), nothing) == ""
     assert "No usable reply" in stops(record_of(some, *[nothing] * PATIENCE), nothing)
     assert stops(record_of(*[nothing] * 2, some, *[nothing] * 2), nothing) == ""

@@ -73,9 +73,8 @@ def test_every_dtype_and_shape_comes_back_as_it_was(data):
 def test_only_floating_entries_that_are_not_statistics_are_trained():
     assert {e.key for e in LAYOUT.entries if e.trained} == {"conv", "scale", "half"}
     weights = LAYOUT.weights(record(**MODEL))
-    np.testing.assert_array_equal(
-        weights.trained, np.array([0, 1, 2, 3, 4, 5, 2.5, np.float16(0.1), -3], np.float32)
-    )
+    trained = np.array([0, 1, 2, 3, 4, 5, 2.5, np.float16(0.1), -3], np.float32)
+    np.testing.assert_array_equal(weights.trained, trained)
     np.testing.assert_array_equal(weights.carried, [0.25, 0.5, 12, 1, 0])
 
 

@@ -26,9 +26,8 @@ def reply_of(content):
 
 
 def metrics(**values):
-    return RecordDict(
-        {"metrics": MetricRecord({k.replace("_", "-"): v for k, v in values.items()})}
-    )
+    record = MetricRecord({k.replace("_", "-"): v for k, v in values.items()})
+    return RecordDict({"metrics": record})
 
 
 def test_the_weight_is_none_of_the_metrics():

@@ -51,9 +51,7 @@ def placed(gap, leaves=LEAVES, federations=60):
         (0.0, LEAVES[:2], (0, 0.02), 0.02),
     ],
 )
-def test_clear_gaps_place_every_newcomer_and_small_ones_hardly_any_wrongly(
-    gap, leaves, right, most_wrong
-):
+def test_clear_gaps_place_every_newcomer_and_small_ones_few_wrongly(gap, leaves, right, most_wrong):
     correct, wrong = placed(gap, leaves)
     assert right[0] <= correct <= right[1]
     assert wrong <= most_wrong
@@ -79,9 +77,7 @@ def test_an_offset_of_one_models_entropies_changes_nothing(seed, offsets):
 def test_leaves_without_gaps_in_both_directions_are_not_compared():
     rng = np.random.default_rng(0)
     leaf_of, entropies = federation(rng, gap=0.4)
-    some = {
-        name: {leaf_of[name]: e[leaf_of[name]], "0.2": e["0.2"]} for name, e in entropies.items()
-    }
+    some = {n: {leaf_of[n]: e[leaf_of[n]], "0.2": e["0.2"]} for n, e in entropies.items()}
     members = MembersEntropies(leaf_of, some)
     newcomer = client(rng, "0.0", gap=0.4)
     for other in ("0.1", "0.2"):

@@ -10,27 +10,15 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from cflower.errors import ConfigError
 from cflower.messages.layout import UNTRAINED, is_trained
-from cflower.privacy.permutation import (
-    commitment,
-    derived_number,
-    permuted,
-    read_seed,
-    shuffled,
-)
+from cflower.privacy.permutation import commitment, derived_number, permuted, read_seed, shuffled
 from cflower.seeding import generator
 
 SEED, OTHER = b"the secret of these clients", b"the secret of other clients"
 NAMES = st.sampled_from(("w", "b", "bn.weight", "bn.running_mean", "bn.num_batches_tracked", "h"))
 DTYPES = st.sampled_from(("float32", "float64", "float16", "int64"))
-MODELS = st.dictionaries(
-    NAMES,
-    DTYPES.flatmap(
-        lambda dtype: arrays(
-            dtype, array_shapes(min_dims=0, max_dims=3, max_side=4), elements=st.integers(-99, 99)
-        )
-    ),
-    min_size=1,
-)
+SHAPES, NUMBERS = array_shapes(min_dims=0, max_dims=3, max_side=4), st.integers(-99, 99)
+ARRAYS = DTYPES.flatmap(lambda dtype: arrays(dtype, SHAPES, elements=NUMBERS))
+MODELS = st.dictionaries(NAMES, ARRAYS, min_size=1)
 
 
 def kinds(model):

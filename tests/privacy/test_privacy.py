@@ -125,9 +125,8 @@ def test_a_private_run_is_the_plain_one_permuted(kind, seeds):
 def test_the_mod_changes_nothing_without_a_seed_file():
     plain, with_mod = run(app_of(), first_model()), run(app_of([PermutationMod()]), first_model())
     for name, cluster in plain.tree.clusters.items():
-        np.testing.assert_array_equal(
-            with_mod.tree.clusters[name].model.trained, cluster.model.trained
-        )
+        other = with_mod.tree.clusters[name]
+        np.testing.assert_array_equal(other.model.trained, cluster.model.trained)
 
 
 def gathered(app, num_clients=NUM_CLIENTS):

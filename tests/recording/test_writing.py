@@ -166,9 +166,7 @@ def test_half_a_line_on_a_full_disk_is_cut_off_and_no_rest_follows_later(tmpfs, 
 
 
 @pytest.mark.parametrize("size", range(8, 64, 12))
-def test_a_run_on_a_disk_that_became_full_is_resumed_or_refused_in_words(
-    size, tmpfs, tmp_path, disk
-):
+def test_a_run_on_a_disk_that_became_full_can_be_resumed(size, tmpfs, tmp_path, disk):
     whole = run(tmp_path / "whole", disk)
     cut = run(tmpfs(f"{size}k"), disk)
     assert cut.problem.startswith(f"Cannot write the run folder {cut.path}: No space left")
@@ -308,9 +306,7 @@ def test_damage_after_a_checkpoint_does_not_matter_to_it(tmp_path, disk):
     assert content_of(resumed.path) == content_of(whole.path)
 
 
-def test_similarities_of_a_round_that_could_not_be_written_follow_later(
-    tmp_path, disk, monkeypatch
-):
+def test_similarities_that_could_not_be_written_follow_later(tmp_path, disk, monkeypatch):
     whole, real, full = run(tmp_path / "whole", disk), recorder_module.replace_file, [1]
 
     def replace(path, content, **options):

@@ -119,12 +119,9 @@ def made_up_rounds(
         accuracy = 0.9 - 0.4 / server_round
         silent = problems and server_round == 3
         heard = names[1:] if silent else names
-        measured = {
-            n: ClientMetrics(
-                {"accuracy": accuracy + rng.uniform(-0.1, 0.1), "loss": 0.5, "train-loss": 0.1}, 10
-            )
-            for n in heard
-        }
+        drawn = {n: {"accuracy": accuracy + rng.uniform(-0.1, 0.1)} for n in heard}
+        losses = {"loss": 0.5, "train-loss": 0.1}
+        measured = {n: ClientMetrics(metrics | losses, 10) for n, metrics in drawn.items()}
         yield RoundReport(
             server_round,
             trained,
@@ -143,9 +140,8 @@ def moved(tree: ParameterTree, move: Move) -> ParameterTree:
     """The tree after a client has left its leaf for another."""
     origin, target = tree.clusters[move.origin], tree.clusters[move.target]
     members = tuple(name for name in origin.members if name != move.client)
-    return tree.update(
-        replace(origin, members=members), replace(target, members=(*target.members, move.client))
-    )
+    joined = replace(target, members=(*target.members, move.client))
+    return tree.update(replace(origin, members=members), joined)
 
 
 def edge(cluster: Any) -> dict[str, Any]:
@@ -191,10 +187,7 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     before = 0.7 + 0.3 * (number % 7 == 3)
     after = 0.9 + 0.001 * (number % 50)
     models = zip(tree.path_of(name), (before, after), strict=False)
-    levels = {
-        c.name: ClientMetrics({"accuracy": value, "loss": 1 - value}, HELD_OUT)
-        for c, value in models
-    }
+    levels = {c.name: ClientMetrics({"accuracy": v, "loss": 1 - v}, HELD_OUT) for c, v in models}
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
 
 

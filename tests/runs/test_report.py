@@ -66,9 +66,8 @@ def test_the_page_holds_everything_of_the_run(made_up):
     assert {"key": "eps2", "value": 1.6} in content["config"]
     assert {"key": "criterion.eps2", "value": 1.6} in content["settings"]
     assert {"key": "output-dir", "value": "…/cflower-runs"} in content["config"]
-    assert content["problems"] == [
-        {"client": 0, "problem": "did not come within 60 s", "rounds": [3]}
-    ]
+    silent = {"client": 0, "problem": "did not come within 60 s", "rounds": [3]}
+    assert content["problems"] == [silent]
     assert content["heard"][0] == [19, 20]
     assert content["scores"][0][2] is None
     assert content["data"]["counts"][3] == [3, 2, 1]
@@ -174,8 +173,6 @@ def test_another_apps_page_has_its_own_config_and_when_it_measured(tmp_path, sha
     strategy = strategy_of(observers=[recorder], personal=False, fraction_evaluate=share)
     strategy.start(Quadratics((0, 0, 1, 1)).grid(), initial_arrays(), 2)
     content = page_content(RunRecord.read(recorder.path))
-    assert [tuple(entry.values()) for entry in content["config"]] == [
-        ("local-epochs", 5),
-        ("optimizer.name", "adam"),
-    ]
+    config = [tuple(entry.values()) for entry in content["config"]]
+    assert config == [("local-epochs", 5), ("optimizer.name", "adam")]
     assert content["run"]["evaluated"] == (share > 0)

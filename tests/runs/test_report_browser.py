@@ -68,9 +68,8 @@ def test_every_change_is_one_sentence_with_its_figures_folded(visit):
         "Round 6, cluster 0, split: for reasons of round 6. "
         "Parts: 0.0 (15 clients), 0.1 (15 clients)."
     )
-    assert stayed == [
-        f"Round 20, cluster 0.{i}, clients content: for reasons of round 20." for i in range(2)
-    ]
+    content = "Round 20, cluster {}, clients content: for reasons of round 20."
+    assert stayed == [content.format(leaf) for leaf in ("0.0", "0.1")]
     visit.page.locator("#why summary").first.click()
     text = visit.text("#why .change")
     assert "mean norm\n0.5\nlargest norm\n3\nalpha cross\n−0.3" in text

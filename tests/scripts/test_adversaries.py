@@ -53,9 +53,7 @@ def test_what_adversaries_send():
 
 
 def test_a_backdoor_is_in_every_second_example():
-    examples = Examples(
-        np.full((4, 1, 3, 3), 0.5, np.float32), np.array([3, 3, 3, 3]), tuple("abcd")
-    )
+    examples = Examples(np.full((4, 1, 3, 3), 0.5, np.float32), np.array([3] * 4), tuple("abcd"))
     examples.inputs[0, 0, 2, 2] = 1.0
     poisoned = backdoored(examples, 0)
     assert poisoned.labels.tolist() == [0, 3, 0, 3]

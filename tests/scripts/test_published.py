@@ -118,9 +118,7 @@ def test_ifca_has_every_image_in_four_rotations():
         ("sea", lambda x: 10 * (x[:, 1] + x[:, 2]) > 8),
     ],
 )
-def test_a_stream_has_fresh_examples_in_every_step_by_the_concept_of_their_client(
-    data, law, tmp_path
-):
+def test_a_stream_has_fresh_examples_in_each_step_by_the_concept_of_the_client(data, law, tmp_path):
     keys = streams.written(data, "", ((0, 0), (0, 1)), 0, tmp_path)
     wrong, seen = {}, []
     for step in (0, 1):

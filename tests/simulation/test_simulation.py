@@ -90,10 +90,8 @@ def test_a_client_cannot_change_the_records_of_others():
         message.content["arrays"]["w"] = Array(np.full(2, 99.0))
         return reply
 
-    strategy = FedAvg(fraction_evaluate=0.0)
-    cflower.simulate(
-        careless, 3, strategy=strategy, arrays=FIRST, num_rounds=1, run_config={"lr": 0.5}
-    )
+    strategy, config = FedAvg(fraction_evaluate=0.0), {"lr": 0.5}
+    cflower.simulate(careless, 3, strategy=strategy, arrays=FIRST, num_rounds=1, run_config=config)
     assert seen == [{"server-round": 1, "lr": 0.5}] * 3
     np.testing.assert_array_equal(FIRST["w"].numpy(), np.zeros(2))
 

@@ -133,11 +133,8 @@ class ChaosGrid(InlineGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         partitions = {int(c.node_config["partition-id"]) for c in self._contexts.values()}
-        return [
-            self.node_of(client, self.now)
-            for client in partitions
-            if self.now not in self.plan.away.get(client, ())
-        ]
+        here = (c for c in partitions if self.now not in self.plan.away.get(c, ()))
+        return [self.node_of(client, self.now) for client in here]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return super().push_messages(m for m in messages if self.kind_of(m) != "silence")

@@ -111,11 +111,9 @@ class Quadratics:
 
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
-        facts = {
-            "evaluates_way": client in self.evaluates_path,
-            "tells_entropies": self.reports_entropies,
-        }
-        return answer(message, client_id=f"partition-{client}", num_partitions=number, **facts)
+        facts = {"num_partitions": number, "tells_entropies": self.reports_entropies}
+        facts["evaluates_way"] = client in self.evaluates_path
+        return answer(message, client_id=f"partition-{client}", **facts)
 
     def _read(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
         client = int(context.node_config["partition-id"])

@@ -76,16 +76,11 @@ def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_pat
 def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later):
     clients = Changing(GROUPS, later=later)
     _, recorder = recorded(clients, tmp_path, CHANGE + 3)
-    trained = {
-        (seen.server_round, seen.cluster, clients.name(seen.client))
-        for seen in clients.seen
-        if seen.kind == "train"
-    }
+    training = (seen for seen in clients.seen if seen.kind == "train")
+    trained = {(s.server_round, s.cluster, clients.name(s.client)) for s in training}
     own = [line for line in lines_of(recorder) if line["decision"] not in TRIAL_STATUS]
     for key in ("members", "heard", "clients"):
-        count = Counter(
-            (line["round"], line["cluster"], name) for line in own for name in line[key]
-        )
+        count = Counter((line["round"], line["cluster"], n) for line in own for n in line[key])
         assert set(count) <= trained
         assert len(count) == count.total() == (CHANGE + 3) * len(GROUPS)
 
@@ -125,9 +120,7 @@ def test_an_isolated_client_with_changed_data_goes_on_alone():
 
 
 @pytest.mark.parametrize(("kind", "rounds", "change"), [(Changing, 23, 21), (Converging, 42, 40)])
-def test_a_run_resumed_in_the_middle_of_a_move_or_a_join_is_identical(
-    tmp_path, kind, rounds, change
-):
+def test_a_run_resumed_in_the_middle_of_a_move_or_join_is_identical(tmp_path, kind, rounds, change):
     strategy, whole = recorded(kind(GROUPS), tmp_path, rounds)
     changes = [move.server_round for move in strategy.state.moves]
     assert [*changes, *(join.due for join in strategy.tree.root.undone)][0] == change

@@ -22,9 +22,7 @@ def path_reply(message, context):
     SENT[f"partition-{context.node_config['partition-id']}"] = sent
     own = [name for name in sent if not name.startswith(OTHER)]
     losses = {name: float(name.count(".")) for name in own} | LOSSES
-    records = {
-        name: MetricRecord({"loss": loss, "num-examples": 3}) for name, loss in losses.items()
-    }
+    records = {n: MetricRecord({"loss": loss, "num-examples": 3}) for n, loss in losses.items()}
     leaf = message.content["config"]["cluster"]
     records["client"] = ConfigRecord({"best-cluster": leaf, "group": 5})
     return Message(RecordDict(records), reply_to=message)
@@ -48,9 +46,8 @@ def test_each_client_gets_the_models_on_its_path_and_no_other():
         path = tree.path_of(name)
         assert [cluster.name for cluster in path] == list(SENT[name])
         for cluster in path:
-            np.testing.assert_array_equal(
-                SENT[name][cluster.name].ravel(), cluster.model.trained[:12]
-            )
+            w = SENT[name][cluster.name]
+            np.testing.assert_array_equal(w.ravel(), cluster.model.trained[:12])
         result = strategy.final_report.clients[name]
         assert result.leaf.metrics["loss"] == len(path) - 1
         assert result.federated.metrics["loss"] == 0

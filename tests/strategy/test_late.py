@@ -24,14 +24,12 @@ from tests.strategy.quadratics import (
 GROUPS = (0, 1, 0, 1, 0, 1)
 
 
-def run(
-    clients, late, num_rounds, criterion=CRITERION, faults=None, away=None, timeout=20, **settings
-):
+def run(clients, late, rounds, criterion=CRITERION, faults=None, away=None, timeout=20, **settings):
     """The strategy and the reports of a run with late replies, see `Plan`."""
     grid = ChaosGrid(clients, Plan(faults or {}, away or {}, late))
     reports = Clock(grid)
     strategy = ClusteredFL(criterion, observers=[reports], **{"round_share": 0.5, **settings})
-    strategy.start(grid, initial_arrays(), num_rounds, timeout=timeout)
+    strategy.start(grid, initial_arrays(), rounds, timeout=timeout)
     return strategy, reports
 
 
@@ -126,12 +124,10 @@ def test_a_reply_to_a_cluster_that_was_split_meanwhile_is_set_aside():
     assert trained == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("kind", "problem"), [("norm overflows", "not finite"), ("error", "error")]
-)
-def test_a_late_reply_that_cannot_be_used_is_set_aside(kind, problem):
+@pytest.mark.parametrize(("kind", "words"), [("norm overflows", "not finite"), ("error", "error")])
+def test_a_late_reply_that_cannot_be_used_is_set_aside(kind, words):
     strategy, reports = run(Quadratics((0, 0, 0)), {(2, 1): 1}, 3, faults={(2, 1): kind})
-    assert problem in reports[1].problems["partition-2"]
+    assert words in reports[1].problems["partition-2"]
     assert strategy.failures.problems == {"partition-2": 1}
     assert "partition-2" in reports[2].measured
 

@@ -294,10 +294,8 @@ def test_real_nodes_become_clients_when_they_are_first_sampled(real_nodes):
     assert members[-1] == len(set(grid.asked)) == len(grid.asked) < 80
     trained = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
     assert all(10 <= trained[i + 1] <= 20 for i in range(12))
-    resumed, grid = (
-        strategy_of(**settings, observers=[Kept(reports)]),
-        RealGrid(clients.app(), 100, {}),
-    )
+    resumed = strategy_of(**settings, observers=[Kept(reports)])
+    grid = RealGrid(clients.app(), 100, {})
     resumed.start(grid, initial_arrays(), 13)
     assert len(grid.asked) == len(resumed.tree.clients) == 100
 
@@ -309,13 +307,8 @@ def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_pa
         grids.append(RealGrid(*args))
         return grids[0]
 
-    config = RunConfig(
-        fraction_train=0.1,
-        min_available_nodes=2,
-        num_server_rounds=1,
-        model="linear",
-        output_dir=str(tmp_path),
-    ).as_keys()
+    settings = {"fraction_train": 0.1, "min_available_nodes": 2, "num_server_rounds": 1}
+    config = RunConfig(model="linear", output_dir=str(tmp_path), **settings).as_keys()
     simulate(client_app, 40, server_app=server_app, run_config=config, grid_type=grid_type)
     assert len(grids[0].asked) == 4 + 4
 
@@ -323,10 +316,8 @@ def test_cflower_s_own_server_asks_as_few_for_the_first_model(real_nodes, tmp_pa
 def test_clients_that_are_sampled_hardly_ever_have_no_personal_step(caplog):
     caplog.set_level(INFO, "flwr")
     run(Quadratics((0,) * 20), 30, fraction_train=0.1, personal=True)
-    assert (
-        "no personal step: it would train sampled clients more often than 30 rounds do"
-        in caplog.text
-    )
+    reason = "it would train sampled clients more often than 30 rounds do"
+    assert f"no personal step: {reason}" in caplog.text
 
 
 def test_the_final_report_compares_with_conventional_federated_learning():
@@ -358,9 +349,8 @@ def test_evaluate_fn_evaluates_the_model_of_each_cluster():
     leaves = [leaf.model.trained for leaf in strategy.tree.leaves]
     for (_, vector), model in zip(calls[-2:], leaves, strict=True):
         np.testing.assert_array_equal(vector, model)
-    assert result.evaluate_metrics_serverapp[12]["norm"] == pytest.approx(
-        np.mean([np.linalg.norm(model) for model in leaves])
-    )
+    mean = np.mean([np.linalg.norm(model) for model in leaves])
+    assert result.evaluate_metrics_serverapp[12]["norm"] == pytest.approx(mean)
 
 
 def test_aggregation_functions_of_the_caller_are_used_as_in_fedavg():
@@ -368,9 +358,8 @@ def test_aggregation_functions_of_the_caller_are_used_as_in_fedavg():
         weights = [next(iter(c.metric_records.values()))[weighted_by] for c in contents]
         return MetricRecord({"clients": len(contents), "examples": sum(weights)})
 
-    _, result, _ = run(
-        Quadratics(GROUPS), 2, train_metrics_aggr_fn=count, evaluate_metrics_aggr_fn=count
-    )
+    functions = {"train_metrics_aggr_fn": count, "evaluate_metrics_aggr_fn": count}
+    _, result, _ = run(Quadratics(GROUPS), 2, **functions)
     assert dict(result.train_metrics_clientapp[2]) == {"clients": 6, "examples": 75}
     assert dict(result.evaluate_metrics_clientapp[1]) == {"clients": 6, "examples": 12}
 
