@@ -109,10 +109,13 @@ def mean_entropy(logits: NDArray[np.floating]) -> float:
 
     >>> round(mean_entropy(np.zeros((3, 2))), 4), mean_entropy(np.array([[900.0, 0.0]]))
     (0.6931, 0.0)
+    >>> mean_entropy(np.array([[np.inf, 0.0]]))
+    nan
     """
     from scipy.special import entr, softmax  # half a second to import
 
-    return float(entr(softmax(logits.astype(np.float64), axis=1)).sum(axis=1).mean())
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
+        return float(entr(softmax(logits.astype(np.float64), axis=1)).sum(axis=1).mean())
 
 
 def measured(right: NDArray[np.bool_], losses: NDArray[np.floating]) -> Metrics:

@@ -213,7 +213,7 @@ def test_data_that_do_not_fit_are_refused(run, unseen, tmp_path):
     refused("size", "its inputs have shape (1, 6, 8), but", inputs[:, :, :6], labels)
     refused("rows", "its inputs have shape (64,), but", inputs.reshape(-1, 64), labels)
     refused("classes", "has the class(es) x, which the run", inputs, np.where(labels, "1", "x"))
-    refused("one", "has 1 example: at least 3", inputs[:1], labels[:1])
+    refused("one", "has 1 example: at least 2", inputs[:1], labels[:1])
 
 
 def with_keys(name, part="", **changed):
