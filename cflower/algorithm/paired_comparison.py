@@ -134,8 +134,9 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the gain by one of the metrics is significant and the loss by none of them is. They
-    also do if a gain by one is likely, a loss by none, and the mean of the first one is better:
+    They do if the gain by the first metric is significant, or that by another one, and no loss is:
+    models that learn from fewer examples may be right more often and too sure where they are not.
+    They also do if a gain by one is likely, a loss by none, and the mean of the first one gains:
     the criterion found the groups before, and small groups need longer than a trial to learn. With
     too few examples, or no child with two clients that replied, the better mean of the first metric
     decides. Without any evaluation the separate models stay.
@@ -148,15 +149,18 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
     if not tests:
         names = " or ".join(measure.name for measure in measures)
         return Verdict(True, f"no client evaluated both models by {names}, so the split stands")
-    chances = [test.chance for test in tests if test.chance is not None]
+    chances = {test: test.chance for test in tests if test.chance is not None}
     if not chances:
         number = f"{tests[0].num_examples:.0f} held-out examples are too few for a test"
         return Verdict(tests[0].gain > 0, f"{number}, so the mean decides: {tests[0]}", tests)
-    if max(chances) > 1 - SIGNIFICANT:
-        return Verdict(False, f"the clients are served worse: {tests[0]}", tests)
-    if min(chances) < SIGNIFICANT:
-        return Verdict(True, f"the clients are served better: {tests[0]}", tests)
-    if min(chances) < LIKELY and max(chances) <= 1 - LIKELY and tests[0].gain > 0:
+    worse = [test for test, chance in chances.items() if chance > 1 - SIGNIFICANT]
+    better = [test for test, chance in chances.items() if chance < SIGNIFICANT]
+    if better and (not worse or better[0] is tests[0]):
+        return Verdict(True, f"the clients are served better: {better[0]}", tests)
+    if worse:
+        return Verdict(False, f"the clients are served worse: {worse[0]}", tests)
+    least, most = min(chances.values()), max(chances.values())
+    if least < LIKELY and most <= 1 - LIKELY and tests[0].gain > 0:
         return Verdict(True, f"the clients are probably served better: {tests[0]}", tests)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 

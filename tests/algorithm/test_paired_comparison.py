@@ -88,6 +88,15 @@ def test_a_clear_gain_is_better_and_a_clear_loss_worse():
     assert "served worse" in loss.reason
 
 
+@pytest.mark.parametrize(("gain", "better"), [(0.1, "better: accuracy"), (0.001, "worse: loss")])
+def test_models_that_are_right_more_often_may_be_too_sure(gain, better):
+    accuracies = [(0.5 + gain + n, 0.5) for n in (0.01, -0.01, 0.02, -0.02)]
+    verdict = judge(
+        both(accuracies, [(2.0, 1.0), (2.1, 1.0), (1.9, 1.0), (2.0, 1.1)]), [ACCURACY, LOSS]
+    )
+    assert f"the clients are served {better}" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("fall", "measures", "better"),
     [(0.0, [ACCURACY, LOSS], True), (0.0, [ACCURACY], False), (0.4, [ACCURACY, LOSS], False)],
