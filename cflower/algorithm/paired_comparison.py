@@ -149,10 +149,15 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
     if not tests:
         names = " or ".join(measure.name for measure in measures)
         return Verdict(True, f"no client evaluated both models by {names}, so the split stands")
-    chances = {test: test.chance for test in tests if test.chance is not None}
-    if not chances:
+    if all(test.chance is None for test in tests):
         number = f"{tests[0].num_examples:.0f} held-out examples are too few for a test"
         return Verdict(tests[0].gain > 0, f"{number}, so the mean decides: {tests[0]}", tests)
+    return weighed(tests)
+
+
+def weighed(tests: tuple[PairedTest, ...]) -> Verdict:
+    """The verdict of the tests of all metrics, the leading one first."""
+    chances = {test: test.chance for test in tests if test.chance is not None}
     worse = [test for test, chance in chances.items() if chance > 1 - SIGNIFICANT]
     better = [test for test, chance in chances.items() if chance < SIGNIFICANT]
     if better and (not worse or better[0] is tests[0]):
