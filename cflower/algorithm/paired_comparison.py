@@ -165,7 +165,7 @@ def weighed(tests: tuple[PairedTest, ...]) -> Verdict:
     if worse:
         return Verdict(False, f"the clients are served worse: {worse[0]}", tests)
     least, most = min(chances.values()), max(chances.values())
-    if least < LIKELY and most <= 1 - LIKELY and tests[0].gain > 0:
+    if tests[0].gain > 0 and least < LIKELY <= 1 - most:
         return Verdict(True, f"the clients are probably served better: {tests[0]}", tests)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 
