@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from cflower.errors import ConfigError, DataError
@@ -48,18 +49,27 @@ def choice(default: str, options: tuple[str, ...]) -> Any:
     return field(default=default, metadata={"options": options})
 
 
+def key_of(spec: "dataclasses.Field[Any]") -> str:
+    """The run-config key of a field.
+
+    >>> key_of(fields(Range)[0])
+    'bounds'
+    """
+    return spec.name.replace("_", "-")
+
+
 def check_fields(
-    settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str] | None" = None
+    settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str]" = key_of
 ) -> None:
     """Refuse settings with a value outside its field's range or options; None is none given.
 
     Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
     """
     for spec in fields(settings):
-        key, value = (name_of or key_of)(spec), getattr(settings, spec.name)
+        key, value = name_of(spec), getattr(settings, spec.name)
         if "range" in spec.metadata and value is not None:
             bounds = spec.metadata["range"]
-            fits = isinstance(value, int | float) and math.isfinite(value) and value in bounds
+            fits = isinstance(value, Real) and math.isfinite(value) and value in bounds
             require(fits, f"Got {key}={value!r}, but expected a number {bounds}.")
         if "options" in spec.metadata:
             check_choice(key, value, spec.metadata["options"])
@@ -75,15 +85,6 @@ def require_data(holds: bool, sentence: str) -> None:
     """Raise a DataError with this sentence unless a rule about the data holds."""
     if not holds:
         raise DataError(sentence)
-
-
-def key_of(spec: "dataclasses.Field[Any]") -> str:
-    """The run-config key of a field.
-
-    >>> key_of(fields(Range)[0])
-    'bounds'
-    """
-    return spec.name.replace("_", "-")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

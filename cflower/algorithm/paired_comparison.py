@@ -136,10 +136,10 @@ def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdic
 
     They do if the gain by the first metric is significant, or that by another one, and no loss is:
     models that learn from fewer examples may be right more often and too sure where they are not.
-    They also do if a gain by one is likely, a loss by none, and the mean of the first one gains:
-    the criterion found the groups before, and small groups need longer than a trial to learn. With
-    too few examples, or no child with two clients that replied, the better mean of the first metric
-    decides. Without any evaluation the separate models stay.
+    They also do if a gain by one metric is likely, no loss is likely, and the mean of the first
+    metric gains: the criterion found the groups before, and small groups need longer than a trial
+    to learn. With too few examples, or no child with two clients that replied, the better mean of
+    the first metric decides. Without any evaluation the separate models stay.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.

@@ -144,8 +144,9 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
             before = first[client].metrics.get(measure.name)
             if client in replies and before is not None:
                 now = replies[client].metrics.get(measure.name)
-                change = -1.0 if now is None else sign * (now - before)
-                row[place] = change / (1.0 if now is None else abs(now) + abs(before) or 1.0)
+                row[place] = -1.0
+                if now is not None:
+                    row[place] = sign * (now - before) / (abs(now) + abs(before) or 1.0)
     gains *= limited(first[client].num_examples for client in chain.members)
     return np.maximum(gains, -MOST * np.median(np.abs(gains), axis=1, keepdims=True))
 

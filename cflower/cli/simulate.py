@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from cflower.simulation.app_folder import AppFolder
-    from cflower.simulation.inline_grid import ClientFunction, InlineGrid
+    from cflower.simulation.inline_grid import ClientFunction, Failure, InlineGrid
 
 MANY_CLIENTS = 50
 OWN = "cflower.server_app:app"
@@ -212,7 +212,7 @@ def printing_grid() -> "type[InlineGrid]":
 
         def run_client(
             self, message: "Message", context: "Context"
-        ) -> "tuple[Message, Exception | SystemExit | None]":
+        ) -> "tuple[Message, Failure | None]":
             reply, error = super().run_client(message, context)
             place = traceback.extract_tb(error.__traceback__)[-1] if error else None
             if place and place not in self.printed:

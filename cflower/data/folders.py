@@ -5,6 +5,7 @@ A folder of only one of these kinds is read here, column by column. Anything els
 """
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,16 @@ from cflower.settings import require_data
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 MISSING = [*pa.csv.ConvertOptions().null_values, "<NA>", "None"]
 """The texts that mean a missing value in a CSV file: those of pandas."""
-SPLITS = {
-    split: re.compile(rf"(.*[-._ 0-9])?({words})([-._ 0-9].*)?")
-    for split, words in (
-        ("train", "train|training"),
-        ("validation", "validation|valid|dev|val"),
-        ("test", "test|testing|eval|evaluation"),
-    )
+WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of folders and files that mark a split: those of `datasets`."""
+"""Words that mark a split in the names of folders and files: those of `datasets`."""
+SPLITS = {
+    split: re.compile(rf"(.*[-._ 0-9])?({'|'.join(words)})([-._ 0-9].*)?")
+    for split, words in WORDS.items()
+}
 
 
 def load_folder(folder: Path, key: str = "dataset") -> Table:
@@ -91,8 +93,8 @@ def training_files(
     With ``class_folders`` the innermost folder is a class, whatever its name, unless all of them
     are named like splits. Raises a DataError if there are test or validation examples only.
     """
-    own = class_folders and not {path.parent.name for path in files} <= {*SPLITS, "val", "dev"}
-    depth = -2 if own else -1
+    inner = {path.parent.name for path in files}
+    depth = -2 if class_folders and not inner <= {*chain.from_iterable(WORDS.values())} else -1
     splits = [_split_of(*path.relative_to(folder).parts[:depth]) for path in files]
     if not any(splits):
         splits = [_split_of(path.name) for path in files]

@@ -46,12 +46,11 @@ def load_own_data(
         source = windows(table, settings, class_names)
     else:
         source = Stored.of(table, settings, labelled=labelled)
-    needed = 3 if settings.decide_fraction else 2
+    least, uses = (3, "train on, decide by") if settings.decide_fraction else (2, "train on")
     require_data(
-        len(source) >= needed,
-        f"{source.name} has {counted(len(source), 'example')}: at least {needed} are needed, to "
-        f"train on{', decide by' if settings.decide_fraction else ''} and report; put more data "
-        "there.",
+        len(source) >= least,
+        f"{source.name} has {counted(len(source), 'example')}: at least {least} are needed, to "
+        f"{uses} and report; put more data there.",
     )
     classes = class_names or in_order(source.class_names)
     check_classes(classes, source.name)

@@ -70,13 +70,14 @@ def check_same_run(
     name: str, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
 ) -> None:
     """Refuse to resume a run if its ``config.json`` would now have other values."""
-    changed = {  # the seed is in both parts
-        f"{key} was {before[part].get(key)!r} and is {value!r}": None
-        for part in ("config", "settings")
-        for values in [{**dict.fromkeys(before[part]), **now[part]}]
-        for key, value in printable(without(values, may_change)).items()
-        if before[part].get(key) != value
-    }
+    changed = dict[str, None]()  # the seed is in both parts
+    for part in ("config", "settings"):
+        then, values = before[part], {**dict.fromkeys(before[part]), **now[part]}
+        changed |= {
+            f"{key} was {then.get(key)!r} and is {value!r}": None
+            for key, value in printable(without(values, may_change)).items()
+            if then.get(key) != value
+        }
     if changed:
         raise RunFolderError(
             f"Cannot resume {name} with another config: {'; '.join(changed)}. "

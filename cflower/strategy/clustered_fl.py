@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
-from cflower.algorithm.aggregation import Aggregation
+from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Criterion
@@ -135,8 +135,8 @@ class ClusteredFL(Strategy):
     evaluate_metrics_aggr_fn: MetricsAggregation | None = None
     optimizer: ServerOptimizer | None = None
     weighting: Weighting = choice("examples", WEIGHTINGS)
-    aggregation: Aggregation = "fedavg"
-    beta: float = 0.2
+    aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
+    beta: float = number(0.2, above=0, below=MEDIAN)
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
     untrained: Sequence[str] = UNTRAINED
@@ -276,6 +276,7 @@ class ClusteredFL(Strategy):
             roll_call.share = 1.0  # its clients may be at any node
             clients = roll_call.gather(run.grid, least)
             self._observers.refuse_other_clients(before.state.tree.clients, clients)
+            run.result.arrays = self.layout.record(before.state.tree.root.grown.model)
         else:
             tree = ParameterTree.initial(first, clients, isolated=self.isolated)
             before = Checkpoint(0, CFLState(tree, first=first))
@@ -283,7 +284,6 @@ class ClusteredFL(Strategy):
         known = roll_call, self.layout, before.failures
         self._messenger = ClientMessenger(run.grid, run.timeout, *known, *keys)
         self.state, self.final_report, self._by_round = before.state, None, {}
-        run.result.arrays = self.layout.record(self.tree.root.grown.model)
         return before
 
     def _play(self, server_round: int) -> bool:

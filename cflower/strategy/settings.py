@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from flwr.supercore import log
 
-from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN
+from cflower.algorithm.aggregation import MEDIAN
 from cflower.algorithm.paired_comparison import Measure
 from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
 from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
-from cflower.settings import check_choice, check_fields, key_of, require
+from cflower.settings import check_fields, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
@@ -34,7 +34,6 @@ NOT_ALONE = (
 def complete(strategy: Any) -> None:
     """Check a strategy's settings, and give it the criterion's defaults for those not given."""
     check_fields(strategy, attrgetter("name"))
-    trimmed_share(strategy)  # a check
     require(
         callable(getattr(strategy.criterion, "decide", None)),
         f"Got criterion={strategy.criterion!r}, but expected an object with the methods of "
@@ -88,11 +87,8 @@ def settings_of(strategy: Any) -> dict[str, Any]:
 
 
 def trimmed_share(strategy: Any) -> float:
-    """The share to trim of a strategy's ``aggregation``, which is checked; see `CFL`."""
-    beta = float(strategy.beta)
-    require(0 < beta < MEDIAN, f"Got beta={beta!r}, but expected a number > 0 and < {MEDIAN}.")
-    rule = check_choice("aggregation", strategy.aggregation, AGGREGATIONS)
-    return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(rule, beta)
+    """The share to trim of a strategy's ``aggregation``; see `CFL`."""
+    return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(strategy.aggregation, float(strategy.beta))
 
 
 def personal_obstacle(strategy: Any, run: Any) -> str:
@@ -118,6 +114,7 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
     A wrapper accounts for one model a client and round: then splits are final, and members do not
     move. Without an evaluate function in the ClientApp, splits are final too.
     """
+    check_fields(strategy, attrgetter("name"))  # again: they can be changed before the start
     layout, alone, trial_rounds = strategy.layout, run.alone, strategy.trial_rounds
     if not alone:
         log(INFO, NOT_ALONE)
