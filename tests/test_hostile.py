@@ -141,7 +141,7 @@ def test_what_is_large_in_replies_is_short_and_printable_in_log_and_folder(spoil
     assert sum(path.stat().st_size for path in folder.rglob("*.json*")) < 100_000
 
 
-@pytest.mark.parametrize("value", [-1e9, 1e308, 1.5, -0.1, 0.0])
+@pytest.mark.parametrize("value", [-1e9, 1e308, 1.5, -0.1, 0.0, float("nan")])
 def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
     false = measured(accuracy=value, **{"num-examples": 10**12})
 

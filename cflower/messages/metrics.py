@@ -147,17 +147,18 @@ def words_in(name: str) -> set[str]:
 
 
 def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
-    """The clients' metrics without numbers far from those of the others; lists are kept.
+    """The clients' metrics without NaN and numbers far from those of the others; lists are kept.
 
-    >>> clients = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9)]
+    >>> clients = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9, np.nan)]
     >>> [one.metrics for one in plausible(clients)]
-    [{'accuracy': 0.9}, {'accuracy': 0.8}, {}]
+    [{'accuracy': 0.9}, {'accuracy': 0.8}, {}, {}]
     """
     sizes: dict[str, list[float]] = defaultdict(list)
     for one in measured:
         for key, value in one.scalars.items():
             sizes[key].append(abs(value))
-    bounds = {key: bounds_of(key, float(np.median(size))) for key, size in sizes.items()}
+    medians = {key: float(np.median(np.nan_to_num(size))) for key, size in sizes.items()}
+    bounds = {key: bounds_of(key, median) for key, median in medians.items()}
     kept = []
     for one in measured:
         odd = {k for k, v in one.scalars.items() if not bounds[k][0] <= v <= bounds[k][1]}

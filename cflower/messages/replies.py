@@ -50,7 +50,7 @@ def read_reply(
 
 
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
-    """The metrics and the weight in a reply; metrics that are not finite are left out.
+    """The metrics and the weight in a reply; a metric that is not finite becomes NaN.
 
     `BadReplyError` for an error message, not exactly one MetricRecord, or a weight that is no
     number above zero, or more than `MOST_EXAMPLES`.
@@ -87,8 +87,7 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
         size = np.size(value)
         if size > MOST_METRICS:
             raise BadReplyError(f"has {size} numbers as {key}, more than {MOST_METRICS}")
-        if is_finite(value):
-            metrics[key] = value
+        metrics[key] = value if is_finite(value) else math.nan
     weight = metrics.pop(weighted_by, math.nan)
     if isinstance(weight, list) or not 0 < weight <= MOST_EXAMPLES:
         raise BadReplyError(

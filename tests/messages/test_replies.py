@@ -8,7 +8,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Role
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import ClientMetrics, weighted_mean
+from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
 from cflower.messages.replies import first_line, read_metrics, read_reply
 
 
@@ -35,10 +35,12 @@ def test_the_weight_is_none_of_the_metrics():
     assert read_metrics(reply, "num-examples") == ({"loss": 0.5, "recall": [0.1, 0.2]}, 4.0)
 
 
-def test_metrics_that_are_not_finite_are_ignored_and_the_reply_is_used():
-    odd = {"loss": math.nan, "recall": [0.1, math.inf], "accuracy": 0.5}
-    reply = reply_of(metrics(num_examples=4, **odd))
-    assert read_metrics(reply, "num-examples") == ({"accuracy": 0.5}, 4.0)
+def test_metrics_that_are_not_finite_are_implausible_and_the_reply_is_used():
+    odd = {"loss": math.inf, "recall": [0.1, math.inf], "accuracy": 0.5}
+    measured = read_metrics(reply_of(metrics(num_examples=4, **odd)), "num-examples")
+    assert math.isnan(measured.metrics["loss"])
+    assert math.isnan(measured.metrics["recall"])
+    assert plausible([measured]) == [({"accuracy": 0.5}, 4.0)]
 
 
 def test_weight_and_record_may_have_other_names():
