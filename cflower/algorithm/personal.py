@@ -6,25 +6,28 @@ improves on the whole. Then they evaluate w + a_i (v_i − w), a_i = n_i / (n_i 
 κ: κ = ∞ is the leaf's model, κ = 0 the member's own v_i. All members together choose the start and
 κ, because a choice by one member's few examples costs what it gains. The paired test judges the
 choice: each member evaluates what the others choose, so that no example judges a choice that it had
-a part in.
+a part in. A member that its own model serves far better on its own examples gets it whatever the
+others choose, and goes on training if the others give a start up.
 
 Shares of this form are the posterior mean under a normal prior around w (James and Stein, 1961).
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import MOST, OUTLIER
-from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
+from cflower.algorithm.constants import ERROR, MOST, OUTLIER
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge, p_value
 from cflower.algorithm.proposals import measures_in, usual_metrics
 from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
     DECIDE,
+    KAPPAS,
     Ask,
     CFLState,
     Chain,
@@ -35,10 +38,10 @@ from cflower.algorithm.state import (
     Role,
 )
 from cflower.algorithm.weights import Weights
-from cflower.ordering import counted, only
+from cflower.ordering import counted, listed, only
 
-MOST_TRAININGS = 6
-"""Trainings of a member from each start: up to twelve gained nothing more."""
+MOST_TRAININGS = 10
+"""Trainings of a member from each start: most models gain nothing after six, slow ones do."""
 PATIENCE = 2
 """Models without a gain, after which a start is given up to save work."""
 LEAST_ROUNDS = 4
@@ -71,7 +74,7 @@ def next_asks(chains: Mapping[str, Chain]) -> tuple[Ask, ...]:
         Ask(c, leaf, Role.PERSONAL, chain.server_round, "evaluate", DECIDE, len(chain.measured))
         for leaf, chain in chains.items()
         if len(chain.measured) < len(chain.candidates)
-        for c in chain.members
+        for c in chain.judges
     )
 
 
@@ -108,7 +111,8 @@ def after_training(
 
     A reply also measures the model that the member received. A start is given up if its first
     models gain neither accuracy nor loss: a loss alone grows with every prediction that is too
-    sure. An app that measures nothing in training cannot show that a start is of no use.
+    sure. Only members with a `far_better` model go on then. An app that measures nothing in
+    training cannot show that a start is of no use.
     """
     trainings, trained = chain.trainings, dict[str, Weights]()
     for client, reply in replies.items():
@@ -118,6 +122,10 @@ def after_training(
         trained[client] = as_sent(after)
     gains = gains_of(chain, replies, metric).sum(axis=1)
     gained = chain.gained or not gains.size or (trainings > 0 and bool(np.any(gains > 0)))
+    if trainings >= PATIENCE and not gained:
+        first = chain.measured[0]
+        better = [c for c, reply in replies.items() if far_better(reply, first[c], metric)]
+        trained, gained = only(trained, better), bool(better)
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
     chain = replace(chain, sizes=sizes, total=chain.total + 1)
     if trained and trainings + 1 < MOST_TRAININGS and (gained or trainings < PATIENCE):
@@ -164,18 +172,56 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     if verdict.better and all(test.chance is None for test in verdict.tests):
         verdict = Verdict(None, "too few held-out examples to test models of their own")
     accepted = chosen > 0 and verdict.better is True and verdict.tests[0].gain >= 0
-    start, kappa = chain.candidates[chosen]
-    clients = only(chain.measured[chosen], chain.own[start].models) if accepted else ()
+    chosen = chosen if accepted else 0
+    numbers = serving(chain, chosen, metric)
+    start = chain.candidates[max(numbers.values(), default=0)][0]
+    apart = [client for client, number in numbers.items() if number != chosen]
+    note = f"; far better served by their own models: {listed(apart)}" if apart else ""
     return Personal(
-        verdict.reason,
-        chain.kappa(kappa),
+        verdict.reason + note,
+        chain.kappa(chain.candidates[chosen][1]),
         start,
-        chain.own[start].trainings if accepted else 0,
+        chain.own[start].trainings if numbers else 0,
         chain.total,
         len(chain.measured),
-        {client: chain.candidate(client, chosen) for client in clients},
-        {client: chain.share(client, kappa) for client in clients},
+        {client: chain.candidate(client, number) for client, number in numbers.items()},
+        {client: chain.share(client, chain.candidates[n][1]) for client, n in numbers.items()},
     )
+
+
+def serving(chain: Chain, chosen: int, metric: Measure) -> dict[str, int]:
+    """The number of the candidate that serves each member, without those with the leaf's model.
+
+    It is the chosen one, unless the member's own model or the leaf's is `far_better`. With the
+    leaf's model chosen, own models are those from the first start with a gain.
+    """
+    if len(chain.candidates) == 1:
+        return {}
+    start, _ = chain.candidates[chosen or 1]
+    own, numbers = chain.candidates.index((start, KAPPAS[0])), dict[str, int]()
+    for client in chain.members:
+        known = {n: by[client] for n, by in enumerate(chain.measured) if client in by}
+        others = [n for n in (own, 0) if {n, chosen} <= known.keys()]
+        better = (n for n in others if far_better(known[n], known[chosen], metric))
+        number = next(better, chosen)
+        if number and number in known:
+            numbers[client] = number
+    return numbers
+
+
+def far_better(own: Reply, other: Reply, metric: Measure) -> bool:
+    """Whether a member's few examples alone show that a model serves it better than another.
+
+    Only of a metric that is a share, such as accuracy: then its examples give the standard error of
+    a difference. Its p-value must be below `ERROR`.
+    """
+    now, before = (reply.metrics.get(metric.name, math.nan) for reply in (own, other))
+    mean = (now + before) / 2
+    if not (metric.higher_is_better and 0 <= before < now <= 1):
+        return False
+    examples = min(own.num_examples, other.num_examples)
+    error = math.sqrt(2 * mean * (1 - mean) / examples)
+    return p_value(now - before, error, int(examples)) < ERROR
 
 
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:

@@ -155,6 +155,12 @@ class Chain:
         starts = [start for start, own in enumerate(self.own) if own.models]
         return [(0, inf), *product(starts, KAPPAS)]
 
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The members that evaluate the next candidate: all, or those with a model of their own."""
+        own = self.own[self.candidates[len(self.measured)][0]] if self.measured else None
+        return self.members if own is None else tuple(c for c in self.members if c in own.models)
+
     def kappa(self, factor: float) -> float:
         """κ in training examples."""
         return inf if factor == inf else factor * float(np.median(list(self.sizes.values())))
@@ -168,9 +174,9 @@ class Chain:
         return self.here.get(client, self.starts[min(len(self.own), len(self.starts) - 1)])
 
     def candidate(self, client: str, number: int) -> Weights:
-        """W + a_i (v_i − w); the leaf's model for a member without v_i."""
+        """W + a_i (v_i − w); w is the leaf's model."""
         leaf, (start, factor) = self.starts[0], self.candidates[number]
-        if factor == inf or client not in self.own[start].models:
+        if factor == inf:
             return leaf
         share, own = self.share(client, factor), self.own[start].models[client]
         return Weights(*(w + share * (v - w) for w, v in zip(leaf, own, strict=True)))
@@ -191,14 +197,14 @@ class Personal(NamedTuple):
     """Trainings of each member in all."""
     evaluations: int
     models: Mapping[str, Weights]
-    """The models that serve members; empty if the step was refused."""
+    """The models that serve members, if not the leaf's."""
     shares: Mapping[str, float]
     """a_i of these members."""
 
     @property
     def accepted(self) -> bool:
         """Whether it serves the members better than the leaf's model."""
-        return bool(self.models)
+        return self.kappa < inf
 
 
 class Judging(NamedTuple):

@@ -98,7 +98,7 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
         sentences.append(AGREEMENT.format(index=index))
     steps = summary["personal"].values()
     if own := sum(step["clients"] for step in steps):
-        leaves = counted(sum(step["accepted"] for step in steps), "cluster")
+        leaves = counted(sum(step["clients"] > 0 for step in steps), "cluster")
         sentences.append(PERSONAL.format(clients=counted(own, "client"), leaves=leaves))
     if summary.get("decided_by") == "reported":
         sentences.append(SAME_EXAMPLES)
@@ -209,7 +209,7 @@ def ways_of(summary: Mapping[str, Any]) -> list[str]:
     ``fl``, the common model, and ``leaf``, the cluster's, are left out where they are the one that
     serves the clients, ``own``.
     """
-    other = any(step["accepted"] for step in summary["personal"].values())
+    other = any(step["clients"] for step in summary["personal"].values())
     common = ["fl"] if lasting(summary["splits"]) else []
     leaf = ["leaf"] if other or summary["selection"] != "leaf" else []
     return [*common, *leaf, "own", *baselines_of(summary)]

@@ -211,7 +211,7 @@ def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) ->
     for (client, language), theirs in pages.groupby(["client", "language"]):
         folder = setting.out / "newcomers" / str(client)
         write(theirs, folder)
-        found = assign(run.path, folder)
+        found = assign(run.path, folder, own_code=True)
         there = counts(groups[member] for member in run.summary["clusters"][found.cluster])
         placed.append(
             {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cflower.algorithm.criteria import NeverSplit
-from cflower.algorithm.personal import MOST_TRAININGS, choices_of_others
+from cflower.algorithm.personal import MOST_TRAININGS, PATIENCE, choices_of_others
 from cflower.algorithm.state import DECIDE, CFLState, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from tests.algorithm.planted import DIM, Federation, cfl_of, vector
@@ -134,6 +134,36 @@ def test_one_member_stops_no_small_gain_of_the_others(accuracy):
     step, _ = step_of(DIFFERENT, after(DIFFERENT), gains)
     assert step.trainings == 2 * MOST_TRAININGS
     assert step.accepted == (accuracy is None)
+
+
+@pytest.mark.parametrize(("examples", "shown"), [(9.0, False), (50.0, True)])
+def test_a_member_that_its_leaf_serves_badly_goes_on_alone(examples, shown):
+    """The others lose by training; enough examples of its own show that it gains."""
+
+    def figures(ask, reply):
+        ours = ask.candidate or (ask.task == "train" and ask.server_round > LAST + 1)
+        leaf, own = (0.5, 0.9) if ask.client == "client-0" else (0.9, 0.8)
+        return replace(reply, metrics={"accuracy": own if ours else leaf}, num_examples=examples)
+
+    step, asked = step_of(ALIKE, after(ALIKE), figures)
+    assert not step.accepted
+    assert step.shares == ({"client-0": 1.0} if shown else {})
+    assert step.reason.endswith("their own models: client-0") == shown
+    trainings = [ask.client for ask in asked if ask.task == "train"]
+    others = 2 * (PATIENCE + 1)
+    assert trainings.count("client-1") == others
+    assert trainings.count("client-0") == (2 * MOST_TRAININGS if shown else others)
+
+
+def test_a_member_that_loses_by_the_others_choice_keeps_the_leafs_model():
+    def figures(ask, reply):
+        ours = ask.candidate or (ask.task == "train" and ask.server_round > LAST + 1)
+        leaf, own = (0.9, 0.5) if ask.client == "client-0" else (0.5, 0.9)
+        return replace(reply, metrics={"accuracy": own if ours else leaf}, num_examples=50.0)
+
+    step, _ = step_of(DIFFERENT, after(DIFFERENT), figures)
+    assert step.accepted
+    assert set(step.models) == set(DIFFERENT.clients[1:])
 
 
 def test_an_app_that_measures_nothing_in_training_trains_as_long_as_it_may():
