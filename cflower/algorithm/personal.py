@@ -109,23 +109,17 @@ def after_training(
 ) -> Chain:
     """The chain after one more training.
 
-    A reply also measures the model that the member received. A start is given up if its first
-    models gain neither accuracy nor loss: a loss alone grows with every prediction that is too
-    sure. Only members with a `far_better` model go on then. An app that measures nothing in
-    training cannot show that a start is of no use.
+    A start is given up if its first models gain nothing. Only members that are far better off go on
+    then.
     """
     trainings, trained = chain.trainings, dict[str, Weights]()
     for client, reply in replies.items():
         assert reply.update is not None
-        before = chain.received(client)
-        after = Weights(*(a + b for a, b in zip(before, reply.update, strict=True)))
-        trained[client] = as_sent(after)
-    gains = gains_of(chain, replies, metric).sum(axis=1)
-    gained = chain.gained or not gains.size or (trainings > 0 and bool(np.any(gains > 0)))
+        trained[client] = as_sent(chain.trained(client, reply.update))
+    gained = chain.gained or may_gain(chain, replies, metric)
     if trainings >= PATIENCE and not gained:
-        first = chain.measured[0]
-        better = [c for c, reply in replies.items() if far_better(reply, first[c], metric)]
-        trained, gained = only(trained, better), bool(better)
+        trained = only(trained, far_better_than(chain.measured[0], replies, metric))
+        gained = bool(trained)
     sizes = {**chain.sizes, **{client: reply.num_examples for client, reply in replies.items()}}
     chain = replace(chain, sizes=sizes, total=chain.total + 1)
     if trained and trainings + 1 < MOST_TRAININGS and (gained or trainings < PATIENCE):
@@ -133,6 +127,17 @@ def after_training(
     last = OwnModels(trained, trainings + 1) if trained else OwnModels(chain.here, trainings)
     own = (*chain.own, last if gained else OwnModels())
     return replace(chain, own=own, here={}, trainings=0, gained=False)
+
+
+def may_gain(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> bool:
+    """Whether the models that the members received gain accuracy or loss on the whole.
+
+    A reply to a training also measures the model that the member received. A loss alone grows with
+    every prediction that is too sure. An app that measures nothing in training cannot show that a
+    start is of no use.
+    """
+    gains = gains_of(chain, replies, metric).sum(axis=1)
+    return not gains.size or (chain.trainings > 0 and bool(np.any(gains > 0)))
 
 
 def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Matrix:
@@ -160,25 +165,14 @@ def gains_of(chain: Chain, replies: Mapping[str, Reply], metric: Measure) -> Mat
 
 
 def settled(chain: Chain, metric: Measure) -> Personal:
-    """The leaf's choice, accepted, like a split, if a gain by the others' choices is likely.
-
-    A significant gain is too much to ask where one member of few gains a lot and the others little.
-    The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
-    """
-    found = [gains_of(chain, replies, metric).sum(axis=0) for replies in chain.measured[1:]]
-    gains = np.stack([np.zeros(len(chain.members)), *found])
-    chosen = int(gains.sum(axis=1).argmax())
-    verdict = judged(chain, choices_of_others(gains).tolist(), metric)
-    if verdict.better and all(test.chance is None for test in verdict.tests):
-        verdict = Verdict(None, "too few held-out examples to test models of their own")
-    accepted = chosen > 0 and verdict.better is True and verdict.tests[0].gain >= 0
-    chosen = chosen if accepted else 0
+    """The result of a personal step: the leaf's choice, and the members that it does not suit."""
+    chosen, reason = chosen_by_all(chain, metric)
     numbers = serving(chain, chosen, metric)
     start = chain.candidates[max(numbers.values(), default=0)][0]
-    apart = [client for client, number in numbers.items() if number != chosen]
-    note = f"; far better served by their own models: {listed(apart)}" if apart else ""
+    if apart := [client for client, number in numbers.items() if number != chosen]:
+        reason += f"; far better served by models of their own: {listed(apart)}"
     return Personal(
-        verdict.reason + note,
+        reason,
         chain.kappa(chain.candidates[chosen][1]),
         start,
         chain.own[start].trainings if numbers else 0,
@@ -189,39 +183,56 @@ def settled(chain: Chain, metric: Measure) -> Personal:
     )
 
 
+def chosen_by_all(chain: Chain, metric: Measure) -> tuple[int, str]:
+    """The number of the leaf's choice, and the reason: accepted if a gain is likely, as a split is.
+
+    A significant gain is too much to ask where one member of few gains a lot and the others little.
+    The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
+    """
+    found = [gains_of(chain, replies, metric).sum(axis=0) for replies in chain.measured[1:]]
+    gains = np.stack([np.zeros(len(chain.members)), *found])
+    chosen = int(gains.sum(axis=1).argmax())
+    verdict = judged(chain, choices_of_others(gains).tolist(), metric)
+    if verdict.better and all(test.chance is None for test in verdict.tests):
+        verdict = Verdict(None, "too few held-out examples to test models of their own")
+    accepted = verdict.better is True and verdict.tests[0].gain >= 0
+    return chosen if accepted else 0, verdict.reason
+
+
 def serving(chain: Chain, chosen: int, metric: Measure) -> dict[str, int]:
     """The number of the candidate that serves each member, without those with the leaf's model.
 
-    It is the chosen one, unless the member's own model or the leaf's is `far_better`. With the
+    It is the chosen one, unless the member's own model or the leaf's is far better. With the
     leaf's model chosen, own models are those from the first start with a gain.
     """
     if len(chain.candidates) == 1:
         return {}
     start, _ = chain.candidates[chosen or 1]
-    own, numbers = chain.candidates.index((start, KAPPAS[0])), dict[str, int]()
-    for client in chain.members:
-        known = {n: by[client] for n, by in enumerate(chain.measured) if client in by}
-        others = [n for n in (own, 0) if {n, chosen} <= known.keys()]
-        better = (n for n in others if far_better(known[n], known[chosen], metric))
-        number = next(better, chosen)
-        if number and number in known:
-            numbers[client] = number
-    return numbers
+    own = chain.candidates.index((start, KAPPAS[0]))
+    numbers = dict.fromkeys(chain.measured[chosen], chosen)
+    for number in (0, own):
+        better = far_better_than(chain.measured[chosen], chain.measured[number], metric)
+        numbers |= dict.fromkeys(better, number)
+    return {client: number for client, number in numbers.items() if number}
 
 
-def far_better(own: Reply, other: Reply, metric: Measure) -> bool:
-    """Whether a member's few examples alone show that a model serves it better than another.
+def far_better_than(
+    before: Mapping[str, Reply], now: Mapping[str, Reply], metric: Measure
+) -> list[str]:
+    """The members whose few examples alone show that a model serves them better than another.
 
-    Only of a metric that is a share, such as accuracy: then its examples give the standard error of
-    a difference. Its p-value must be below `ERROR`.
+    Only by a metric that is a share, such as accuracy: then a member's examples give the standard
+    error of the difference. Its p-value must be below `ERROR`.
     """
-    now, before = (reply.metrics.get(metric.name, math.nan) for reply in (own, other))
-    mean = (now + before) / 2
-    if not (metric.higher_is_better and 0 <= before < now <= 1):
-        return False
-    examples = min(own.num_examples, other.num_examples)
-    error = math.sqrt(2 * mean * (1 - mean) / examples)
-    return p_value(now - before, error, int(examples)) < ERROR
+    better = []
+    for client, one in only(now, before).items():
+        new, old = (reply.metrics.get(metric.name, math.nan) for reply in (one, before[client]))
+        if metric.higher_is_better and 0 <= old < new <= 1:
+            examples = min(one.num_examples, before[client].num_examples)
+            error = math.sqrt((new + old) * (2 - new - old) / 2 / examples)
+            if p_value(new - old, error, int(examples)) < ERROR:
+                better.append(client)
+    return better
 
 
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:

@@ -173,6 +173,10 @@ class Chain:
         """The model that a member trains next."""
         return self.here.get(client, self.starts[min(len(self.own), len(self.starts) - 1)])
 
+    def trained(self, client: str, update: Weights) -> Weights:
+        """The member's model after a training."""
+        return Weights(*(w + u for w, u in zip(self.received(client), update, strict=True)))
+
     def candidate(self, client: str, number: int) -> Weights:
         """W + a_i (v_i − w); w is the leaf's model."""
         leaf, (start, factor) = self.starts[0], self.candidates[number]

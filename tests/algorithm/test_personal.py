@@ -148,7 +148,7 @@ def test_a_member_that_its_leaf_serves_badly_goes_on_alone(examples, shown):
     step, asked = step_of(ALIKE, after(ALIKE), figures)
     assert not step.accepted
     assert step.shares == ({"client-0": 1.0} if shown else {})
-    assert step.reason.endswith("their own models: client-0") == shown
+    assert step.reason.endswith("models of their own: client-0") == shown
     trainings = [ask.client for ask in asked if ask.task == "train"]
     others = 2 * (PATIENCE + 1)
     assert trainings.count("client-1") == others
