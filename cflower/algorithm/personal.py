@@ -184,7 +184,7 @@ def settled(chain: Chain, metric: Measure) -> Personal:
 
 
 def chosen_by_all(chain: Chain, metric: Measure) -> tuple[int, str]:
-    """The number of the leaf's choice, and the reason: accepted if a gain is likely, as a split is.
+    """The candidate that all choose, 0 unless a gain is likely, as after a trial; and the reason.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
     The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.

@@ -424,8 +424,9 @@ class CFL:
         if self.trim:
             vectors = [self.projection.projected(known.vector) for known in updates.values()]
             return trimmed_mean(vectors, self.trim)
-        weighted = zip(self._weights(updates), updates.values(), strict=True)
-        total = sum((w * known.vector for w, known in weighted), np.zeros(()))
+        total = np.zeros(len(next(iter(updates.values())).vector))
+        for weight, known in zip(self._weights(updates), updates.values(), strict=True):
+            total += weight * known.vector
         return self.projection.projected(total)
 
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:

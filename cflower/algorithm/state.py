@@ -18,6 +18,7 @@ from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree, Proposal
 from cflower.algorithm.weights import Vector, Weights, norm
+from cflower.ordering import only
 
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
@@ -158,8 +159,10 @@ class Chain:
     @property
     def judges(self) -> tuple[str, ...]:
         """The members that evaluate the next candidate: all, or those with a model of their own."""
-        own = self.own[self.candidates[len(self.measured)][0]] if self.measured else None
-        return self.members if own is None else tuple(c for c in self.members if c in own.models)
+        if not self.measured:
+            return self.members
+        start, _ = self.candidates[len(self.measured)]
+        return tuple(only(self.own[start].models, self.members))
 
     def kappa(self, factor: float) -> float:
         """κ in training examples."""
