@@ -6,7 +6,7 @@ training may go wrong for once. So a suspected member also trains the models fro
 split, and leaves only if its update of one of them no longer resembles its own branch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cflower.algorithm.constants import FEW, LONG, RESEMBLES
@@ -14,7 +14,7 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory, updated
 from cflower.algorithm.placement import Branches, Placement
 from cflower.algorithm.state import CFLState, Move
-from cflower.algorithm.tree import ROOT, Cluster, is_below
+from cflower.algorithm.tree import ROOT, Cluster, Proposal, is_below
 from cflower.algorithm.weights import Vector
 from cflower.ordering import in_order, only, without
 
@@ -96,6 +96,16 @@ def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_roun
     tree, norms = tree.called_back(client, cluster.name), without(state.norms, [client])
     state = replace(state, tree=tree, norms=norms)
     return stepped(state, client, update, placement, server_round, history.suspicion)
+
+
+def new_starts(state: CFLState, server_round: int) -> Iterator[Proposal]:
+    """New starts, from the run's first model, of leaves that members with changed data began."""
+    changed = {move.client for move in state.moves if move.server_round == server_round}
+    changed |= {client for client, history in state.norms.items() if history.suspected}
+    for leaf in state.tree.leaves:
+        if state.first and leaf.born == server_round and {*leaf.members} <= changed:
+            now, own = (server_round, server_round), (leaf.name,)
+            yield Proposal(leaf.name, *now, (leaf.members,), leaves=own, common=state.first)
 
 
 def stepped(

@@ -4,6 +4,7 @@ It judges every proposal, and the baselines of a run. Each client evaluates both
 held-out examples; nothing here is random.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,21 @@ class Comparison(NamedTuple):
     """Each metric under the common model."""
     num_examples: float
     """Held-out examples that the client claims, the same for both."""
+
+    def shows(self, measure: Measure, level: float) -> bool:
+        """Whether these few examples alone show that the own model serves the client better.
+
+        Only by a metric that is a share, such as accuracy: then the examples give the standard
+        error of the difference. Its p-value must be below this level.
+
+        >>> Comparison("0.0", {"accuracy": 0.9}, {"accuracy": 0.5}, 40).shows(Measure(), 0.01)
+        True
+        """
+        own, common = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.common))
+        if not (measure.higher_is_better and 0 <= common < own <= 1):
+            return False
+        error = math.sqrt((own + common) * (2 - own - common) / 2 / self.num_examples)
+        return p_value(own - common, error, int(self.num_examples)) < level
 
 
 class PairedTest(NamedTuple):

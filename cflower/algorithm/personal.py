@@ -13,7 +13,6 @@ Shares of this form are the posterior mean under a normal prior around w (James 
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ERROR, MOST, OUTLIER
-from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge, p_value
+from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.proposals import measures_in, usual_metrics
 from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.similarity import Matrix
@@ -219,19 +218,13 @@ def serving(chain: Chain, chosen: int, metric: Measure) -> dict[str, int]:
 def far_better_than(
     before: Mapping[str, Reply], now: Mapping[str, Reply], metric: Measure
 ) -> list[str]:
-    """The members whose few examples alone show that a model serves them better than another.
-
-    Only by a metric that is a share, such as accuracy: then a member's examples give the standard
-    error of the difference. Its p-value must be below `ERROR`.
-    """
+    """The members whose few examples alone show that a model serves them better than another."""
     better = []
     for client, one in only(now, before).items():
-        new, old = (reply.metrics.get(metric.name, math.nan) for reply in (one, before[client]))
-        if metric.higher_is_better and 0 <= old < new <= 1:
-            examples = min(one.num_examples, before[client].num_examples)
-            error = math.sqrt((new + old) * (2 - new - old) / 2 / examples)
-            if p_value(new - old, error, int(examples)) < ERROR:
-                better.append(client)
+        other = before[client]
+        examples = min(one.num_examples, other.num_examples)
+        if Comparison("", one.metrics, other.metrics, examples).shows(metric, ERROR):
+            better.append(client)
     return better
 
 

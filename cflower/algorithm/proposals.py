@@ -4,7 +4,9 @@ Not in the paper. A split is a hypothesis. For some rounds after it the common m
 learning from all clients; then every client evaluates both models on the part of its examples that
 decides, and the paired test decides. A join of two leaves is the same question with the roles
 exchanged: their members train the model above them now and then, and if their updates of it no
-longer differ, they evaluate the mean of both models against their own.
+longer differ, they evaluate the mean of both models against their own. Members with
+changed data that begin a leaf evaluate the run's first model against their leaf's: a model that
+learned the opposite of what they need may be harder to correct than one that learned nothing.
 """
 
 import re
@@ -15,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from cflower.algorithm.constants import FEW, RESEMBLES
+from cflower.algorithm.constants import FEW, RESEMBLES, SIGNIFICANT
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.paired_comparison import Comparison, Measure, Verdict, judge
 from cflower.algorithm.similarity import cosine_similarity
@@ -133,7 +135,11 @@ def settled(
     evaluations = {reply.ask: reply for reply in replies}
     measures = measures_in(evaluations.values(), metric)
     for proposal in due:
-        verdict = judge(comparisons(state.tree, proposal, evaluations), measures)
+        compared = comparisons(state.tree, proposal, evaluations)
+        if len(proposal.leaves) == 1:
+            state, decisions = settled_start(state, decisions, proposal, compared, metric)
+            continue
+        verdict = judge(compared, measures)
         if proposal.leaves:
             state, decisions = settled_join(state, decisions, proposal, verdict)
         else:
@@ -202,6 +208,31 @@ def settled_split(
         else d
         for d in decisions
     )
+
+
+def settled_start(
+    state: CFLState,
+    decisions: tuple[Decision, ...],
+    proposal: Proposal,
+    compared: Sequence[Comparison],
+    metric: Measure,
+) -> tuple[CFLState, tuple[Decision, ...]]:
+    """A new leaf with the run's first model if that serves most of its members better.
+
+    The remark is on the decision about the leaf that they were in.
+    """
+    swapped = [c._replace(own=c.common, common=c.own) for c in compared]
+    better = [one for one in swapped if one.shows(metric, SIGNIFICANT)]
+    if 2 * len(better) <= len(compared):
+        return state, decisions
+    assert proposal.common is not None
+    leaf = state.tree.clusters[proposal.cluster]
+    again = replace(leaf, model=proposal.common, optimizer={}, rounds=0)
+    moved = {move.target: move.origin for move in state.moves if move.server_round == proposal.due}
+    remark = f"{leaf.name} starts from the run's first model, which serves its members better"
+    known = without(state.known, leaf.members)
+    state = replace(state, tree=state.tree.update(again), known=known)
+    return state, with_remark(decisions, {moved.get(leaf.name, leaf.parent): remark})
 
 
 def settled_join(

@@ -371,11 +371,12 @@ class CFL:
         *,
         last: bool,
     ) -> RoundResult:
-        """The proposals that the clients are to judge now: splits that are due, and joins."""
+        """The proposals that the clients judge now: new starts, splits that are due, joins."""
         trials = open_trials(state.tree)
         due = [t._replace(due=server_round) for t in trials if last or t.due <= server_round]
         if self.moving and self.trial_rounds:
-            due += self._joins(state, received.general, server_round)
+            starts = moves.new_starts(state, server_round)
+            due = [*starts, *due, *self._joins(state, received.general, server_round)]
         if not due:
             return RoundResult(state, decisions)
         state = replace(state, judging=Judging(tuple(due), decisions))

@@ -26,11 +26,12 @@ class Proposal(NamedTuple):
     """A change of the tree that the clients judge: separate models, or one for all of them.
 
     A split is proposed when it is made, and is on trial until its clients have judged it. A join
-    is proposed between two leaves, and judged in the same round.
+    is proposed between two leaves, and a new start of a new leaf's model with the run's first one.
+    Both are judged in the same round.
     """
 
     cluster: str
-    """The split cluster, or the parent of the leaves that may be joined."""
+    """The split cluster, the parent of the leaves that may be joined, or the new leaf."""
     began: int
     due: int
     """Round after which the clients judge."""
@@ -40,9 +41,10 @@ class Proposal(NamedTuple):
     reason: str = ""
     """One sentence, once it is judged."""
     leaves: tuple[str, ...] = ()
-    """Names of the two leaves that may be joined; empty for a split."""
+    """Names of the two leaves that may be joined, or of the new leaf; empty for a split."""
     common: Weights | None = None
-    """Model of the joined leaves; None for a split, whose common model is the cluster's own."""
+    """Model of the joined leaves, or the run's first one; None for a split, whose common model is
+    the cluster's own."""
 
 
 @dataclass(frozen=True)

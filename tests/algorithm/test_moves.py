@@ -10,7 +10,7 @@ from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import CFLState, Move, Role
+from cflower.algorithm.state import CFLState, Move, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from tests.algorithm.planted import DIM, Federation, cfl_of, final, run, trained_reply, vector
 
@@ -122,6 +122,34 @@ def test_members_leave_an_unsplit_root_only_if_updates_stay_much_longer(suspecte
     decided = moves.leaving(state, ("a", "b", "c"), decision)
     assert (decided.outcome is Outcome.SPLIT) == leaves
     assert decided.sides == ((("b", "c"), ("a",)) if leaves else ())
+
+
+@pytest.mark.parametrize(("wrong", "again"), [(2, True), (1, False)])
+def test_changed_members_start_from_the_first_model_if_that_serves_most_of_them_better(
+    wrong, again
+):
+    cfl, first = replace(MOVING, trial_rounds=4), vector(np.ones(DIM))
+    two_odd, state = ODD.changed({5: 1}), replace(ALIKE.state(), first=first)
+    state = after((ALIKE, 20), (two_odd, 2), cfl=cfl, state=state)
+    heard = cfl.heard(state, two_odd.replies(cfl, state, 23), 23)
+    begun, stayed = leaf(heard.state, 4), leaf(heard.state, 0)
+    assert begun.members == ("client-4", "client-5")
+    assert {(ask.client, ask.role) for ask in heard.asks} == {
+        (client, role) for client in begun.members for role in (Role.OWN, Role.COMMON)
+    }
+    replies = []
+    for ask in heard.asks:
+        common = ask.role is Role.COMMON
+        assert heard.state.model_of(ask) is (first if common else begun.model)
+        low = not common and ask.client in begun.members[:wrong]
+        replies.append(Reply(ask, 36.0, {"accuracy": 0.1 if low else 0.5}))
+    result = cfl.heard(heard.state, replies, 23)
+    tree, known = result.state.tree, result.state.known
+    assert tree.clusters[stayed.name] is stayed
+    assert (tree.clusters[begun.name].model is first) == again
+    assert bool({*begun.members} & known.keys()) != again
+    (decision,) = result.decisions
+    assert (f"{begun.name} starts from the run's first model" in decision.reason) == again
 
 
 def test_a_suspected_member_trains_one_more_model_and_moves_none(settled):
