@@ -12,7 +12,7 @@ leaves may be joined (`cflower.algorithm.proposals`), split clusters may go on l
 may move (`cflower.algorithm.moves`).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,8 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, CFLState, Judging, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal
 from cflower.algorithm.weights import Vector, Weights, norm
-from cflower.ordering import in_order, natural_order, only, without
+from cflower.errors import ConfigError
+from cflower.ordering import in_order, listed, natural_order, only, without
 
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
@@ -322,7 +323,12 @@ class CFL:
         now = decision.server_round
         sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
         parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
-        placed = {client for part in parts for side in part for client in side}
+        placed = Counter(client for part in parts for side in part for client in side)
+        if twice := in_order(client for client, times in placed.items() if times > 1):
+            raise ConfigError(
+                f"The criterion {self.criterion!r} puts {listed(twice)} on two sides of a split of "
+                f"cluster {leaf.name}: expected each member on one side at most."
+            )
         others = tuple(client for client in leaf.members if client not in placed)
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
         number = int(leaf.next_child.rpartition(".")[2])

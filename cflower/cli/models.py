@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cflower.cli.runs import DEFAULT_RUNS, AsJson, Run, RunsDir
+from cflower.cli.simulate import name_of
 from cflower.config import read_overrides
 from cflower.errors import ConfigError
 from cflower.ordering import line
@@ -86,7 +87,7 @@ def assign(
     Console(highlight=False).print(table)
     print(sentence)
     if not record["stranger"]:
-        print(f"As a file: cflower export {line(folder.name)} --cluster {record['cluster']}")
+        print(f"As a file: cflower export {line(name_of(folder))} --cluster {record['cluster']}")
 
 
 def assignment_record(assignment: "Assignment") -> dict[str, Any]:

@@ -6,13 +6,21 @@ functions are therefore looked up in the app, which the ServerApp's bundle (FAB)
 
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import takewhile
+from logging import WARNING
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.supercore import log
 from flwr.supercore.object_ref import load_app
+
+from cflower.ordering import line
 
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
@@ -38,6 +46,13 @@ ENTROPIES = "entropies"
 COMMITMENT = "permutation"
 """The fact with a commitment to the client's seed; clients without it do not permute weights."""
 LONGEST_NAME = 200
+UNKNOWN = object()
+"""In place of a ClientApp that cannot be imported on this machine."""
+NOT_IMPORTED = (
+    "The ClientApp %s cannot be imported here (%s). So it is not known whether it names its "
+    "clients (cflower.name_clients) or adds noise: they go by their node ids, and there is no "
+    "personal step. Install what it imports on this machine too."
+)
 PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
 """Flower's mods for differential privacy."""
 
@@ -105,7 +120,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
 def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
     """Whether a ClientApp has a function for messages of this type."""
-    if app is not None and not isinstance(app, ClientApp):
+    if not (app is None or app is UNKNOWN or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
     # Flower has no public way to ask a ClientApp this.
     functions = getattr(app, "_registered_funcs", None)
@@ -113,11 +128,14 @@ def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
 
 
 def adds_noise(grid: Grid) -> bool:
-    """Whether a mod of the run's ClientApp clips updates, for differential privacy.
+    """Whether a mod of the run's ClientApp clips updates, for differential privacy, or may do so.
 
     Mods are found where Flower keeps them: in the closures of the app's functions.
     """
-    functions = getattr(app_of(grid), "_registered_funcs", {})
+    app = app_of(grid)
+    if app is UNKNOWN:
+        return True
+    functions = getattr(app, "_registered_funcs", {})
     left, seen = list(functions.values()), set[int]()
     while left:
         thing = left.pop()
@@ -137,16 +155,35 @@ def app_of(grid: Grid) -> Any:
 
 def bundled_client_app() -> Any:
     """The ClientApp of the ServerApp's bundle, which Flower puts on ``sys.path``; None without."""
-    for folder in sys.path:
+    for folder, project in projects():
         try:
-            project = tomllib.loads((Path(folder or ".") / "pyproject.toml").read_text())
-            reference = project["tool"]["flwr"]["app"]["components"]["clientapp"]
-        except (OSError, ValueError, KeyError, TypeError):
+            reference = str(project["tool"]["flwr"]["app"]["components"]["clientapp"])
+        except (KeyError, TypeError):
             continue
         try:
             # Flower's own loader takes its lock: the simulation engine imports the same module in
             # another thread, which would expose it half imported.
-            return load_app(str(reference), ImportError, folder or ".")
-        except Exception:  # a server may lack what a client needs, such as its framework
-            return None
+            return load_app(reference, ImportError, folder)
+        except Exception as error:  # a server may lack what a client needs, such as its framework
+            warn_once(NOT_IMPORTED, reference, line(error))
+            return UNKNOWN
     return None
+
+
+def projects() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The folders with a ``pyproject.toml`` where Flower puts its app on ``sys.path``: first.
+
+    After Python's own folder come installed packages, in editable form also other Flower apps.
+    """
+    for folder in takewhile(lambda folder: folder != get_path("stdlib"), sys.path):
+        try:
+            text = (Path(folder or ".") / "pyproject.toml").read_text(encoding="utf-8")
+            yield folder or ".", tomllib.loads(text)
+        except (OSError, ValueError):
+            continue
+
+
+@cache
+def warn_once(text: str, *words: str) -> None:
+    """Log a warning, each only once."""
+    log(WARNING, text, *words)

@@ -16,6 +16,7 @@ from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import BadReplyError
 from cflower.ordering import counted, listed
+from cflower.settings import require
 
 UNTRAINED = (
     "*running_mean",
@@ -102,6 +103,11 @@ class Layout:
         entries, ends = [], {True: 0, False: 0}
         for key, array in reference.items():
             dtype, shape = np.dtype(array.dtype), tuple(array.shape)
+            require(
+                dtype.kind in "fiub" and dtype.itemsize <= 8,
+                f"The initial model's array {key!r} has dtype {dtype}: expected floating-point "
+                "numbers, integers or booleans of at most 64 bits.",
+            )
             trained = is_trained(key, dtype, untrained)
             place = slice(ends[trained], ends[trained] + prod(shape))
             ends[trained] = place.stop

@@ -32,7 +32,7 @@ from cflower.recording.serialization import (
     tree_lines,
     why_not_split,
 )
-from cflower.runs.baselines import Baseline, against, baseline_line
+from cflower.runs.baselines import BASELINES, Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
 from cflower.runs.format import NO_SUMMARY, File
@@ -40,6 +40,7 @@ from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
 from cflower.runs.writing import append_lines, locked, replace_file
+from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
@@ -120,8 +121,11 @@ class Recorder(Observer):
             )
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
-        self.config, self.summary = dict(config or {}), dict[str, Any]()
-        self._labels = {"app": app or app_name(), "name": name, "tags": list(tags)}
+        # As JSON has it, and a resumed run reads it: tuples as lists, paths and the like as texts.
+        self.config = json.loads(json.dumps(dict(config or {}), default=str))
+        self.summary = dict[str, Any]()
+        labels = {"app": app or app_name(), "name": name or ""}
+        self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
@@ -134,6 +138,10 @@ class Recorder(Observer):
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
+        if self.summary or ((self.path / File.CONFIG).exists() and not self._resumes):
+            raise RunFolderError(
+                f"The run folder {self.path} has a run already: make a new Recorder for every run."
+            )
         self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
         self._checkpoints = Checkpoints(self.path / File.CHECKPOINTS)
         record, checkpoint = self._labels | start_record(run, self.config), None
@@ -217,6 +225,7 @@ class Recorder(Observer):
 
         The baseline must have had the same clients and rounds.
         """
+        check_choice("name", name, BASELINES)
         line = baseline_line(report, self._metric)
         self.baselines = {**(self.baselines or {}), name: line}
         self.summary["baselines"] = self.baselines

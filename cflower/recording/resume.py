@@ -1,17 +1,14 @@
 """``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
-import sys
-import tomllib
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from cflower.errors import RunFolderError
-from cflower.messages.client_names import COMMITMENT
+from cflower.messages.client_names import COMMITMENT, projects
 from cflower.ordering import without
 from cflower.runs.format import FORMAT
 from cflower.runs.run_files import printable
@@ -37,11 +34,9 @@ def new_run_id(run: int, now: datetime | None = None) -> str:
 
 def app_name() -> str:
     """The name of the Flower app in this process: Flower puts its folder on the import path."""
-    for folder in map(Path, sys.path):
-        with suppress(OSError, ValueError):
-            content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-            if "flwr" in content.get("tool", {}):
-                return str(content["project"]["name"])
+    for _, content in projects():
+        if "flwr" in content.get("tool", {}):
+            return str(content["project"]["name"])
     return ""
 
 

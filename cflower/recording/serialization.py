@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
@@ -257,8 +258,9 @@ def numbers(measured: ClientMetrics) -> dict[str, float]:
 
 
 def scalars(metrics: Mapping[str, Any]) -> Figures:
-    """The metrics that are one number each."""
-    return ClientMetrics(dict(metrics), 0).scalars
+    """The metrics that are one finite number each: JSON has no others."""
+    numbers = ClientMetrics(dict(metrics), 0).scalars
+    return {key: value for key, value in numbers.items() if isfinite(value)}
 
 
 def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:

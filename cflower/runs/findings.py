@@ -193,7 +193,7 @@ def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     metric, groups, clients = summary["metric"]["name"], summary["groups"] or {}, {}
     for name in in_order(summary["clients"]):
-        client = {"held_out": None, "group": groups.get(name), **summary["clients"][name]}
+        client = {"held_out": None, **summary["clients"][name], "group": groups.get(name)}
         client[f"own_{metric}"] = client.get(metric)
         client.setdefault(f"leaf_{metric}", client.get(metric))
         client["share"] = client.get("served_by", {}).get("share") or None

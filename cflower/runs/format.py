@@ -96,8 +96,28 @@ class Move(TypedDict):
     reason: str
 
 
-class Client(TypedDict):
+class ServedBy(TypedDict):
+    model: str
     cluster: str
+    share: Number
+    file: str | None
+
+
+class Client(TypedDict, extra_items=Number | None):  # type: ignore[call-arg]  # its metrics
+    cluster: str
+    best_cluster: NotRequired[str | None]
+    levels: NotRequired[dict[str, Number | None]]
+    entropies: NotRequired[Metrics]
+    served_by: NotRequired[ServedBy]
+
+
+class Personal(TypedDict):
+    accepted: bool
+    reason: str
+    kappa: Number | None
+    start: str | None
+    length: int
+    clients: int
 
 
 class Summary(TypedDict):
@@ -114,7 +134,7 @@ class Summary(TypedDict):
     clients: dict[str, Client]
     metrics: Metrics
     fairness: dict[str, Metrics]
-    personal: dict[str, dict[str, Any]]
+    personal: dict[str, Personal]
     central: NotRequired[Metrics]
     groups: dict[str, Any] | None
     adjusted_rand_index: Number | None

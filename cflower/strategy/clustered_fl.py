@@ -29,7 +29,7 @@ from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, has_function
+from cflower.messages.client_names import EVALUATE, PART, has_function
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault
 from cflower.messages.layout import UNTRAINED, Layout
@@ -38,7 +38,7 @@ from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metri
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
 from cflower.seeding import generator
-from cflower.settings import choice, number
+from cflower.settings import choice, number, require
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -65,7 +65,8 @@ class ClusteredFL(Strategy):
     min_train_nodes, min_evaluate_nodes, min_available_nodes : int
     weighted_by_key, arrayrecord_key, configrecord_key : str
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        As in ``FedAvg``, over the clients of all clusters.
+        As in ``FedAvg``, over the clients of all clusters; the two functions get one record
+        ``metrics`` for each client.
     optimizer : ServerOptimizer, optional
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
@@ -231,6 +232,10 @@ class ClusteredFL(Strategy):
         down, or an observer refuses the run.
         """
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        taken = sorted({"cluster", PART} & {*configs[0], *configs[1]})
+        require(
+            not taken, f"The config has {listed(taken)}, ClusteredFL's own key(s): rename yours."
+        )
         result = Result(initial_arrays)
         before = self._begin(Run(grid, result, num_rounds, timeout, *configs, evaluate_fn))
         clients = len(self.tree.clients), self.roll_call.connected
@@ -348,9 +353,9 @@ class ClusteredFL(Strategy):
         report.close(messenger, self.exclude_after)
         log_decisions(decisions)
         log_places(self.state, self.state.moves[len(before.moves) :])
-        metrics = messenger.mean(report.measured, self.train_metrics_aggr_fn)
-        if metrics is None:
+        if not report.measured:
             return None, None
+        metrics = messenger.mean(report.measured, self.train_metrics_aggr_fn)
         arrays = self._wrapper.returned = self.layout.record(self.tree.root.grown.model)
         return arrays, metrics
 

@@ -77,7 +77,11 @@ class Observers:
 
     def start(self, run: RunStart) -> Checkpoint | None:
         """The checkpoint of the first observer that has one; any of them may refuse the run."""
-        checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
+        try:
+            checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
+        except CFlowerError:
+            self.end(None)  # such as the recorder, which holds a lock
+            raise
         return next(filter(None, checkpoints), None)
 
     def refuse_other_clients(self, before: Sequence[str], now: Sequence[str]) -> None:

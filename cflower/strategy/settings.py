@@ -34,11 +34,19 @@ NOT_ALONE = (
 def complete(strategy: Any) -> None:
     """Check a strategy's settings, and give it the criterion's defaults for those not given."""
     check_fields(strategy, attrgetter("name"))
-    require(
-        callable(getattr(strategy.criterion, "decide", None)),
-        f"Got criterion={strategy.criterion!r}, but expected an object with the methods of "
-        "Criterion, such as AutoCriterion().",
-    )
+    for name, method, kind, example in (
+        ("criterion", "decide", "Criterion", "AutoCriterion"),
+        ("optimizer", "step", "ServerOptimizer", "ServerOptimizer"),
+    ):
+        value = getattr(strategy, name)
+        require(
+            callable(getattr(value, method, None)) and not isinstance(value, type),
+            f"Got {name}={value!r}, but expected an object with the methods of {kind}, such as "
+            f"{example}().",
+        )
+    for name in ("max_norm_ratio", "max_influence"):
+        value = getattr(strategy, name)
+        require(not 0 < value < 1, f"Got {name}={value!r}, but expected 0 (off) or a number >= 1.")
     for name, default in BY_CRITERION.items():
         if getattr(strategy, name) is None:
             setattr(strategy, name, getattr(strategy.criterion, name, default))

@@ -48,6 +48,8 @@ def in_script(content: Any) -> str:
     >>> in_script({"name": "</script><b>"})
     '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
     """
+    # A config may have infinity or NaN, which JSON has not: they become texts.
+    content = json.loads(json.dumps(content), parse_constant=str)
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
