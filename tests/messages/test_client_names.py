@@ -1,12 +1,20 @@
 """The functions of a ClientApp are known without a message."""
 
+import sys
 import time
 from threading import Thread
 
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
-from cflower.messages.client_names import bundled_client_app
+from cflower.messages.client_names import (
+    UNKNOWN,
+    adds_noise,
+    app_has,
+    bundled_client_app,
+    projects,
+)
+from tests.strategy.quadratics import Quadratics
 
 SLOW = "import time\ntime.sleep(0.5)\nfrom flwr.clientapp import ClientApp\napp = ClientApp()\n"
 
@@ -29,3 +37,28 @@ def test_two_threads_load_an_app_completely(tmp_path, monkeypatch):
     assert len(apps) == 2
     assert apps[0] is apps[1]
     assert isinstance(apps[0], ClientApp)
+
+
+def test_a_client_app_that_cannot_be_imported_is_unknown_and_may_add_noise(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("WARNING", "flwr")
+    (tmp_path / "lacking_app.py").write_text("import no_such_framework\n")
+    reference = "[tool.flwr.app.components]\nclientapp = 'lacking_app:app'\n"
+    (tmp_path / "pyproject.toml").write_text(reference)
+    monkeypatch.syspath_prepend(tmp_path)
+    grid = Quadratics((0, 0)).grid()
+    grid.client_app = None
+    assert bundled_client_app() is UNKNOWN
+    assert adds_noise(grid)
+    assert not app_has(UNKNOWN, "query", if_unknown=False)
+    (message,) = [m for m in caplog.messages if "lacking_app:app" in m]
+    assert "no_such_framework" in message
+
+
+def test_an_installed_project_is_not_taken_for_the_app(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'installed'\n[tool.flwr]\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert str(tmp_path) not in [folder for folder, _ in projects()]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert next(projects())[1]["project"]["name"] == "installed"

@@ -5,12 +5,14 @@ import hashlib
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cflower import ClusteredFL, Recorder
-from cflower.errors import RunFolderError
+from cflower.errors import ConfigError, RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.recording import recorder as recorder_module
 from cflower.runs import writing
@@ -84,6 +86,24 @@ def test_nothing_is_lost_while_the_disk_is_full_for_some_rounds(tmp_path, disk):
     whole, gap = run(tmp_path / "whole", disk), run(tmp_path / "gap", disk, (2, 3))
     assert gap.problem == ""
     assert content_of(gap.path) == content_of(whole.path)
+
+
+def test_a_config_is_kept_as_json_has_it_and_can_be_resumed(tmp_path, disk):
+    config = {"layers": (64, 32), "place": Path("data"), "rate": np.float32(0.5), "clip": np.inf}
+    first = run(tmp_path, disk, num_rounds=3, config=config)
+    assert first.problem == "" and (first.path / "report.html").exists()
+    run(tmp_path, disk, num_rounds=4, config=config, resume=first.path.name)
+
+
+def test_a_recorder_writes_one_run(tmp_path, disk):
+    recorder = Recorder(tmp_path)
+    for refused in (False, True):
+        strategy = ClusteredFL(CRITERION, observers=[recorder], metric="loss")
+        with pytest.raises(RunFolderError, match="new Recorder") if refused else nullcontext():
+            strategy.start(Quadratics(GROUPS).grid(), initial_arrays(), num_rounds=2)
+    locked(recorder.path).close()  # it is not held
+    with pytest.raises(ConfigError, match="fedprox"):
+        recorder.add_baseline("fedprox", None)
 
 
 def test_two_processes_cannot_write_one_run(tmp_path, disk):

@@ -6,7 +6,7 @@ from logging import INFO
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from cflower import ClusteredFL, simulate
@@ -133,6 +133,8 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
         ({"round_share": "all"}, "Got round_share='all', but expected a number > 0 and <= 1."),
         ({"trial_rounds": -3}, "Got trial_rounds=-3, but expected a number >= 0."),
         ({"criterion": "auto"}, "Got criterion='auto', but expected an object with the methods"),
+        ({"optimizer": "fedadam"}, "Got optimizer='fedadam', but expected an object with"),
+        ({"max_influence": 0.5}, "Got max_influence=0.5, but expected 0 (off) or a number >= 1."),
     ],
 )
 def test_settings_are_checked_before_anything_is_trained(setting, words):
@@ -191,6 +193,21 @@ def test_a_model_that_is_not_finite_is_refused_before_any_training():
     with pytest.raises(ConfigError, match=r"initial model has NaN"):
         run(clients, arrays=arrays)
     assert clients.seen == []
+
+
+def test_texts_are_no_model_and_the_strategy_has_keys_of_its_own():
+    clients, words = Quadratics(GROUPS), ArrayRecord({"b": Array(np.array(["a", "b"]))})
+    with pytest.raises(ConfigError, match="array 'b' has dtype <U1"):
+        ClusteredFL().start(clients.grid(), words)
+    config = ConfigRecord({"part": "left"})
+    with pytest.raises(ConfigError, match=r"The config has part, ClusteredFL's own key"):
+        ClusteredFL().start(clients.grid(), initial_arrays(), train_config=config)
+    assert clients.seen == []
+
+
+def test_an_aggregation_function_without_a_result_loses_no_model():
+    _, result, _ = run(Quadratics(GROUPS), 2, train_metrics_aggr_fn=lambda contents, key: None)
+    assert np.abs(vector_of(result.arrays)).max() > 0
 
 
 def test_no_record_is_shared_between_messages():
