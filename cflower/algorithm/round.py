@@ -323,13 +323,9 @@ class CFL:
         now = decision.server_round
         sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
         parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
-        placed = Counter(client for part in parts for side in part for client in side)
-        if twice := in_order(client for client, times in placed.items() if times > 1):
-            raise ConfigError(
-                f"The criterion {self.criterion!r} puts {listed(twice)} on two sides of a split of "
-                f"cluster {leaf.name}: expected each member on one side at most."
-            )
-        others = tuple(client for client in leaf.members if client not in placed)
+        placed = [client for part in parts for side in part for client in side]
+        self._refuse_twice(placed, leaf)
+        others = tuple(without(dict.fromkeys(leaf.members), placed))
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
         number = int(leaf.next_child.rpartition(".")[2])
         memory = self.criterion.inherit(dict(leaf.memory))
@@ -355,6 +351,14 @@ class CFL:
         unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
         tree = state.tree.update(parent, *children, unassigned=unassigned)
         return replace(state, tree=tree), replace(decision, children=names)
+
+    def _refuse_twice(self, placed: list[str], leaf: Cluster) -> None:
+        """Raise a ConfigError for a criterion that put a member on two sides of a split."""
+        if twice := in_order(client for client, times in Counter(placed).items() if times > 1):
+            raise ConfigError(
+                f"The criterion {self.criterion!r} puts {listed(twice)} on two sides of a split of "
+                f"cluster {leaf.name}: expected each member on one side at most."
+            )
 
     def _learned_on(self, state: CFLState, received: Received) -> CFLState:
         """The state with the split clusters that learned in this round; their θ* stay."""
