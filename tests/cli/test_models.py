@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import cflower as package
+from cflower.cli.simulate import name_of
 from cflower.config import RunConfig
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
@@ -99,7 +100,7 @@ def test_assign_prints_the_path_for_people_and_programs(run, unseen, tmp_path):
         for child, alpha in level.step.similarities.items() if level.step else ():
             assert f"{child} {alpha:+.3f}" in out
     assert f"The newcomer belongs to cluster {found.cluster}" in out
-    assert f"cflower export {run.name} --cluster {found.cluster}" in out
+    assert f"cflower export {name_of(run)} --cluster {found.cluster}" in out
     assert (record["cluster"], record["stranger"]) == (found.cluster, False)
     accuracies = [level.metrics["accuracy"] for level in found.levels]
     assert [level["accuracy"] for level in record["path"]] == accuracies
@@ -157,7 +158,7 @@ def test_assign_prints_the_leaves_for_a_newcomer_without_labels(run, unseen, tmp
     for leaf in found.candidates:
         assert f"{leaf.entropy:.3f}" in out
     assert f"The newcomer belongs to cluster {found.cluster} (probability" in out
-    assert f"cflower export {run.name} --cluster {found.cluster}" in out
+    assert f"cflower export {name_of(run)} --cluster {found.cluster}" in out
     assert (record["cluster"], record["stranger"]) == (found.cluster, False)
     assert [step["cluster"] for step in record["path"]] == ["0", found.cluster[:3], found.cluster]
     assert [leaf["cluster"] for leaf in record["leaves"]] == [c.cluster for c in found.candidates]
