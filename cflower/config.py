@@ -19,7 +19,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import choice, did_you_mean, key_of, number, require
+from cflower.settings import check_factor, choice, did_you_mean, key_of, number, require
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -106,8 +106,7 @@ class RunConfig(TrainingSettings, DataSettings):
             ("max-norm-ratio", self.max_norm_ratio, "off", "usual updates would be set aside"),
             ("max-influence", self.max_influence, "no limit", "usual clients would count for less"),
         ):
-            sentence = f"Got {key}={value!r}, but expected 0 ({off}) or a number >= 1: below that, "
-            require(not 0 < value < 1, f"{sentence}{then}.")
+            check_factor(key, value, off, f": below that, {then}")
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "

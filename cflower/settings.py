@@ -75,6 +75,13 @@ def check_fields(
             check_choice(key, value, spec.metadata["options"])
 
 
+def check_factor(key: str, value: float, off: str = "off", then: str = "") -> None:
+    """Refuse a factor of what is usual below 1 that is not 0; ``then`` says why."""
+    require(
+        not 0 < value < 1, f"Got {key}={value!r}, but expected 0 ({off}) or a number >= 1{then}."
+    )
+
+
 def require(holds: bool, sentence: str) -> None:
     """Raise a ConfigError with this sentence unless a rule about settings holds."""
     if not holds:

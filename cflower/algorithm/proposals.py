@@ -4,9 +4,9 @@ Not in the paper. A split is a hypothesis. For some rounds after it the common m
 learning from all clients; then every client evaluates both models on the part of its examples that
 decides, and the paired test decides. A join of two leaves is the same question with the roles
 exchanged: their members train the model above them now and then, and if their updates of it no
-longer differ, they evaluate the mean of both models against their own. Members with
-changed data that begin a leaf evaluate the run's first model against their leaf's: a model that
-learned the opposite of what they need may be harder to correct than one that learned nothing.
+longer differ, they evaluate the mean of both models against their own. Members with changed data
+that begin a leaf evaluate the run's first model against their leaf's: a model that learned the
+opposite of what they need may be harder to correct than one that learned nothing.
 """
 
 import re

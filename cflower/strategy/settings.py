@@ -15,7 +15,7 @@ from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
 from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
-from cflower.settings import check_fields, key_of, require
+from cflower.settings import check_factor, check_fields, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
@@ -45,8 +45,7 @@ def complete(strategy: Any) -> None:
             f"{example}().",
         )
     for name in ("max_norm_ratio", "max_influence"):
-        value = getattr(strategy, name)
-        require(not 0 < value < 1, f"Got {name}={value!r}, but expected 0 (off) or a number >= 1.")
+        check_factor(name, getattr(strategy, name))
     for name, default in BY_CRITERION.items():
         if getattr(strategy, name) is None:
             setattr(strategy, name, getattr(strategy.criterion, name, default))
