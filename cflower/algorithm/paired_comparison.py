@@ -150,12 +150,13 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the gain by the first metric is significant, or that by another one, and no loss is:
-    models that learn from fewer examples may be right more often and too sure where they are not.
-    They also do if a gain by one metric is likely, no loss is likely, and the mean of the first
-    metric gains: the criterion found the groups before, and small groups need longer than a trial
-    to learn. With too few examples, or no child with two clients that replied, the better mean of
-    the first metric decides. Without any evaluation the separate models stay.
+    They do if the mean of the first metric gains, and the gain by it is significant, or that by
+    another one, and no loss is: models that learn from fewer examples may be right more often and
+    too sure where they are not. A lower loss alone serves nobody. They also do if the mean of the
+    first metric gains, a gain by one metric is likely and no loss is: the criterion found the
+    groups before, and small groups need longer than a trial to learn. With too few examples, or no
+    child with two clients that replied, the better mean of the first metric decides. Without any
+    evaluation the separate models stay.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
@@ -176,13 +177,14 @@ def weighed(tests: tuple[PairedTest, ...]) -> Verdict:
     chances = {test: test.chance for test in tests if test.chance is not None}
     worse = [test for test, chance in chances.items() if chance > 1 - SIGNIFICANT]
     better = [test for test, chance in chances.items() if chance < SIGNIFICANT]
-    if better and (not worse or better[0] is tests[0]):
-        return Verdict(True, f"the clients are served better: {better[0]}", tests)
+    if tests[0].gain > 0:
+        if better and (not worse or better[0] is tests[0]):
+            return Verdict(True, f"the clients are served better: {better[0]}", tests)
+        least, most = min(chances.values()), max(chances.values())
+        if least < LIKELY <= 1 - most:
+            return Verdict(True, f"the clients are probably served better: {tests[0]}", tests)
     if worse:
         return Verdict(False, f"the clients are served worse: {worse[0]}", tests)
-    least, most = min(chances.values()), max(chances.values())
-    if tests[0].gain > 0 and least < LIKELY <= 1 - most:
-        return Verdict(True, f"the clients are probably served better: {tests[0]}", tests)
     return Verdict(None, f"no significant gain: {tests[0]}", tests)
 
 

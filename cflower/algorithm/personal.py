@@ -186,7 +186,6 @@ def chosen_by_all(chain: Chain, metric: Measure) -> tuple[int, str]:
     """The candidate that all choose, 0 unless a gain is likely, as after a trial; and the reason.
 
     A significant gain is too much to ask where one member of few gains a lot and the others little.
-    The mean of the leading metric must not be worse: a lower loss alone is no gain in accuracy.
     """
     found = [gains_of(chain, replies, metric).sum(axis=0) for replies in chain.measured[1:]]
     gains = np.stack([np.zeros(len(chain.members)), *found])
@@ -194,8 +193,7 @@ def chosen_by_all(chain: Chain, metric: Measure) -> tuple[int, str]:
     verdict = judged(chain, choices_of_others(gains).tolist(), metric)
     if verdict.better and all(test.chance is None for test in verdict.tests):
         verdict = Verdict(None, "too few held-out examples to test models of their own")
-    accepted = verdict.better is True and verdict.tests[0].gain >= 0
-    return chosen if accepted else 0, verdict.reason
+    return chosen if verdict.better else 0, verdict.reason
 
 
 def serving(chain: Chain, chosen: int, metric: Measure) -> dict[str, int]:
