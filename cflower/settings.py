@@ -6,8 +6,9 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from numbers import Integral, Real
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args
 
 from cflower.errors import ConfigError, DataError
 
@@ -61,16 +62,24 @@ def key_of(spec: "dataclasses.Field[Any]") -> str:
 def check_fields(
     settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str]" = key_of
 ) -> None:
-    """Refuse settings with a value outside its field's range or options; None is none given.
+    """Refuse settings with a value of another type than its field, or not in its range or options.
 
     Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
     """
     for spec in fields(settings):
         key, value = name_of(spec), getattr(settings, spec.name)
-        if "range" in spec.metadata and value is not None:
+        kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
+        if value is None and type(None) in kinds:
+            continue
+        if "range" in spec.metadata:
             bounds = spec.metadata["range"]
-            fits = isinstance(value, Real) and math.isfinite(value) and value in bounds
-            require(fits, f"Got {key}={value!r}, but expected a number {bounds}.")
+            kind, noun = (Integral, "a whole number") if int in kinds else (Real, "a number")
+            fits = isinstance(value, kind) and math.isfinite(value) and value in bounds
+            require(fits, f"Got {key}={value!r}, but expected {noun} {bounds}.")
+        elif bool in kinds:
+            require(value in (True, False), f"Got {key}={value!r}, but expected True or False.")
+        elif str in kinds:
+            require(isinstance(value, str), f"Got {key}={value!r}, but expected a text.")
         if "options" in spec.metadata:
             check_choice(key, value, spec.metadata["options"])
 

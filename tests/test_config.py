@@ -28,7 +28,7 @@ def test_pyproject_lists_every_key_with_its_default_and_no_federations():
         ({"batch-size": 3.5}, "Got batch-size=3.5 (float), but expected a whole number"),
         ({"seed": True}, "Got seed=True (bool), but expected a whole number"),
         ({"dataset": 3}, "Got dataset=3 (int), but expected a text in quotes"),
-        ({"batch-size": 0}, "Got batch-size=0, but expected a number >= 1."),
+        ({"batch-size": 0}, "Got batch-size=0, but expected a whole number >= 1."),
         ({"gamma-max": 1.0}, "Got gamma-max=1.0, but expected a number >= 0 and < 1."),
         ({"fraction-train": 0}, "Got fraction-train=0.0, but expected a number > 0 and <= 1."),
         ({"eps1": float("nan")}, "Got eps1=nan, but expected a number > 0."),

@@ -126,9 +126,9 @@ class ClusteredFL(Strategy):
     _: KW_ONLY
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(1.0, least=0, most=1)
-    min_train_nodes: int = 2
-    min_evaluate_nodes: int = 2
-    min_available_nodes: int = 2
+    min_train_nodes: int = number(2, least=0)
+    min_evaluate_nodes: int = number(2, least=0)
+    min_available_nodes: int = number(2, least=0)
     weighted_by_key: str = "num-examples"
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"

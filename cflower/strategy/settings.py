@@ -1,6 +1,6 @@
 """Settings as plain values: what goes into ``config.json`` and a report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from logging import INFO
 from operator import attrgetter
@@ -43,6 +43,12 @@ def complete(strategy: Any) -> None:
             callable(getattr(value, method, None)) and not isinstance(value, type),
             f"Got {name}={value!r}, but expected an object with the methods of {kind}, such as "
             f"{example}().",
+        )
+    for name, example in ("observers", "Recorder()"), ("untrained", '"*running_mean"'):
+        value = getattr(strategy, name)
+        require(
+            isinstance(value, Iterable) and not isinstance(value, str),
+            f"Got {name}={value!r}, but expected a list, such as [{example}].",
         )
     for name in ("max_norm_ratio", "max_influence"):
         check_factor(name, getattr(strategy, name))
