@@ -46,6 +46,13 @@ class Averages:
     it left out."""
     streak: NDArray[np.int32] = empty(np.int32, 2)
     """Number of rounds in a row for which each client has been in this part, shape (m, 2)."""
+    peak: float = 0.0
+    """Largest `length` that this branch of the tree had."""
+
+    @property
+    def length(self) -> float:
+        """Norm of the second longest average: a single client cannot decide it."""
+        return float(np.sort(np.linalg.norm(self.averages, axis=1))[-2:].min(initial=np.inf))
 
     def updated(self, evidence: Evidence) -> "Averages":
         """Return the members' averages with this round's updates; these ones are not changed."""

@@ -1,11 +1,10 @@
 """`AutoCriterion`: when to split, without thresholds on norms.
 
-Not in the paper. Its quantities are similarities across a cut and within its parts (eqs. 17, 21).
-Each is a cosine or a ratio, so multiplying all updates by a constant changes nothing, and each is
-computed from averages over rounds, in which a client's own sampling noise cancels. It does not wait
-until the mean update is nearly zero (eq. 32): the part that all updates have in common only makes
-their cosines more similar. Nor does it ask for a long update (eq. 33): content clients differ by
-chance, which makes no groups.
+Not in the paper. Its quantities are the lengths of updates (eq. 33) and similarities across a cut
+and within its parts (eqs. 17, 21). But every one of them is a ratio or a cosine, so multiplying all
+updates by a constant changes nothing, and each is computed from averages over rounds, in which a
+client's own sampling noise cancels. It does not wait until the mean update is nearly zero (eq. 32):
+the part that all updates have in common only makes their cosines more similar.
 """
 
 from collections.abc import Mapping
@@ -26,9 +25,8 @@ from cflower.algorithm.auto.clustering import (
     with_nearest,
 )
 from cflower.algorithm.auto.null_distribution import centred, separation_test
-from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, SUFFICIENT
+from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, MIN_NORM_RATIO, SUFFICIENT
 from cflower.algorithm.criteria import (
-    Criterion,
     Decision,
     Evidence,
     Memory,
@@ -58,7 +56,7 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AutoCriterion(Criterion):
+class AutoCriterion:
     """Split when the members' average updates form groups that stay separated over rounds.
 
     The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
@@ -79,6 +77,9 @@ class AutoCriterion(Criterion):
 
     Parameters
     ----------
+    min_norm_ratio : float in [0, 1)
+        A cluster with updates that have shrunk to this ratio of the longest in this branch of the
+        tree is not split: its clients are content (eq. 33, as a ratio).
     confidence_level : float in (0, 1)
         Probability that chance alone does not make a member sure of its part, Student's t.
     min_stable_rounds : int >= 1
@@ -99,6 +100,7 @@ class AutoCriterion(Criterion):
     inner_interval: ClassVar[int] = 10
     personal: ClassVar[bool] = True
 
+    min_norm_ratio: float = MIN_NORM_RATIO
     confidence_level: float = 1 - ERROR
     min_stable_rounds: int = FEW
     heard_share: float = HEARD_SHARE
@@ -113,6 +115,11 @@ class AutoCriterion(Criterion):
         members, what = len(evidence.members), "two or more updates"
         if refused := too_few(members, ready, what, least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
+        known = replace(known, peak=max(known.peak, known.length))
+        if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
+            reason = f"updates have shrunk to {ratio:.0%} of the longest"
+            figures = {"norm_ratio": ratio}
+            return verdict(evidence, Outcome.CONTENT, reason, figures=figures), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
         if len(distinct) < FEW:
@@ -125,6 +132,10 @@ class AutoCriterion(Criterion):
             decisions.append(self._judged(evidence, known, here, view, cut, copy_of))
         splits = (decision for decision in decisions if decision.outcome is Outcome.SPLIT)
         return next(splits, decisions[0]), vars(known)
+
+    def inherit(self, memory: Memory) -> Memory:
+        """Return the largest update norm; everything else starts anew."""
+        return {"peak": Averages(**memory).peak}
 
     def _judged(
         self,
