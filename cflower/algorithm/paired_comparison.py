@@ -92,7 +92,7 @@ class Verdict(NamedTuple):
     """The clients' judgement of a proposal."""
 
     better: bool | None
-    """Whether separate models are better; None if neither a gain nor a loss is likely enough."""
+    """Whether separate models are better; None if the tests show neither that nor the opposite."""
     reason: str
     """One sentence."""
     tests: tuple[PairedTest, ...] = ()
@@ -150,13 +150,13 @@ def p_value(gain: float, error: float, freedom: int) -> float:
 def judge(compared: Sequence[Comparison], measures: Sequence[Measure]) -> Verdict:
     """Whether separate models serve the clients better than a common one.
 
-    They do if the mean of the first metric gains, and the gain by it is significant, or that by
-    another one, and no loss is: models that learn from fewer examples may be right more often and
-    too sure where they are not. A lower loss alone serves nobody. They also do if the mean of the
-    first metric gains, a gain by one metric is likely and no loss is: the criterion found the
-    groups before, and small groups need longer than a trial to learn. With too few examples, or no
-    child with two clients that replied, the better mean of the first metric decides. Without any
-    evaluation the separate models stay.
+    The mean of the first metric must gain: a lower loss alone serves nobody. Besides, one of three
+    must hold. The gain by the first metric is significant: models that learn from fewer examples
+    may be right more often and too sure where they are not. Or a gain by another metric is
+    significant, and no loss is. Or a gain by one metric is likely, and no loss is: the criterion
+    found the groups before, and small groups need longer than a trial to learn. With too few
+    examples, or no child with two clients that replied, the better mean of the first metric
+    decides. Without any evaluation the separate models stay.
 
     Children with few clients that are served worse are left out (`without_adversaries`). The
     leading metric comes first.
