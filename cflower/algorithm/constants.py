@@ -27,7 +27,7 @@ SUFFICIENT = 50
 """Members with two updates that suffice for a decision on any cluster."""
 MIN_NORM_RATIO = 0.2
 """Updates that have shrunk to this ratio of the longest show that the clients are content. First
-updates can be so long that 0.3 is reached before groups show; with 0, chance proposes late splits."""
+ones can be so long that 0.3 is reached before groups show; with 0, chance proposes late splits."""
 LEAST_SHARE = 0.03
 """A client has a class if this share of its bias updates is the class's: less is noise."""
 LEAST_NEXT_TO_ONE = 8
