@@ -74,8 +74,8 @@ def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
     clients = all_clients(summary)
     if every or len(clients) <= MANY:
         return Group(client_table(clients, summary))
-    hint = f"All {len(clients)} clients: cflower show {summary['run_id']} --all"
-    return Group(cluster_table(clients, summary), Text(hint))
+    hint = Text(f"Add --all to see each of the {len(clients)} clients.")
+    return Group(cluster_table(clients, summary), hint)
 
 
 def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:

@@ -16,9 +16,11 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
 from cflower.messages.metrics import Metric
+from cflower.settings import require
 from cflower.strategy.reports import FinalReport, RoundReport
 
 Returned = TypeVar("Returned")
+METHODS = ("on_start", "on_round", "on_end")
 FAILED = "The run goes on without its observer %s, which failed in %s: %s"
 
 
@@ -73,6 +75,12 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
+        for observer in self._observers:
+            methods = (getattr(observer, name, None) for name in METHODS)
+            require(
+                all(map(callable, methods)) and not isinstance(observer, type),
+                f"Got {observer!r} in observers, but expected an Observer, such as Recorder().",
+            )
         self._failed: set[int] = set()
 
     def start(self, run: RunStart) -> Checkpoint | None:

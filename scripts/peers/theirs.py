@@ -1,12 +1,17 @@
-"""Federations of other papers: IFCA's rotated MNIST and PACFL's label skew; FLUX's are `levels`.
+"""Federations of other papers: IFCA's rotated images and PACFL's label skew; FLUX's are `levels`.
 
-IFCA (Ghosh et al., NeurIPS 2020; jichan3751/ifca, commit 61e44b8): four rotations, a model of one
-hidden layer, ten steps of all examples in a round.
+IFCA (Ghosh et al., NeurIPS 2020; jichan3751/ifca, commit 61e44b8). MNIST in four rotations, a model
+of one hidden layer, ten steps of all examples in a round:
 
 - ``rotated-mnist``: a tenth of the 1,200 clients, 15 rounds, every image in one rotation.
 - ``rotated-mnist-1200``: all clients, a tenth of them in each of 30 rounds, where the authors have
   everyone in 300; every image in all four rotations, as theirs. 200 examples to train on, and 33
   held out, because the test images are dealt out too.
+
+And CIFAR-10 in two, ``rotated-cifar``: every image upright and turned by 180 degrees, 200 clients
+of 500 examples (and 100 held out), a tenth of them in each round, 5 epochs with batches of 50.
+Smaller: FLUX's LeNet5 instead of the TensorFlow tutorial's network of 1.1 million weights, 30
+rounds instead of 600, no random crops, flips or contrasts.
 
 PACFL (Vahidian et al., AAAI 2023; MMorafah/PACFL, commit 7ef000d, ``noniid-#label2`` in
 ``src/utils/utils.py``): ``skew-2`` and ``skew-3``, "20 %" and "30 %". Client i has class i mod 10
@@ -27,7 +32,7 @@ from numpy.typing import NDArray
 from cflower.seeding import generator
 from peers.levels import Images, Level, images_of, saved
 
-NAMES = ("rotated-mnist", "rotated-mnist-1200", "skew-2", "skew-3")
+NAMES = ("rotated-mnist", "rotated-mnist-1200", "rotated-cifar", "skew-2", "skew-3")
 CLIENTS, EXAMPLES, CLASSES = 40, 500, 10
 """Of the label skew; a fifth of the examples is held out."""
 IFCA: Keys = {
@@ -38,6 +43,17 @@ IFCA: Keys = {
     "learning-rate": 0.1,
     "learning-rate-decay": 1.0,
     "momentum": 0.0,
+}
+IFCA_CIFAR: Keys = {
+    "num-server-rounds": 30,
+    "fraction-train": 0.1,
+    "validation-fraction": 1 / 6,
+    "model": "peers.levels:lenet5",
+    "local-epochs": 2,
+    "batch-size": 50,
+    "learning-rate": 0.02,
+    "learning-rate-decay": 0.99,
+    "momentum": 0.9,
 }
 PACFL: Keys = {
     "num-server-rounds": 30,
@@ -59,15 +75,19 @@ def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
     images, labels = images_of(Path(folder))
     if name == "rotated-mnist-1200":
         keys = {"num-server-rounds": 30, "fraction-train": 0.1, "validation-fraction": 1 / 7}
-        return IFCA | saved(rotations(images, labels), place) | keys
+        return IFCA | saved(rotations(images, labels, (0, 1, 2, 3), 300), place) | keys
+    if name == "rotated-cifar":
+        return IFCA_CIFAR | saved(rotations(images, labels, (0, 2), 100), place)
     return PACFL | saved(skewed(images, labels, int(name.removeprefix("skew-")), seed), place)
 
 
-def rotations(images: Images, labels: NDArray[np.int64]) -> Level:
-    """Every image in four rotations, each for 300 clients."""
-    turned = np.concatenate([np.rot90(images, quarters, (1, 2)) for quarters in range(4)])
-    topic = np.repeat(["group 00", "group 01", "group 02", "group 03"], len(labels))
-    return Level(turned, np.tile(labels, 4), topic, (300,) * 4)
+def rotations(
+    images: Images, labels: NDArray[np.int64], turns: tuple[int, ...], clients: int
+) -> Level:
+    """Every image in each rotation (quarter turns), and so many clients for each of them."""
+    turned = np.concatenate([np.rot90(images, quarters, (1, 2)) for quarters in turns])
+    topic = np.repeat([f"group {group:02}" for group in range(len(turns))], len(labels))
+    return Level(turned, np.tile(labels, len(turns)), topic, (clients,) * len(turns))
 
 
 def skewed(images: Images, labels: NDArray[np.int64], held: int, seed: int) -> Level:

@@ -35,7 +35,7 @@ def test_many_clients_are_summed_up(tmp_path):
     text = view(made_up_run(tmp_path / "run", clients=60))
     rows = [line.split() for line in text.splitlines()]
     assert ["0.1", "30", "600", "75.0%", "92.8%*", "90.0%"] in rows
-    assert "All 60 clients: cflower show run --all" in text
+    assert "Add --all to see each of the 60 clients." in text
     every = view(tmp_path / "run", every=True)
     assert sum(line.split()[1:2] == ["20"] for line in every.splitlines()) == 60
 

@@ -103,11 +103,13 @@ def test_label_skew_shares_every_class_out_among_those_who_have_it(held, monkeyp
 
 
 def test_ifca_has_every_image_in_four_rotations():
-    found = theirs.rotations(IMAGES[:30], LABELS[:30])
+    found = theirs.rotations(IMAGES[:30], LABELS[:30], (0, 1, 2, 3), 300)
     assert sum(found.sizes) == 1_200
     turned = found.inputs[found.topic == "group 03"]
     np.testing.assert_array_equal(np.rot90(turned, 1, (1, 2)), IMAGES[:30])
     np.testing.assert_array_equal(found.labels.reshape(4, 30), np.tile(LABELS[:30], (4, 1)))
+    upright, turned = np.split(theirs.rotations(IMAGES[:30], LABELS[:30], (0, 2), 100).inputs, 2)
+    np.testing.assert_array_equal(turned, upright[:, ::-1, ::-1])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from cflower import ClusteredFL, simulate
+from cflower import ClusteredFL, Recorder, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, FederationError
@@ -137,6 +137,8 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
         ({"metric": 3}, "Got metric=3, but expected a text."),
         ({"untrained": "*bn*"}, "Got untrained='*bn*', but expected a list, such as"),
         ({"observers": print}, "but expected a list, such as [Recorder()]."),
+        ({"observers": [Recorder]}, "Recorder'> in observers, but expected an Observer, such as"),
+        ({"observers": [print]}, "in observers, but expected an Observer, such as Recorder()."),
         ({"criterion": "auto"}, "Got criterion='auto', but expected an object with the methods"),
         ({"optimizer": "fedadam"}, "Got optimizer='fedadam', but expected an object with"),
         ({"max_influence": 0.5}, "Got max_influence=0.5, but expected 0 (off) or a number >= 1."),
