@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import criteria
+from cflower.algorithm.auto.averages import NEW, Averages
 from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.round import CFL
@@ -125,3 +126,32 @@ def test_streaks_restart_when_the_parts_change() -> None:
     other = 1000 * np.eye(2, 6)[[0, 1, 0, 1, 0, 1]]
     _, memory = AutoCriterion().decide(evidence_of(other, 5), memory)
     assert sorted(memory["streak"][:, 0]) == [1, 1, 4, 4, 4, 4]
+
+
+def test_new_clients_are_as_steady_as_the_others_of_their_part() -> None:
+    known = replace(
+        Averages(), clients=tuple("abcdefg"), cut=np.full((7, 2), NEW), streak=np.zeros((7, 2), int)
+    )
+    labels = np.array([0, 0, 0, 1, 1, 0, -1], np.int32)
+    for heard in 5, 5, 7:
+        known = known.with_cut(0, np.arange(heard), labels[:heard])
+    assert known.streak[:, 0].tolist() == [3, 3, 3, 3, 3, 3, 0]
+    labels[[2, 6]] = 1  # one changed its part, and one is sure for the first time: both are not new
+    known = known.with_cut(0, np.arange(7), labels)
+    assert known.streak[:, 0].tolist() == [4, 4, 1, 4, 4, 4, 1]
+
+
+def test_a_tenth_of_many_clients_a_round_is_split_while_most_of_them_are_new() -> None:
+    rng, memory, outcomes = generator(0, "tenth"), {}, []
+    centers = np.repeat(rng.normal(size=(2, 20)), 300, axis=0)
+    while Outcome.SPLIT not in outcomes:
+        here = np.sort(rng.choice(600, 60, replace=False))
+        updates = centers[here] + 0.3 * rng.normal(size=(60, 20))
+        evidence = evidence_of(updates, len(outcomes) + 1, clients=here, num_members=600)
+        decision, memory = AutoCriterion().decide(evidence, memory)
+        outcomes.append(decision.outcome)
+        assert len(outcomes) < 30
+    # As soon as the same parts came out three times after 50 members had two updates.
+    assert len(outcomes) - outcomes.count(Outcome.TOO_FEW_HEARD) == 3
+    for side in decision.sides:
+        assert len({int(client.removeprefix("client-")) // 300 for client in side}) == 1

@@ -12,6 +12,8 @@ from cflower.algorithm.criteria import Evidence
 from cflower.algorithm.similarity import Matrix, marks_of
 
 Numbers = NDArray[np.float64]
+NEW = -2
+"""The part of clients that a clustering did not have."""
 
 
 def empty(dtype: Any = float, *row: int) -> Any:
@@ -43,9 +45,10 @@ class Averages:
     """Average update of the output layer, shape (m, C, h + 1); C = 0 without such a layer."""
     cut: NDArray[np.int32] = empty(np.int32, 2)
     """Part of each client in the last clustering of each view, shape (m, 2); -1 for clients that
-    it left out."""
+    it left out, `NEW` for those that it did not have."""
     streak: NDArray[np.int32] = empty(np.int32, 2)
-    """Number of rounds in a row for which each client has been in this part, shape (m, 2)."""
+    """Number of rounds in a row for which each client has been in this part, shape (m, 2); of new
+    clients the median of the others in the part."""
     peak: float = 0.0
     """Largest `length` that this branch of the tree had."""
 
@@ -91,7 +94,7 @@ class Averages:
         arrays: dict[str, Any] = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         for name, before in arrays.items():
             shape = len(clients), *shapes.get(name, before.shape[1:])
-            arrays[name] = np.full(shape, -1 if name == "cut" else 0, before.dtype)
+            arrays[name] = np.full(shape, NEW if name == "cut" else 0, before.dtype)
             if known:
                 arrays[name][known] = before[[place[clients[i]] for i in known]]
         return replace(self, clients=clients, **arrays)
@@ -142,11 +145,17 @@ class Averages:
     def with_cut(self, view: int, clients: NDArray[np.intp], labels: Labels) -> "Averages":
         """Remember a view's clustering of some clients, and for how long each is in its part."""
         cut, streak = self.cut.copy(), self.streak.copy()
-        cut[:, view] = -1
-        cut[clients, view] = labels
-        streak[:, view] = np.where(cut[:, view] < 0, 0, 1)
-        stayed = same_part(self.cut[:, view], cut[:, view])
-        streak[stayed, view] += self.streak[stayed, view]
+        before, now = self.cut[:, view], np.full(len(cut), NEW)
+        now[clients] = labels
+        rounds = np.where(now < 0, 0, 1)
+        stayed, new = same_part(before, now), before == NEW
+        rounds[stayed] += streak[stayed, view]
+        # How steady the parts are is not known from new clients: in a large federation of which
+        # few take part in a round, there are many for a long time.
+        for part in range(now.max(initial=-1) + 1):
+            if np.any(others := (now == part) & ~new):
+                rounds[(now == part) & new] = np.median(rounds[others])
+        cut[:, view], streak[:, view] = now, rounds
         return replace(self, cut=cut, streak=streak)
 
 
