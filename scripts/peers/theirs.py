@@ -49,7 +49,7 @@ IFCA_CIFAR: Keys = {
     "fraction-train": 0.1,
     "validation-fraction": 1 / 6,
     "model": "peers.levels:lenet5",
-    "local-epochs": 2,
+    "local-epochs": 5,
     "batch-size": 50,
     "learning-rate": 0.02,
     "learning-rate-decay": 0.99,
