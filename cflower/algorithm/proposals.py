@@ -276,7 +276,7 @@ def undone(cluster: Cluster, proposal: Proposal) -> Cluster:
     """A split cluster as a leaf again, with its common model."""
     past = (*cluster.undone, proposal)
     leaf = replace(cluster.grown, general=None, children=(), split_round=None, trial=None)
-    return replace(leaf, born=proposal.due, undone=past)
+    return replace(leaf, born=proposal.due, undone=past, left_out=())
 
 
 def with_remark(decisions: Sequence[Decision], remarks: Mapping[str, str]) -> tuple[Decision, ...]:

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -240,11 +240,14 @@ class CFL:
         clusters = set(only(unassigned, places).values())
         branches = {name: Branches.of(state.tree, name) for name in clusters}
         placed = {c: branches[unassigned[c]].place(update) for c, update in places.items()}
-        # A member that a split left out is of one of its groups; a newcomer may be of none.
+        # A member that a split left out is of one of its groups, also if it had never trained; a
+        # newcomer may be of none, and so may a member with changed data.
+        above = chain.from_iterable(map(state.tree.path, clusters))
+        members = {*state.known} | {c for cluster in above for c in cluster.left_out} - moved
         familiar = {
             client: step.child
             for client, step in placed.items()
-            if client in state.known or (step.familiar and client not in moved)
+            if client in members or (step.familiar and client not in moved)
         }
         state = replace(state, tree=state.tree.descended(familiar))
         for client in without(placed, familiar):
@@ -342,7 +345,7 @@ class CFL:
             for i, (side, near) in enumerate(parts)
         ]
         names = tuple(child.name for child in children)
-        parent = replace(leaf, children=names, split_round=now, memory={})
+        parent = replace(leaf, children=names, split_round=now, memory={}, left_out=others)
         if self.trial_rounds:
             trial = Proposal(leaf.name, now, due, decision.sides)
             parent = replace(self._learned(parent, mean), trial=trial, memory=memory)

@@ -76,6 +76,8 @@ class Cluster:
     """Its earlier splits that were taken back."""
     rounds: int = 0
     """Number of rounds in which its model has learned, those of its ancestors included."""
+    left_out: tuple[str, ...] = ()
+    """Members whose part was unknown when it was split: Algorithm 4 places them."""
 
     @property
     def grown(self) -> "Cluster":

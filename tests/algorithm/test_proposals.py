@@ -188,6 +188,24 @@ def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away(
     assert (branch.name, state.tree.root.next_child) == ("0.2", "0.3")
 
 
+def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
+    federation, absent = Federation.dealt(4, 4, 1), "client-2"  # it resembles neither group
+    others = [client for client in federation.clients if client != absent]
+    cfl = cfl_of(trial_rounds=2)
+    state = final(federation, cfl, 30, clients=others)
+    assert state.tree.unassigned == {absent: ROOT}
+    member = final(federation, cfl, 1, state=state, done=30, clients=[absent])
+    assert member.tree.root.children == state.tree.root.children
+    assert not member.tree.unassigned
+    assert not member.placed[absent].familiar
+    # As a newcomer it would begin one.
+    groups = {**federation.groups, "new": federation.groups[absent]}
+    state = replace(state, tree=state.tree.admit("new", 31))
+    joined = replace(federation, groups=groups)
+    newcomer = final(joined, cfl, 1, state=state, done=30, clients=["new"])
+    assert newcomer.tree.leaf_of("new").members == ("new",)
+
+
 SIDES = ("a", "b"), ("c", "d")
 
 
