@@ -97,6 +97,11 @@ def require(holds: bool, sentence: str) -> None:
         raise ConfigError(sentence)
 
 
+def has_methods(value: object, *names: str) -> bool:
+    """Whether a value is an object, not a class, with methods of these names."""
+    return all(callable(getattr(value, n, None)) for n in names) and not isinstance(value, type)
+
+
 def require_data(holds: bool, sentence: str) -> None:
     """Raise a DataError with this sentence unless a rule about the data holds."""
     if not holds:

@@ -77,7 +77,7 @@ class Cluster:
     rounds: int = 0
     """Number of rounds in which its model has learned, those of its ancestors included."""
     left_out: tuple[str, ...] = ()
-    """Members whose part was unknown when it was split: Algorithm 4 places them."""
+    """Members without a part when it was split. Algorithm 4 places them."""
 
     @property
     def grown(self) -> "Cluster":

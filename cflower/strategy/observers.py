@@ -16,11 +16,10 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
 from cflower.messages.metrics import Metric
-from cflower.settings import require
+from cflower.settings import has_methods, require
 from cflower.strategy.reports import FinalReport, RoundReport
 
 Returned = TypeVar("Returned")
-METHODS = ("on_start", "on_round", "on_end")
 FAILED = "The run goes on without its observer %s, which failed in %s: %s"
 
 
@@ -76,9 +75,8 @@ class Observers:
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
         for observer in self._observers:
-            methods = (getattr(observer, name, None) for name in METHODS)
             require(
-                all(map(callable, methods)) and not isinstance(observer, type),
+                has_methods(observer, "on_start", "on_round", "on_end"),
                 f"Got {observer!r} in observers, but expected an Observer, such as Recorder().",
             )
         self._failed: set[int] = set()

@@ -15,7 +15,7 @@ from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
 from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
-from cflower.settings import check_factor, check_fields, key_of, require
+from cflower.settings import check_factor, check_fields, has_methods, key_of, require
 
 Plain = (bool, int, float, str, type(None))
 MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
@@ -40,7 +40,7 @@ def complete(strategy: Any) -> None:
     ):
         value = getattr(strategy, name)
         require(
-            callable(getattr(value, method, None)) and not isinstance(value, type),
+            has_methods(value, method),
             f"Got {name}={value!r}, but expected an object with the methods of {kind}, such as "
             f"{example}().",
         )
