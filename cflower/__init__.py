@@ -8,10 +8,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cflower.algorithm.auto.criterion import AutoCriterion as AutoCriterion
     from cflower.algorithm.criteria import NeverSplit as NeverSplit
     from cflower.algorithm.criteria import NormCriterion as NormCriterion
     from cflower.algorithm.optimizers import ServerOptimizer as ServerOptimizer
+    from cflower.auto.criterion import AutoCriterion as AutoCriterion
     from cflower.exporting.export import export as export
     from cflower.messages.client_names import name_clients as name_clients
     from cflower.newcomers.assign import assign as assign
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     __version__: str
 _HOMES = {
-    "AutoCriterion": "cflower.algorithm.auto.criterion",
+    "AutoCriterion": "cflower.auto.criterion",
     "ClusteredFL": "cflower.strategy.clustered_fl",
     "NeverSplit": "cflower.algorithm.criteria",
     "NormCriterion": "cflower.algorithm.criteria",

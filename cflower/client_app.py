@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.algorithm.state import DECIDE
+from cflower.changes.personal import HELD_OUT
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, load_client_data, natural_id_of
 from cflower.data.drift import group_at
@@ -83,6 +84,7 @@ def facts_about_data(context: Context) -> dict[str, Any]:
         "class_names": list(data.train.class_names),
         "evaluates_way": True,
         "tells_entropies": True,
+        "adapts": True,
     }
     # A real client's examples never leave it.
     return facts if own else facts | preview(data.train, pictures=pictures)
@@ -122,6 +124,35 @@ def train_round(message: Message, context: Context) -> Message:
     metrics = MetricRecord({**held_out, **losses, "num-examples": len(data.train)})
     content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
     return Message(content, reply_to=message)
+
+
+@app.train("adapt")
+def adapt(message: Message, context: Context) -> Message:
+    """The whole personal step: trainings from the leaf's model, and the measures of each mix."""
+    config, data, model = prepare(message, context)
+    told = message.content.config_records["config"]
+    trainings, kappas = told["trainings"], told["kappas"]
+    assert isinstance(trainings, int) and isinstance(kappas, list)
+    leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, round_of(message)
+    for server_round in range(last + 1, last + 1 + trainings):
+        seed = torch_seed(config.seed, "train", server_round, client_name(context))
+        train(model, data.train, config, server_round=server_round, seed=seed)
+    own, size = {key: v.copy() for key, v in arrays_of(model).items()}, len(data.train)
+    metrics = MetricRecord({"num-examples": size, HELD_OUT: len(data.decide)})
+    for number, share in enumerate([0.0, *(size / (size + float(kappa)) for kappa in kappas)]):
+        model.load_state_dict(mixed(leaf, own, share))
+        for key, value in evaluate(model, data.decide).items():
+            metrics[f"{key}.{number}"] = value
+    content = RecordDict({"arrays": record_of(own), "metrics": metrics})
+    return Message(content, reply_to=message)
+
+
+def mixed(
+    leaf: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], share: float
+) -> dict[str, torch.Tensor]:
+    """W + share (v − w), in the arrays' own dtypes."""
+    mix = {key: w + share * (own[key] - w) for key, w in leaf.items()}
+    return {key: torch.from_numpy(np.asarray(mix[key], w.dtype)) for key, w in leaf.items()}
 
 
 @app.evaluate()

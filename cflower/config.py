@@ -79,7 +79,6 @@ class RunConfig(TrainingSettings, DataSettings):
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
-    inner_interval: int = number(-1, least=-1)
     personal: bool = True
 
     metric: str = choice("accuracy", METRICS)

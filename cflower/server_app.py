@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.auto.criterion import AutoCriterion
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
@@ -115,9 +115,8 @@ def strategy_of(
     """The strategy that a run config describes: its fields have the config's names."""
     names = {spec.name for spec in fields(ClusteredFL)} & {spec.name for spec in fields(config)}
     settings = {name: getattr(config, name) for name in names}
-    for name in ("trial_rounds", "inner_interval"):
-        if settings[name] < 0:
-            settings[name] = None  # the criterion's
+    if config.trial_rounds < 0:
+        settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
         settings[name] = None if settings[name] else False
     learning_rate = config.server_learning_rate or None

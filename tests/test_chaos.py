@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.seeding import generator
 from tests.run_content import content_of

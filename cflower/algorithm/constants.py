@@ -7,12 +7,13 @@ or memory are in the modules that use them.
 ERROR = 0.01
 """Probability that chance alone makes a member sure of its part, two parts distant, or an update
 longer than all others: a usual level, strict because many members are tested in every round."""
-SIGNIFICANT = 0.025
-"""One-sided p-value of a significant gain or loss, and share of null samples that may be more
-separated than groups that exceed all others in both measures: one side of the usual 0.05."""
+SIGNIFICANT = 1 / 64
+"""One-sided p-value of a significant vote: six clients that all agree."""
 LIKELY = 0.25
-"""One-sided p-value of a gain that is enough for a proposal: the criterion found the groups before,
-or the members' own trainings gained, and few clients rarely reach significance."""
+"""One-sided p-value of a likely gain: enough to leave things as they are."""
+NULL_SHARE = 0.025
+"""Share of null samples that may be more separated than groups that exceed all others in both
+measures: one side of the usual 0.05."""
 FEW = 3
 """Fewest rounds or clients that show what is usual: of two, either could be the exception. Two
 rounds with the same parts are enough for the right ones, but bring more false proposals."""

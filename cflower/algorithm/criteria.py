@@ -36,6 +36,7 @@ class Outcome(StrEnum):
     CONFIRMED = "split confirmed"
     UNDONE = "split taken back"
     PUT_OFF = "split put off"
+    UNJUDGED = "split not judged"
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ class Decision:
 class Criterion(Protocol):
     """Decides in every round whether to split a cluster; only its two methods are required.
 
-    Four optional class attributes are the defaults of the `ClusteredFL` settings with these names:
+    Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
 
-    - ``trial_rounds`` (int, default 0): rounds for which a split is on trial; 0: splits are final;
-    - ``moving`` (bool, default False): whether clients with changed data may move to another leaf;
-    - ``inner_interval`` (int, default 0): inner models are trained in every so many-th round;
+    - ``trial_rounds`` (int, default 0): rounds until the clients judge a split; 0: it is final;
+    - ``moving`` (bool, default False): whether clients with changed data may move to another leaf,
+      and leaves whose clients agree are joined;
     - ``personal`` (bool, default False): whether the run ends with the personal step.
     """
 

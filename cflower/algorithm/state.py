@@ -4,24 +4,21 @@
 messages and gives the replies to `CFL.heard`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import product
 from math import inf
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal, NamedTuple, Protocol
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.placement import Placement
-from cflower.algorithm.tree import ParameterTree, Proposal
-from cflower.algorithm.weights import Vector, Weights, norm
-from cflower.ordering import only
+from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.weights import Rounding, Vector, Weights, norm
 
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
+ADAPT: Literal["adapt"] = "adapt"
+"""The task of a client that does the whole personal step by itself."""
 
 
 class Role(StrEnum):
@@ -31,25 +28,24 @@ class Role(StrEnum):
     """The model of the client's leaf; the update moves that model (eq. 2)."""
     PLACE = "place"
     """The stationary model θ*_v of a split cluster; the update places the client (Algorithm 4)."""
-    GENERAL = "general"
-    """The model of a split cluster that goes on learning; the update moves that model."""
-    COMMON = "common"
-    """The common model of a proposal; the metrics judge it."""
+    CANDIDATE = "candidate"
+    """The candidate of a question (`cflower.algorithm.change`); the metrics answer it."""
     PERSONAL = "personal"
-    """A model of the client's own, or on the way to one (`cflower.algorithm.personal`)."""
+    """A model of the client's own, or on the way to one (`cflower.changes.personal`)."""
 
 
 class Ask(NamedTuple):
     client: str
     cluster: str
-    """The model of this cluster; for `Role.COMMON`, the common model of its proposal."""
+    """The model of this cluster; for `Role.CANDIDATE`, the cluster that the question is about."""
     role: Role
     server_round: int
-    task: Literal["train", "evaluate"] = "train"
+    task: Literal["train", "evaluate", "adapt"] = "train"
     part: str = REPORT
     """The examples to measure the model on, `DECIDE` or `REPORT`."""
-    candidate: int = 0
-    """Of `Role.PERSONAL`: the number of the model among `Chain.candidates`."""
+    number: int = 0
+    """Of `Role.CANDIDATE`: the place of the question among those of the round. Of `Role.PERSONAL`:
+    that of the model among the candidates of the step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +98,23 @@ class KnownUpdate(NamedTuple):
         )
 
 
+class Measure(NamedTuple):
+    """A metric by which models are compared."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    percent: bool = False
+    """Whether it is a share, which is shown in per cent."""
+
+    def show(self, value: float) -> str:
+        """A value as text.
+
+        >>> Measure("accuracy", percent=True).show(0.975), Measure("loss", False).show(0.12345)
+        ('97.5%', '0.1235')
+        """
+        return f"{value:.1%}" if self.percent else f"{value:.4g}"
+
+
 class Move(NamedTuple):
     """A client left its leaf, or reached another one after that."""
 
@@ -115,80 +128,6 @@ class Move(NamedTuple):
     """One sentence with the figures behind it."""
 
 
-KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
-"""Candidates for κ, in the median number of the members' training examples; ∞ is the other one."""
-
-
-class OwnModels(NamedTuple):
-    """The models v_i that members trained by themselves from one start."""
-
-    models: Mapping[str, Weights] = {}
-    """Empty without a gain over the leaf's model."""
-    trainings: int = 0
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The personal step of a leaf in progress."""
-
-    server_round: int
-    members: tuple[str, ...]
-    starts: tuple[Weights, ...]
-    """The models from which members train by themselves, one after the other; the leaf's first."""
-    measured: tuple[Mapping[str, Reply], ...] = ()
-    """The members' evaluations of each candidate so far."""
-    own: tuple[OwnModels, ...] = ()
-    """The result of each start that is over."""
-    here: Mapping[str, Weights] = field(default_factory=dict)
-    """The members' models after the last training from the present start."""
-    trainings: int = 0
-    """Trainings from there."""
-    gained: bool = False
-    """Whether a model from there was better than the leaf's."""
-    total: int = 0
-    """Trainings of a member so far."""
-    sizes: Mapping[str, float] = field(default_factory=dict)
-    """n_i, the members' training examples."""
-
-    @property
-    def candidates(self) -> list[tuple[int, float]]:
-        """Start and κ of each candidate, the leaf's model first."""
-        starts = [start for start, own in enumerate(self.own) if own.models]
-        return [(0, inf), *product(starts, KAPPAS)]
-
-    @property
-    def judges(self) -> tuple[str, ...]:
-        """The members that evaluate the next candidate: all, or those with a model of their own."""
-        if not self.measured:
-            return self.members
-        start, _ = self.candidates[len(self.measured)]
-        return tuple(only(self.own[start].models, self.members))
-
-    def kappa(self, factor: float) -> float:
-        """κ in training examples."""
-        return inf if factor == inf else factor * float(np.median(list(self.sizes.values())))
-
-    def share(self, client: str, factor: float) -> float:
-        """a_i = n_i / (n_i + κ)."""
-        return self.sizes[client] / (self.sizes[client] + self.kappa(factor))
-
-    def received(self, client: str) -> Weights:
-        """The model that a member trains next."""
-        return self.here.get(client, self.starts[min(len(self.own), len(self.starts) - 1)])
-
-    def trained(self, client: str, update: Weights) -> Weights:
-        """The member's model after a training."""
-        return Weights(*(w + u for w, u in zip(self.received(client), update, strict=True)))
-
-    def candidate(self, client: str, number: int) -> Weights:
-        """W + a_i (v_i − w); w is the leaf's model."""
-        leaf, (start, factor) = self.starts[0], self.candidates[number]
-        if factor == inf:
-            return leaf
-        share, own = self.share(client, factor), self.own[start].models[client]
-        return Weights(*(w + share * (v - w) for w, v in zip(leaf, own, strict=True)))
-
-
 class Personal(NamedTuple):
     """The personal step of a leaf, judged."""
 
@@ -196,12 +135,8 @@ class Personal(NamedTuple):
     """One sentence."""
     kappa: float
     """In training examples; ∞ is the leaf's model, 0 the client's own."""
-    start: int
-    """The start that the members chose: 0 for the leaf's model, 1 for the run's first one."""
-    length: int
-    """The number of trainings from there to their own models."""
     trainings: int
-    """Trainings of each member in all."""
+    """Trainings of each member."""
     evaluations: int
     models: Mapping[str, Weights]
     """The models that serve members, if not the leaf's."""
@@ -214,14 +149,28 @@ class Personal(NamedTuple):
         return self.kappa < inf
 
 
-class Judging(NamedTuple):
-    """A round that waits for the clients to evaluate its proposals."""
+class Pending(Protocol):
+    """Questions to the clients that follow the training of a round."""
 
-    proposals: tuple[Proposal, ...]
-    decisions: tuple[Decision, ...]
-    """The round's decisions so far."""
-    chains: Mapping[str, Chain] = {}
-    """Of personal steps, by the name of their leaf."""
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """What the clients train or evaluate next; empty if nothing is left to ask."""
+
+    def model_of(self, ask: Ask) -> Weights:
+        """The model that a client gets with one of these asks."""
+
+    def settings_of(self, ask: Ask) -> Mapping[str, Any]:
+        """What the message of such an ask says besides the usual, by its key in the config."""
+        return {}
+
+    def answered(
+        self,
+        state: "CFLState",
+        replies: Iterable[Reply],
+        metric: "Measure",
+        as_sent: Rounding,
+    ) -> "RoundResult":
+        """The state after the replies, with the round's decisions and the next asks."""
 
 
 @dataclass(frozen=True)
@@ -230,15 +179,17 @@ class CFLState:
 
     tree: ParameterTree
     known: Mapping[str, KnownUpdate] = field(default_factory=dict)
-    norms: Mapping[str, NormHistory] = field(default_factory=dict)
     moves: tuple[Move, ...] = ()
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
-    judging: Judging | None = None
+    pending: "Pending | None" = None
+    """What the clients are still asked about after the training of this round."""
+    first: Weights | None = None
+    """The run's first model."""
+    memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What a change remembers between rounds (`cflower.algorithm.change`), by its name."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """The personal steps at the end of the run, by the name of their leaf."""
-    first: Weights | None = None
-    """The run's first model, from which personal steps start, too."""
 
     @property
     def personal_models(self) -> dict[str, Weights]:
@@ -246,15 +197,22 @@ class CFLState:
         return {c: model for step in self.personal.values() for c, model in step.models.items()}
 
     def model_of(self, ask: Ask) -> Weights:
-        if ask.role is Role.PERSONAL:
-            assert self.judging is not None  # they are asked only during personal steps
-            chain = self.judging.chains[ask.cluster]
-            if ask.task == "train":
-                return chain.received(ask.client)
-            return chain.candidate(ask.client, ask.candidate)
-        cluster = self.tree.clusters[ask.cluster]
-        if ask.role in (Role.OWN, Role.PLACE):
-            return cluster.model
-        proposals = self.judging.proposals if self.judging else ()
-        common = (p.common for p in proposals if p.cluster == ask.cluster and p.common)
-        return next(common, cluster.grown.model)
+        """The model that the client gets."""
+        if ask.role in (Role.CANDIDATE, Role.PERSONAL):
+            assert self.pending is not None  # they are asked only while it is
+            return self.pending.model_of(ask)
+        return self.tree.clusters[ask.cluster].model
+
+    def settings_of(self, ask: Ask) -> Mapping[str, Any]:
+        """What the message of an ask says besides the usual, by its key in the config."""
+        return self.pending.settings_of(ask) if ask.task == ADAPT and self.pending else {}
+
+
+class RoundResult(NamedTuple):
+    """The result of `CFL.heard`."""
+
+    state: CFLState
+    decisions: tuple[Decision, ...]
+    """One for each leaf at the start of the round, then those on splits that clients judge."""
+    asks: tuple[Ask, ...] = ()
+    """Questions: the replies go into a further call, which ends the round or asks again."""

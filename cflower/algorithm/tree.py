@@ -1,12 +1,13 @@
 """The parameter tree (section V-C, Fig. 4): every cluster there was, its members and model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
+from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import in_order
 
@@ -20,31 +21,21 @@ class Status(StrEnum):
     OPEN = "open"
     CONFIRMED = "confirmed"
     UNDONE = "undone"
+    JOINED = "joined"
+    """It was confirmed, and much later its clients were served better by one model again."""
 
 
-class Proposal(NamedTuple):
-    """A change of the tree that the clients judge: separate models, or one for all of them.
+class Trial(NamedTuple):
+    """A split as a hypothesis that its clients judge."""
 
-    A split is proposed when it is made, and is on trial until its clients have judged it. A join
-    is proposed between two leaves, and a new start of a new leaf's model with the run's first one.
-    Both are judged in the same round.
-    """
-
-    cluster: str
-    """The split cluster, the parent of the leaves that may be joined, or the new leaf."""
     began: int
     due: int
-    """Round after which the clients judge."""
+    """Round after which the clients judge it next, or have judged it."""
     parts: tuple[tuple[str, ...], ...]
-    """Members of each child when it was proposed."""
+    """Members of each child when it was made."""
     status: Status = Status.OPEN
     reason: str = ""
     """One sentence, once it is judged."""
-    leaves: tuple[str, ...] = ()
-    """Names of the two leaves that may be joined, or of the new leaf; empty for a split."""
-    common: Weights | None = None
-    """Model of the joined leaves, or the run's first one; None for a split, whose common model is
-    the cluster's own."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,7 @@ class Cluster:
     """A node v of the tree.
 
     The ``model`` of a leaf is in training. A split cluster keeps its stationary model θ*_v, from
-    which its members computed the updates that split it. If it goes on learning, as it does during
-    a trial, the result is in ``general``.
+    which its members computed the updates that split it.
     """
 
     name: str
@@ -68,21 +58,16 @@ class Cluster:
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
-    general: Weights | None = None
-    """Model of a split cluster that has gone on learning; None if it has not."""
-    trial: Proposal | None = None
-    """The proposal that split it; None if its split was final at once."""
-    undone: tuple[Proposal, ...] = ()
+    trial: Trial | None = None
+    """The judgement of its split; None if the split was final at once."""
+    undone: tuple[Trial, ...] = ()
     """Its earlier splits that were taken back."""
+    weight: float = 0.0
+    """Of a leaf: sum of its members' weights before normalisation (eq. 2), as last known."""
     rounds: int = 0
     """Number of rounds in which its model has learned, those of its ancestors included."""
     left_out: tuple[str, ...] = ()
     """Members without a part when it was split. Algorithm 4 places them."""
-
-    @property
-    def grown(self) -> "Cluster":
-        """This cluster with the model that serves clients: as far as it has learned."""
-        return self if self.general is None else replace(self, model=self.general)
 
     @property
     def on_trial(self) -> bool:
@@ -97,7 +82,7 @@ class Cluster:
     @property
     def next_child(self) -> str:
         """Name for one more child; no name is used twice, even after a split was taken back."""
-        before = sum(len(proposal.parts) for proposal in self.undone)
+        before = sum(len(trial.parts) for trial in self.undone)
         return f"{self.name}.{before + len(self.children)}"
 
     @property
@@ -186,7 +171,35 @@ class ParameterTree:
         The path of an isolated client is its leaf alone: the root was never trained.
         """
         *above, leaf = self.path(self.leaf_of(client).name)
-        return (*(cluster.grown for cluster in above if cluster.split_round is not None), leaf)
+        trained = (cluster.name for cluster in above if cluster.split_round is not None)
+        return (*map(self.serving, trained), leaf)
+
+    def serving(self, name: str) -> Cluster:
+        """A cluster with its model as it serves clients, in place of θ*."""
+        return replace(self.clusters[name], model=self.model_of(name))
+
+    def model_of(self, name: str) -> Weights:
+        """The model of a cluster as it serves clients.
+
+        A leaf has its own, and a cluster with a final split keeps θ*. Above a split that its
+        clients judge it is the mean of the leaves below, weighted as eq. 2 weighs clients: where
+        clients agree, this is the model that all of them would have trained together.
+        """
+        cluster = self.clusters[name]
+        if cluster.is_leaf or cluster.trial is None:
+            return cluster.model
+        if name not in self._means:
+            leaves = self.leaves_below(name)
+            self._means[name] = mean_model(leaves) if leaves else cluster.model
+        return self._means[name]
+
+    @cached_property
+    def _means(self) -> dict[str, Weights]:
+        return {}
+
+    def leaves_below(self, name: str) -> tuple[Cluster, ...]:
+        """The leaves on or below a cluster."""
+        return tuple(leaf for leaf in self.leaves if is_below(leaf.name, name))
 
     def update(
         self, *clusters: Cluster, unassigned: Mapping[str, str] | None = None
@@ -260,3 +273,15 @@ def is_below(name: str, above: str) -> bool:
     (True, True, False)
     """
     return f"{name}.".startswith(f"{above}.")
+
+
+def mean_model(leaves: Sequence[Cluster]) -> Weights:
+    """The mean of these leaves' models, weighted as eq. 2 weighs their clients."""
+    known = [leaf for leaf in leaves if leaf.weight]
+    members = sum(len(leaf.members) for leaf in known)
+    # A leaf that has just begun has no weight yet: each member then counts as usual.
+    usual = sum(leaf.weight for leaf in known) / members if members else 1.0
+    mean = WeightedMean()
+    for leaf in leaves:
+        mean.add(leaf.model, leaf.weight or usual * len(leaf.members))
+    return mean.mean()

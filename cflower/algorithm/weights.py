@@ -1,5 +1,6 @@
 """Models and updates as plain vectors."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ class Weights(NamedTuple):
     """Shape (d,): the learned entries; norms and similarities see only these."""
     carried: Vector
     """Shape (e,): entries that are averaged along (BatchNorm statistics, counters, integers)."""
+
+
+Rounding = Callable[[Weights], Weights]
+"""Rounds a model to the precision that clients receive (integers, half precision)."""
 
 
 def norm(vector: Vector) -> float:

@@ -84,7 +84,7 @@ def export(
     if is_own:
         record = SavedRun(folder, seed_file, own_code)
     name, own = model_of(record, client, cluster)
-    weights = record.own_model(own) if own else record.tree.clusters[name].grown.model
+    weights = record.own_model(own) if own else record.tree.model_of(name)
     suffix = f"-{Path(own).stem}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")

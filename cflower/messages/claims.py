@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from cflower.messages.client_names import COMMITMENT, LONGEST_NAME, is_name
+from cflower.messages.client_names import ADAPTS, COMMITMENT, LONGEST_NAME, is_name
 from cflower.ordering import LONGEST_TEXT, line, without
 
 MOST_ITEMS = 100_000
@@ -47,6 +47,7 @@ KINDS: Any = {
     "class-names": Annotated[list[ClassName], FailFast(), Field(max_length=MOST_ITEMS)],
     "evaluates-way": bool,
     "tells-entropies": bool,
+    ADAPTS: bool,
     "parts-apart": bool,
     "label-counts": Wholes,
     "sample-images": Bytes,

@@ -12,11 +12,10 @@ from flwr.supercore import log
 
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
-from cflower.messages.client_names import EVALUATE_PATH, PART
+from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.layout import Layout
@@ -24,10 +23,13 @@ from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.replies import read_reply
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
+from cflower.robust.robust_mean import limited
 
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
+KINDS = {"train": "train", "evaluate": "evaluate", "adapt": ADAPT_MESSAGE}
+"""The type of a message with one model, by the task of its ask."""
 REPORTED = 0.5
 """A client that counts for less than this fraction of its claim is logged."""
 FAR_LESS, LASTING = 0.03, 10
@@ -100,16 +102,19 @@ class ClientMessenger:
     ) -> list[Message]:
         """A message for each ask, with its one model."""
         models = {ask: {self.arrays_key: state.model_of(ask)} for ask in asks}
-        return self.messages(models, config)
+        return self.messages(models, config, state.settings_of)
 
     def messages(
-        self, asks: Mapping[Ask, Mapping[str, Weights]], config: ConfigRecord
+        self,
+        asks: Mapping[Ask, Mapping[str, Weights]],
+        config: ConfigRecord,
+        settings_of: Callable[[Ask], Mapping[str, Any]] = lambda ask: {},
     ) -> list[Message]:
         """A message for every ask, with its models by their keys: `EVALUATE_PATH` if several.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
-        another; the arrays in them are made once for each model. ``server-round``, ``cluster``
-        and ``part`` are added to the config.
+        another; the arrays in them are made once for each model. ``server-round``, ``cluster``,
+        ``part`` and what ``settings_of`` returns are added to the config.
         """
         self._sent, made = [], dict[int, ArrayRecord]()
         for ask, models in asks.items():
@@ -118,11 +123,11 @@ class ClientMessenger:
                 if id(model) not in made:
                     made[id(model)] = self.layout.record(model)
                 content[key] = ArrayRecord(dict(made[id(model)]))
-            content[self.config_key] = ConfigRecord(
-                {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
-            )
+            about = {"cluster": ask.cluster, PART: ask.part, **settings_of(ask)}
+            about["server-round"] = ask.server_round
+            content[self.config_key] = ConfigRecord({**config, **about})
             node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
-            kind = ask.task if len(models) == 1 else EVALUATE_PATH
+            kind = KINDS[ask.task] if len(models) == 1 else EVALUATE_PATH
             message = Message(content, node, kind, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.supercore import log
 
-from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.state import Reply
 from cflower.ordering import without
+from cflower.robust.robust_mean import limited
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 

@@ -144,9 +144,10 @@ def assign(
         )
     progress("Training")
     steps = tuple(descend(record.tree, client.update))
+    way = [record.tree.serving(c.name) for c in record.tree.path(steps[-1].child)]
     levels = tuple(
-        Level(cluster.name, len(cluster.members), client.evaluate(cluster.grown), step)
-        for cluster, step in zip_longest(record.tree.path(steps[-1].child), steps)
+        Level(cluster.name, len(cluster.members), client.evaluate(cluster), step)
+        for cluster, step in zip_longest(way, steps)
     )
     personal = record.summary["personal"].get(levels[-1].cluster, {})
     sizes = int(client.num_train), int(client.num_held_out)

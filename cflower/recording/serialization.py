@@ -7,7 +7,7 @@ from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Personal
-from cflower.algorithm.tree import Cluster, ParameterTree, Proposal
+from cflower.algorithm.tree import Cluster, ParameterTree, Trial
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
@@ -26,10 +26,10 @@ ADVICE = {
     Outcome.CONTENT: "The option --baselines shows whether clients do better alone.",
 }
 """What may help a run without a split, by the last decision on the root."""
-STARTS = ("leaf", "first")
-"""The models from which members train in a personal step."""
+START = "leaf"
+"""The model from which members train in a personal step."""
 MODELS = ("models", "general", "personal")
-"""The folders of models: of clusters, of split clusters that learned on, and of clients."""
+"""The folders of models: of clusters, of the leaves' means above judged splits, and of clients."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
@@ -42,14 +42,13 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     cluster = decision.cluster
     members = report.trained.clusters[cluster].members
     own = () if decision.outcome in TRIAL_STATUS else members
-    general = report.general.get(cluster, {})
     moves = [move for move in report.state.moves if move.server_round == report.server_round]
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     return {
         "round": report.server_round,
         "cluster": cluster,
         "members": list(members),
-        "heard": [c for c in members if report.trained_on.get(c) == cluster or c in general],
+        "heard": [c for c in members if report.trained_on.get(c) == cluster],
         "mean_norm": decision.mean_norm,
         "max_norm": decision.max_norm,
         "alpha_cross": decision.alpha_cross,
@@ -134,19 +133,19 @@ def cluster_line(cluster: Cluster) -> dict[str, Any]:
         "split_round": cluster.split_round,
         "edge_clients": list(cluster.edge),
         "rounds": cluster.rounds,
-        "general": cluster.general is not None,
-        "trial": cluster.trial and proposal_line(cluster.trial),
-        "undone": list(map(proposal_line, cluster.undone)),
+        "general": cluster.trial is not None,
+        "trial": cluster.trial and trial_line(cluster.trial),
+        "undone": list(map(trial_line, cluster.undone)),
     }
 
 
-def proposal_line(proposal: Proposal) -> dict[str, Any]:
+def trial_line(trial: Trial) -> dict[str, Any]:
     return {
-        "began": proposal.began,
-        "until": proposal.due,
-        "parts": proposal.parts,
-        "standing": proposal.status.value,
-        "reason": proposal.reason,
+        "began": trial.began,
+        "until": trial.due,
+        "parts": trial.parts,
+        "standing": trial.status.value,
+        "reason": trial.reason,
     }
 
 
@@ -178,7 +177,7 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[st
     kind = "leaf" if cluster.is_leaf else "above"
     served = {"model": kind, "cluster": cluster.name, "share": 0.0, "start": None}
     if step and own_file and result.personal:
-        own = {"share": step.shares[client], "start": STARTS[step.start], "file": own_file}
+        own = {"share": step.shares[client], "start": START, "file": own_file}
         return {**served, "model": "personal", "cluster": result.cluster, **own}
     if report.selection == "ensemble" and result.ensemble:
         return {**served, "model": "ensemble", "file": None}
@@ -187,7 +186,7 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[st
 
 def file_of(cluster: Cluster) -> str:
     """The file of the model that a cluster has at the end of a run."""
-    return f"{'models' if cluster.general is None else 'general'}/{cluster.name}.safetensors"
+    return f"{'models' if cluster.trial is None else 'general'}/{cluster.name}.safetensors"
 
 
 def model_files(state: CFLState) -> dict[str, Weights]:
@@ -196,7 +195,7 @@ def model_files(state: CFLState) -> dict[str, Weights]:
     files = {file: own[client] for client, file in personal_files(state).items()}
     for name, cluster in state.tree.clusters.items():
         files[f"models/{name}.safetensors"] = cluster.model
-        files[file_of(cluster)] = cluster.general or cluster.model
+        files[file_of(cluster)] = state.tree.model_of(name)
     return files
 
 
@@ -212,8 +211,8 @@ def personal_line(step: Personal) -> dict[str, Any]:
         "accepted": step.accepted,
         "reason": step.reason,
         "kappa": step.kappa if step.accepted else None,
-        "start": STARTS[step.start] if step.accepted else None,
-        "length": step.length,
+        "start": START if step.accepted else None,
+        "length": step.trainings,
         "clients": len(step.models),
         "trainings": step.trainings,
         "evaluations": step.evaluations,

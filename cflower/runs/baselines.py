@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, pstdev
 from typing import Any, Literal, NamedTuple
 
-from cflower.algorithm.paired_comparison import Comparison, Measure, PairedTest, paired
+from cflower.algorithm.state import Measure
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.ordering import counted
+from cflower.runs.paired_test import Pair, PairedTest, paired
 from cflower.strategy.reports import FinalReport
 
 Baseline = Literal["federated", "isolated"]
@@ -85,12 +86,12 @@ def against(
 
     None if no client has both values. Clients without held-out examples do not count.
     """
-    comparisons = [
-        Comparison("", client, {metric.name: other[name]}, client["held_out"])
+    pairs = [
+        Pair(client[metric.name], other[name], client["held_out"])
         for name, client in summary["clients"].items()
-        if name in other and client.get("held_out")
+        if name in other and metric.name in client and client.get("held_out")
     ]
-    test = paired(comparisons, Measure(*metric))
+    test = paired(pairs, Measure(*metric))
     return Paired(metric, test) if test else None
 
 

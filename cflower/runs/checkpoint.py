@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from cflower.algorithm.norm_history import NormHistory
 from cflower.algorithm.similarity import marks_of
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
-from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
+from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
@@ -34,12 +34,12 @@ from cflower.runs.format import File, tree_misfit
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-7"
+FORMAT = "cflower-checkpoint-8"
 KEPT = 2
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
     for record in (
-        *(Checkpoint, CFLState, FailureRecord, ParameterTree, Cluster, Weights, Proposal),
+        *(Checkpoint, CFLState, FailureRecord, ParameterTree, Cluster, Weights, Trial),
         *(KnownUpdate, NormHistory, Move, Sent, Ask),
     )
 }
@@ -136,7 +136,7 @@ class Checkpoints:
         """Write the new arrays, then remove the files that the last two checkpoints do not need."""
         name = f"{checkpoint.server_round:06d}"
         pack = Pack(name, self._worth_keeping(), self._digests)
-        state = replace(checkpoint.state, placed={}, judging=None)  # they are of one round only
+        state = replace(checkpoint.state, placed={}, pending=None)  # they are of one round only
         whole = packed(checkpoint._replace(state=state), pack.put)
         others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
         structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})

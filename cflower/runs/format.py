@@ -18,8 +18,9 @@ TRIAL_STATUS = {
     Outcome.ON_TRIAL: Status.OPEN.value,
     Outcome.CONFIRMED: Status.CONFIRMED.value,
     Outcome.UNDONE: Status.UNDONE.value,
+    Outcome.UNJUDGED: None,
 }
-"""Status of a split on trial, by the decision about it."""
+"""Status of a split that its clients judge, by the decision about it; None if they did not."""
 
 OWN_FIELDS = frozenset(
     {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies", "served_by"}

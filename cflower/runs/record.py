@@ -171,8 +171,7 @@ class RunRecord:
         return ParameterTree(sent, tree.unassigned)
 
     def _as_sent(self, cluster: Cluster) -> Cluster:
-        general = cluster.general and self.layout.as_sent(cluster.general)
-        return replace(cluster, model=self.layout.as_sent(cluster.model), general=general)
+        return replace(cluster, model=self.layout.as_sent(cluster.model))
 
     def _refuse(self, problem: str) -> None:
         raise RunFolderError(f"{problem} Copy the whole run folder again.")

@@ -8,7 +8,7 @@ carries the asks of `cflower.algorithm.round.CFL` to the clients, and their repl
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from logging import INFO
 
 import numpy as np
@@ -19,15 +19,14 @@ from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import affordable_length
-from cflower.algorithm.robust_mean import RobustMean
 from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.state import Ask, CFLState, Role
-from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
+from cflower.algorithm.tree import ROOT, SELECTIONS, ParameterTree, Selection
+from cflower.auto.criterion import AutoCriterion
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE, PART, has_function
 from cflower.messages.exchange import Quorum
@@ -37,6 +36,7 @@ from cflower.messages.messenger import ClientMessenger, MetricsAggregation
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metric, Metrics
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
+from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import choice, number, require
 from cflower.strategy.final_evaluation import FinalEvaluation
@@ -45,7 +45,15 @@ from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import CentralEvaluation, ClusteredResult, Run, keep
 from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
 from cflower.strategy.sampling import admitted, sample
-from cflower.strategy.settings import algorithm_of, complete, measure_of, settings_of
+from cflower.strategy.settings import (
+    NO_INNER_MODELS,
+    algorithm_of,
+    complete,
+    decides,
+    measure_of,
+    personal_step,
+    settings_of,
+)
 from cflower.strategy.wrappers import Wrapper, refuse_older_workflow, refuse_unfit_wrappers
 
 
@@ -94,13 +102,14 @@ class ClusteredFL(Strategy):
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
-        Rounds after a split until the clients judge it; 0: splits are final. This and the next
-        three are the criterion's if not given: 4, 10, True and True for `AutoCriterion`, else off.
-    inner_interval : int, optional
-        Split clusters go on learning in every so many-th round; 0: they do not.
+        Rounds after a split until the clients judge it for the first time; 0: splits are final.
+        This and the next two are the criterion's if not given: 1, True and True for
+        `AutoCriterion`, else off.
     moving, personal : bool, optional
-        Whether members with changed data move to other leaves, and leaves' models in the end
-        towards each member's own, where that serves better.
+        Whether members with changed data move to other leaves, which are joined if their clients
+        agree, and leaves' models in the end towards each member's own, where that serves better.
+    inner_interval : None
+        Had a meaning in earlier versions.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
@@ -149,8 +158,8 @@ class ClusteredFL(Strategy):
     isolated: bool = False
     trial_rounds: int | None = number(None, least=0)
     moving: bool | None = None
-    inner_interval: int | None = number(None, least=0)
     personal: bool | None = None
+    inner_interval: InitVar[None] = None
     selection: Selection = choice("leaf", SELECTIONS)
     seed: int = number(0, least=0)
     metric: str = "accuracy"
@@ -159,7 +168,8 @@ class ClusteredFL(Strategy):
     # A busy machine takes minutes to start a simulation; FedAvg would wait for ever.
     roll_call: RollCall = field(default_factory=lambda: RollCall(timeout=300.0, asks=None))
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, inner_interval: None) -> None:
+        require(inner_interval is None, f"Got inner_interval={inner_interval!r}: {NO_INNER_MODELS}")
         self.criterion = self.criterion or AutoCriterion()
         self.optimizer = self.optimizer or ServerOptimizer()
         complete(self)
@@ -188,7 +198,7 @@ class ClusteredFL(Strategy):
     def models(self) -> dict[str, ArrayRecord]:
         """The model of every cluster, the split ones too, in the app's own keys."""
         clusters = self.tree.clusters
-        return {n: self.layout.record(clusters[n].grown.model) for n in in_order(clusters)}
+        return {n: self.layout.record(self.tree.model_of(n)) for n in in_order(clusters)}
 
     @property
     def failures(self) -> FailureRecord:
@@ -281,7 +291,7 @@ class ClusteredFL(Strategy):
             roll_call.share = 1.0  # its clients may be at any node
             clients = roll_call.gather(run.grid, least)
             self._observers.refuse_other_clients(before.state.tree.clients, clients)
-            run.result.arrays = self.layout.record(before.state.tree.root.grown.model)
+            run.result.arrays = self.layout.record(before.state.tree.model_of(ROOT))
         else:
             tree = ParameterTree.initial(first, clients, isolated=self.isolated)
             before = Checkpoint(0, CFLState(tree, first=first))
@@ -356,7 +366,7 @@ class ClusteredFL(Strategy):
         if not report.measured:
             return None, None
         metrics = messenger.mean(report.measured, self.train_metrics_aggr_fn)
-        arrays = self._wrapper.returned = self.layout.record(self.tree.root.grown.model)
+        arrays = self._wrapper.returned = self.layout.record(self.tree.model_of(ROOT))
         return arrays, metrics
 
     def _settle(self, asks: Sequence[Ask], server_round: int) -> None:
@@ -364,7 +374,7 @@ class ClusteredFL(Strategy):
         run, messenger, before = self._run, self._messenger, self._round.decisions
         silent = set[str]()
         while asks:
-            free, trains = messenger.free - silent, asks[0].task == "train"
+            free, trains = messenger.free - silent, asks[0].task != "evaluate"
             asks = [ask for ask in asks if ask.client in free]
             config = run.train_config if trains else run.evaluate_config
             replies = messenger.exchange(messenger.plain_messages(asks, self.state, config))
@@ -376,8 +386,7 @@ class ClusteredFL(Strategy):
             problems = messenger.noted_problems()
             silent |= {c for c, problem in problems.items() if problem.fault is Fault.SILENT}
             self._round.note(problems)
-            last = server_round == run.num_rounds
-            heard = self._cfl.heard(self.state, answers, server_round, last=last)
+            heard = self._cfl.heard(self.state, answers, server_round)
             self.state, decisions, asks = heard
             log_decisions(decision for decision in decisions if decision not in before)
             self._round = replace(self._round, decisions=decisions or before)
@@ -420,10 +429,10 @@ class ClusteredFL(Strategy):
         """The final evaluation, of all clients that are connected."""
         run, cfl = self._run, self._cfl
         self.roll_call.update(run.grid, at_least=0)  # a newcomer would come too late
-        if cfl.personal:
-            self.state, _, asks = cfl.personalised(self.state, run.num_rounds)
-            log_alone(asks)
-            self._settle(asks, run.num_rounds)
+        if step := personal_step(self, run):
+            self.state = replace(self.state, pending=step)
+            log_alone(step)
+            self._settle(step.asks, run.num_rounds)
             log_steps(self.state.personal)
         report = FinalEvaluation(run, self._messenger, self.state).report()
         report = replace(
@@ -431,7 +440,7 @@ class ClusteredFL(Strategy):
             selection=self.selection,
             by_round=self._by_round,
             metric=self.leading.among([one.leaf.metrics for one in report.clients.values()]),
-            judged=cfl.trial_rounds > 0 or cfl.personal or self.selection != "leaf",
+            judged=decides(cfl) or step is not None or self.selection != "leaf",
         )
         self._messenger.log_limited_examples(report.served)
         log_unable(report)

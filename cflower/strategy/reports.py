@@ -41,8 +41,6 @@ class RoundReport:
     seconds: float = 0.0
     failures: FailureRecord = field(default_factory=FailureRecord)
     """The clients' record up to this round."""
-    general: dict[str, dict[str, ClientMetrics]] = field(default_factory=dict)
-    """The clients' metrics from training the model of a split cluster, by its name."""
     late: dict[str, int] = field(default_factory=dict)
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
@@ -56,9 +54,7 @@ class RoundReport:
         """The replies to training, each noted with its metrics as it passes."""
         for reply in replies:
             client, cluster, role, asked, *_ = reply.ask
-            if role is Role.GENERAL:
-                self.general.setdefault(cluster, {})[client] = ClientMetrics.of(reply)
-            elif role is Role.OWN or client in self.trained.unassigned:
+            if role is Role.OWN or client in self.trained.unassigned:
                 self.measured[client] = ClientMetrics.of(reply)
                 self.trained_on[client] = cluster
                 if reply.origin is not None:
@@ -84,8 +80,7 @@ class RoundReport:
         """
         busy, before = messenger.busy, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
-        for measured in (self.measured, *self.general.values()):
-            measured |= messenger.plausible(measured)
+        self.measured.update(messenger.plausible(self.measured))
         after = before.trained(outcome, exclude_after, len(messenger.present))
         messenger.failures = after
         received, failed = len(self.measured), len(outcome.problems)
@@ -105,8 +100,7 @@ class RoundReport:
         if cluster is None:
             return mean_over_clients(self.measured.values())
         members = [client for client, on in self.trained_on.items() if on == cluster]
-        measured = self.general.get(cluster) or only(self.measured, members)
-        return mean_over_clients(measured.values())
+        return mean_over_clients(only(self.measured, members).values())
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
 """What the Strategy writes into Flower's log about a round and about the end of a run."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
 
 from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.personal import MOST_TRAININGS
-from cflower.algorithm.state import Ask, CFLState, Move, Personal
+from cflower.algorithm.state import CFLState, Move, Personal
+from cflower.changes.personal import AtOnce, ByMessages
 from cflower.messages.exchange import PROGRESS
-from cflower.ordering import listed
+from cflower.ordering import counted, listed
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: the members of each cluster train its model by themselves, up to %d times, and "
-    "judge whether this serves them better."
+    "Personal step: the members of each cluster train its model by themselves, up to %s, and judge "
+    "whether this serves them better."
 )
 UNABLE = (
     "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
@@ -37,10 +37,9 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
         log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
 
 
-def log_alone(asks: Collection[Ask]) -> None:
-    """Log that members of clusters train by themselves now, if there are asks for it."""
-    if asks:
-        log(INFO, PERSONAL_STEP, 2 * MOST_TRAININGS, extra=PROGRESS)
+def log_alone(step: AtOnce | ByMessages) -> None:
+    """Log that members of clusters train by themselves now."""
+    log(INFO, PERSONAL_STEP, counted(step.trainings, "time"), extra=PROGRESS)
 
 
 def log_steps(steps: Mapping[str, Personal]) -> None:

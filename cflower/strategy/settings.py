@@ -10,20 +10,31 @@ import numpy as np
 from flwr.supercore import log
 
 from cflower.algorithm.aggregation import MEDIAN
-from cflower.algorithm.paired_comparison import Measure
-from cflower.algorithm.personal import LEAST_ROUNDS
 from cflower.algorithm.round import CFL
-from cflower.messages.client_names import COMMITMENT, EVALUATE, adds_noise, has_function
+from cflower.algorithm.state import Measure
+from cflower.changes.personal import KAPPAS, MOST_TRAININGS, AtOnce, ByMessages, leaves_of
+from cflower.changes.composed import Changes, changes_of
+from cflower.changes.splits import SplitTrials
+from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
+from cflower.ordering import counted
 from cflower.settings import check_factor, check_fields, has_methods, key_of, require
 
 Plain = (bool, int, float, str, type(None))
-MODELS_KEPT, MOST_GIGABYTES = 6, 8.0
+MODELS_KEPT, MOST_GIGABYTES = 3, 8.0
 """Models of each client that a personal step holds at most, and the memory that they may take."""
-BY_CRITERION = {"trial_rounds": 0, "moving": False, "inner_interval": 0, "personal": False}
+PERSONAL_SHARE = 0.3
+"""Share of a run's trainings, and of its messages, that a personal step may add."""
+EVALUATIONS = 3 + len(KAPPAS)
+"""Of a member in a personal step by ordinary messages."""
+BY_CRITERION = {"trial_rounds": 0, "moving": False, "personal": False}
 """Settings with a default of the criterion's, and their values if it has none."""
 SETTINGS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, by the strategy's fields."""
+NO_INNER_MODELS = (
+    "clients no longer train models above their own, because the mean of the models below takes "
+    "their place. Leave it out."
+)
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
@@ -112,13 +123,46 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
         return "the ClientApp has no evaluate function"
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
-    if strategy.fraction_train < 1 and strategy.fraction_train * run.num_rounds < LEAST_ROUNDS:
-        return f"it would train sampled clients more often than {run.num_rounds} rounds do"
     layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
     if needed > MOST_GIGABYTES:
         return f"the models of {clients} clients take {needed:.0f} GB at once"
     return ""
+
+
+def personal_step(strategy: Any, run: Any) -> AtOnce | ByMessages | None:
+    """The personal step of a run; None without one.
+
+    Its trainings, and where it takes ordinary messages these, are at most `PERSONAL_SHARE` of those
+    of the run, in which a client got two models and sent one in each round in which it took part.
+    """
+    if not strategy.personal:
+        return None
+    facts = strategy.roll_call.facts
+    leaves = leaves_of(strategy.state)
+    at_once = all(
+        facts[c].get(ADAPTS) for leaf in leaves.values() for c in leaf.sizes if c in facts
+    )
+    rounds = run.num_rounds * strategy.fraction_train
+    share = PERSONAL_SHARE * rounds
+    # A training is two of the three models that a client gets or sends in a round.
+    trainings = share if at_once else (3 * share / 2 - EVALUATIONS) / 2
+    trainings = min(MOST_TRAININGS, int(trainings + 1e-9))
+    obstacle = personal_obstacle(strategy, run)
+    if not obstacle and trainings < 1:
+        obstacle = f"a run of {counted(run.num_rounds, 'round')} is too short for one"
+    if obstacle or not leaves:
+        log(INFO, "There is no personal step: %s.", obstacle or "no cluster has two members")
+        return None
+    step = AtOnce if at_once else ByMessages
+    return step(run.num_rounds, leaves, trainings)
+
+
+def decides(cfl: CFL) -> bool:
+    """Whether anything in a run is decided by held-out examples."""
+    return isinstance(cfl.change, Changes) and any(
+        isinstance(change, SplitTrials) for change in cfl.change.changes
+    )
 
 
 def algorithm_of(strategy: Any, run: Any) -> CFL:
@@ -134,9 +178,7 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
     if trial_rounds and not has_function(run.grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
-    obstacle = strategy.personal and personal_obstacle(strategy, run)
-    if obstacle:
-        log(INFO, "There will be no personal step: %s.", obstacle)
+    moving = strategy.moving and alone and not strategy.isolated
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
     length, layers = strategy.projection_dim, strategy.similarity_layers
@@ -146,12 +188,9 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
         strategy.optimizer,
         strategy.weighting,
         layout.as_sent,
+        changes_of(trial_rounds if alone else 0, moving=moving),
         trim=trimmed_share(strategy),
-        trial_rounds=trial_rounds if alone else 0,
-        moving=strategy.moving and alone and not strategy.isolated,
-        inner_interval=strategy.inner_interval if alone else 0,
         metric=measure_of(strategy.leading.now),
-        personal=strategy.personal and not obstacle,
     )
 
 

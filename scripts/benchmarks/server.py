@@ -14,9 +14,9 @@ from peers import own
 
 from benchmarks.measure import Figure, alternate, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
-from cflower.algorithm.auto.averages import Averages
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
+from cflower.auto.averages import Averages
+from cflower.auto.criterion import AutoCriterion
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))

@@ -8,10 +8,10 @@ examples, and 4 that judge; not among "all". Nothing to gain: clients of one con
 to split. Continuum: clients differ but have no groups; where a split falls is free, but it must
 bring a gain. Gain is the mean fall of the clients' loss on fresh examples, own cluster's model
 against that of conventional federated learning of as many rounds. Splits are judged by 12 held-out
-examples a client, and a run lasts until none is on trial.
+examples a client, at the latest in the last round.
 """
 
-from dataclasses import replace
+from collections import Counter
 from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,14 +25,14 @@ from records import Job, Record, run_all
 from sklearn.metrics import adjusted_rand_score
 from tables import show, table_of, write_table
 
-from cflower.algorithm.auto.criterion import AutoCriterion
-from cflower.algorithm.criteria import Criterion, NeverSplit
-from cflower.algorithm.paired_comparison import Measure
+from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.round import CFL, open_trials
-from cflower.algorithm.state import Ask, CFLState, Reply, Role
-from cflower.algorithm.tree import ParameterTree, Proposal
+from cflower.algorithm.round import CFL
+from cflower.algorithm.state import Ask, CFLState, Measure, Reply, Role
+from cflower.algorithm.tree import ParameterTree, Status
 from cflower.algorithm.weights import Weights, norm
+from cflower.auto.criterion import AutoCriterion
+from cflower.changes.composed import changes_of
 from cflower.seeding import generator
 from families.generated import EVERY, FAMILIES, Federation
 from families.planted import Oracle
@@ -77,7 +77,7 @@ def audited(job: Job) -> Record:
     groups = range(len(federation.groups)) if method == "alone" else federation.groups.tolist()
     oracle = Oracle({f"client-{i}": group for i, group in enumerate(groups)})
     criterion = {"auto": AutoCriterion(), "common": NeverSplit()}.get(method, oracle)
-    state, reunited, rounds = final(federation, criterion, seed)
+    state, taken_back = final(federation, criterion, seed)
     rounds_of_splits = (cluster.split_round for cluster in state.tree.clusters.values())
     last_split = max(filter(None, rounds_of_splits), default=None)
     # A client that has not replied since a split has no place yet.
@@ -88,9 +88,8 @@ def audited(job: Job) -> Record:
     clusters, groups = len(set(names)), len({group for _, group in pairs})
     gain, own = None, mean_loss(federation, state, judged)
     if last_split is not None:
-        common, *_ = final(replace(federation, rounds=rounds), NeverSplit(), seed)
+        common, _ = final(federation, NeverSplit(), seed)
         gain = mean_loss(federation, common, judged) - own
-    joined = sum(bool(proposal.leaves) for proposal in reunited)
     return {
         "clusters": clusters,  # those with a client that is judged
         "exact": len(set(pairs)) == clusters == groups,
@@ -98,10 +97,10 @@ def audited(job: Job) -> Record:
         "adjusted_rand_index": float(adjusted_rand_score([group for _, group in pairs], names)),
         "loss": own,
         "last_split": last_split,
-        "undone": len(reunited) - joined,
+        "undone": taken_back.total() - taken_back[Status.JOINED],
         "gain": gain,  # null where nothing was split
         "moved": len(state.moves),  # steps of clients that seemed to change; none does
-        "joined": joined,  # pairs of leaves
+        "joined": taken_back[Status.JOINED],  # confirmed splits, taken back later
     }
 
 
@@ -115,35 +114,32 @@ def sentence(record: Record) -> str:
 
 def final(
     federation: Federation, criterion: Criterion, seed: int
-) -> tuple[CFLState, list[Proposal], int]:
-    """The state at the end, the splits undone and pairs joined, and the number of rounds."""
+) -> tuple[CFLState, Counter[Status]]:
+    """The state at the end, and how many splits the clients took back, by what they were then."""
     cfl = CFL(
         criterion,
         Projection(federation.dim),
-        **{key: getattr(criterion, key, 0) for key in ("trial_rounds", "moving", "inner_interval")},
+        change=changes_of(
+            getattr(criterion, "trial_rounds", 0), moving=getattr(criterion, "moving", False)
+        ),
         metric=Measure("loss", higher_is_better=False),
     )
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))
     state = CFLState(ParameterTree.initial(model, [f"client-{i}" for i in range(m)]))
-    reunited: list[Proposal] = []
-    server_round = 0
-    while server_round < federation.rounds or open_trials(state.tree):
-        server_round += 1
+    taken_back = Counter[Status]()
+    for server_round in range(1, federation.rounds + 1):
         rng = generator(seed, "round", server_round)
         replies = trained(federation, cfl, state, server_round, rng)
-        state, _, asks = cfl.heard(state, replies, server_round)
-        if state.judging is not None:
-            proposals = state.judging.proposals
+        last = server_round == federation.rounds
+        state, _, asks = cfl.heard(state, replies, server_round, last=last)
+        if asks:
             replies = [evaluated(federation, state, ask) for ask in asks]
-            state = cfl.heard(state, replies, server_round).state
-            reunited += [proposal for proposal in proposals if in_one_leaf(state.tree, proposal)]
-    return state, reunited, server_round
-
-
-def in_one_leaf(tree: ParameterTree, proposal: Proposal) -> bool:
-    """Whether the parts of a proposal share a leaf."""
-    return len({tree.leaf_of(part[0]).name for part in proposal.parts}) == 1
+            state, decisions, _ = cfl.heard(state, replies, server_round)
+            for decision in decisions:
+                if decision.outcome is Outcome.UNDONE:
+                    taken_back[state.tree.clusters[decision.cluster].undone[-1].status] += 1
+    return state, taken_back
 
 
 def trained(
@@ -158,9 +154,7 @@ def trained(
     for ask in sorted(asks, key=number_of):
         i, noise = number_of(ask), rng
         # The noise of all other updates is the same with these and without.
-        if ask.role is Role.GENERAL and not state.tree.clusters[ask.cluster].on_trial:
-            noise = generator(0, "inner", server_round, ask.client)
-        elif ask.role is Role.PLACE and ask.client not in state.tree.unassigned:
+        if ask.role is Role.PLACE and ask.client not in state.tree.unassigned:
             noise = generator(0, ask.client)
         update = federation.clients.update(i, state.model_of(ask).trained, noise)
         weights, length = Weights(update, np.zeros(0)), norm(update)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cflower.algorithm.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
+from cflower.auto.criterion import AutoCriterion
 from cflower.config import CRITERIA as CONFIG_CRITERIA
 from cflower.config import RunConfig
 

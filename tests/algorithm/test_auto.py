@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import criteria
-from cflower.algorithm.auto.averages import NEW, Averages
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.averages import NEW, Averages
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.round import CFL
 from cflower.seeding import generator

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cflower.algorithm.auto.class_view import class_matched
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.class_view import class_matched
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.seeding import generator

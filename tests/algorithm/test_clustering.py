@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.auto.clustering import (
+from cflower.auto.clustering import (
     Clustering,
     Parts,
     best_parts,

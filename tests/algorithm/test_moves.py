@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import moves
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.algorithm.norm_history import NormHistory
+from cflower.changes.norm_history import NormHistory
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import CFLState, Move, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.constants import FEW
-from cflower.algorithm.norm_history import NormHistory, updated
+from cflower.changes.norm_history import NormHistory, updated
 
 
 def histories(rounds: np.ndarray, leaf: str, unit: float = 1.0) -> dict[str, NormHistory]:

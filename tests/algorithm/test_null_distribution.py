@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
-from cflower.algorithm.auto.averages import Averages
-from cflower.algorithm.auto.criterion import AutoCriterion, significance
-from cflower.algorithm.auto.null_distribution import (
+from cflower.auto.averages import Averages
+from cflower.auto.criterion import AutoCriterion, significance
+from cflower.auto.null_distribution import (
     LARGEST_SAMPLE,
     Centred,
     centred,

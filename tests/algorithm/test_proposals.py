@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import Decision, NeverSplit, Outcome
-from cflower.algorithm.paired_comparison import Measure
-from cflower.algorithm.proposals import measures_in, postponed, similar_leaves
+from cflower.changes.vote import Measure
+from cflower.changes.splits import measures_in, postponed, similar_leaves
 from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal, Status
 from cflower.seeding import generator

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.constants import LONG, MOST
-from cflower.algorithm.robust_mean import RobustMean, limited
+from cflower.robust.robust_mean import RobustMean, limited
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.norm_history import NormHistory
+from cflower.changes.norm_history import NormHistory
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
 from cflower.algorithm.weights import Weights

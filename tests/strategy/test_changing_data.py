@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cflower import Recorder
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.criterion import AutoCriterion
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.run_files import read_json, read_lines
 from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run

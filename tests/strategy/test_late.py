@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cflower import ClusteredFL
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import NeverSplit
 from cflower.recording.serialization import round_line
 from cflower.seeding import generator

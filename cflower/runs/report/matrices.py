@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cflower.algorithm.auto.clustering import best_parts
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
+from cflower.auto.clustering import best_parts
 from cflower.ordering import natural_order, only
 from cflower.runs.record import Line, RecordedMatrix, RunRecord
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.auto.clustering import Labels, in_appearance
 from cflower.algorithm.constants import ETA
 from cflower.algorithm.criteria import Evidence
 from cflower.algorithm.similarity import Matrix, marks_of
+from cflower.auto.clustering import Labels, in_appearance
 
 Numbers = NDArray[np.float64]
 NEW = -2

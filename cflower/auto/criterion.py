@@ -15,16 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.auto.averages import Averages
-from cflower.algorithm.auto.class_view import class_matched
-from cflower.algorithm.auto.clustering import (
-    Clustering,
-    Labels,
-    in_appearance,
-    sure_clustering,
-    with_nearest,
-)
-from cflower.algorithm.auto.null_distribution import centred, separation_test
 from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, MIN_NORM_RATIO, SUFFICIENT
 from cflower.algorithm.criteria import (
     Decision,
@@ -36,6 +26,16 @@ from cflower.algorithm.criteria import (
     verdict,
 )
 from cflower.algorithm.similarity import Matrix, cosine_similarity
+from cflower.auto.averages import Averages
+from cflower.auto.class_view import class_matched
+from cflower.auto.clustering import (
+    Clustering,
+    Labels,
+    in_appearance,
+    sure_clustering,
+    with_nearest,
+)
+from cflower.auto.null_distribution import centred, separation_test
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
 
@@ -95,9 +95,8 @@ class AutoCriterion:
     """
 
     name: ClassVar[str] = "auto"
-    trial_rounds: ClassVar[int] = 4
+    trial_rounds: ClassVar[int] = 1
     moving: ClassVar[bool] = True
-    inner_interval: ClassVar[int] = 10
     personal: ClassVar[bool] = True
 
     min_norm_ratio: float = MIN_NORM_RATIO

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.constants import LIKELY, SIGNIFICANT
-from cflower.algorithm.paired_comparison import Comparison, Measure, judge, paired
+from cflower.changes.vote import Comparison, Measure, judge, paired
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 

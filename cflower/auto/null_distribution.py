@@ -15,9 +15,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
-from cflower.algorithm.auto.clustering import Labels, Parts, best_parts, margin_errors
-from cflower.algorithm.constants import ERROR, SIGNIFICANT
+from cflower.algorithm.constants import ERROR, NULL_SHARE
 from cflower.algorithm.similarity import ROUNDING, Matrix, cosine_similarity
+from cflower.auto.clustering import Labels, Parts, best_parts, margin_errors
 
 LARGEST_SAMPLE = 200
 """Most points of a null sample, a limit of work: clustering takes the square of their number."""
@@ -72,7 +72,7 @@ def critical_separations(
 ) -> NDArray[np.float64]:
     """The separations that ``observed`` must exceed in one of both measures, shape (2,).
 
-    The maxima of the null distribution; or its upper `SIGNIFICANT` quantiles if ``observed``
+    The maxima of the null distribution; or its upper `NULL_SHARE` quantiles if ``observed``
     exceeds both of these. Stops drawing as soon as ``observed`` can no longer be significant. From
     every null sample as many points are left out as from the data, the least sure ones.
     """
@@ -84,7 +84,7 @@ def critical_separations(
         gram = gram[np.ix_(chosen, chosen)]
     eigenvalues = np.linalg.eigvalsh(gram)[1:] / (size - 1)
     deviations = np.sqrt(np.maximum(eigenvalues, 0.0))
-    highest = np.zeros((1 + int(SIGNIFICANT * samples), 2))  # of each measure, ascending
+    highest = np.zeros((1 + int(NULL_SHARE * samples), 2))  # of each measure, ascending
     for _ in range(samples):
         points = rng.normal(size=(size + left_out, size - 1)) * deviations
         highest = np.sort([*highest, null_separations(points, left_out)], axis=0)[1:]

@@ -1,0 +1,145 @@
+"""Leaves whose clients are served as well by one model are one leaf again.
+
+Not in the paper. It is the question of a split, asked again. Groups may become one so slowly that
+no member is noticed, several clients may get leaves of their own with the same new data, and a
+split may be confirmed by chance. So now and then the two nearest leaves are compared, and at the
+end of a run all leaves below every split.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from cflower.algorithm.constants import FEW
+from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.state import CFLState, Move
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, mean_model
+from cflower.algorithm.weights import Weights, norm
+from cflower.changes.questions import Answer, Proposer, Question
+from cflower.changes.splits import norms_of, reunited, started_from
+from cflower.ordering import in_order, listed, without
+
+
+@dataclass(frozen=True)
+class Joins(Proposer):
+    """Asks about the nearest leaves in every so many-th round, and about all at the end."""
+
+    interval: int = 10
+
+    def proposed(
+        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
+    ) -> Iterable["Join"]:
+        """The joins to judge after this round."""
+        tree = state.tree
+        if last:
+            for name in in_order(tree.clusters):
+                trial, leaves = tree.clusters[name].trial, tree.leaves_below(name)
+                if trial is None or trial.status is not Status.CONFIRMED or len(leaves) < 2:
+                    continue
+                if trial.due + FEW < server_round:
+                    yield Join(server_round, name, leaves, (question(tree, name, leaves),))
+        elif server_round % self.interval == 0 and (pair := nearest_pair(tree)):
+            first, second = pair
+            members = tuple(c for c in second.members if c not in tree.unassigned)
+            other = Question(first.name, first.model, members)
+            above = common_ancestor(tree, pair).name
+            yield Join(server_round, above, pair, (question(tree, above, pair), other))
+
+
+def question(tree: ParameterTree, name: str, leaves: Sequence[Cluster]) -> Question:
+    """One about the mean of these leaves' models to all their members."""
+    members = [c for leaf in leaves for c in leaf.members if c not in tree.unassigned]
+    return Question(name, mean_model(leaves), tuple(members))
+
+
+def nearest_pair(tree: ParameterTree) -> tuple[Cluster, Cluster] | None:
+    """The two leaves with the nearest models, the larger one first; none below a split on trial."""
+    leaves = [leaf for leaf in tree.leaves if leaf.members and not tree.awaits_trial(leaf.name)]
+    pairs = list(combinations(leaves, 2))
+    if not pairs:
+        return None
+    first, second = min(pairs, key=lambda pair: norm(pair[0].model.trained - pair[1].model.trained))
+    return (first, second) if len(first.members) >= len(second.members) else (second, first)
+
+
+def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> Cluster:
+    """The lowest cluster above all these leaves."""
+    paths = [[cluster.name for cluster in tree.path(leaf.name)] for leaf in leaves]
+    *_, name = [names[0] for names in zip(*paths, strict=False) if len(set(names)) == 1]
+    return tree.clusters[name]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Are some leaves better than their mean? Is the second better than the first's model?"""
+
+    server_round: int
+    cluster: str
+    """The lowest one above the leaves."""
+    leaves: tuple[Cluster, ...]
+    questions: tuple[Question, ...]
+
+    def concluded(
+        self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """One leaf, unless models of their own are likely to serve the clients better."""
+        names = [leaf.name for leaf in self.leaves]
+        if any(name not in {leaf.name for leaf in state.tree.leaves} for name in names):
+            return state, decisions  # another proposal of this round has changed them
+        for question, answer in zip(self.questions, answers, strict=True):
+            verdict = answer.verdict
+            if verdict.measured and not verdict.may_be_better:
+                return self._joined(state, decisions, question.model, answer)
+        verdict = answers[0].verdict
+        tree, losers = state.tree, in_order(verdict.losers)
+        remark = f"{listed(names)} stay apart: {verdict.reason}"
+        if verdict.measured and losers:
+            tree = started_from(tree, losers, self.questions[0].model)
+            remark += f"; {listed(losers)} continues from the common model"
+        return replace(state, tree=tree), with_remark(decisions, names, remark)
+
+    def _joined(
+        self, state: CFLState, decisions: tuple[Decision, ...], model: Weights, answer: Answer
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """The leaves as one.
+
+        If there is no other leaf below the cluster above them, it is a leaf again. Otherwise all
+        members move to the first of them, and the others stay as history, closed for Algorithm 4.
+        """
+        tree, now, names = state.tree, self.server_round, [leaf.name for leaf in self.leaves]
+        first, *others = (tree.clusters[name] for name in names)
+        cluster, verdict = tree.clusters[self.cluster], answer.verdict
+        reason = f"{listed(names)} are one again: {verdict.reason}"
+        if len(tree.leaves_below(cluster.name)) == len(names):
+            began = cluster.trial.began if cluster.trial else now
+            parts = tuple(tree.clusters[child].members for child in cluster.children)
+            past = Trial(began, now, parts, Status.JOINED, reason)
+            tree = reunited(tree, cluster.name, past, model)
+            norms = norms_of(decisions, names)
+            made = Decision(
+                cluster.name, now, Outcome.UNDONE, reason, *norms, figures=verdict.figures
+            )
+            return replace(state, tree=tree), (*decisions, made)
+        moving = [client for leaf in others for client in leaf.members]
+        moves = [
+            Move(now, client, leaf.name, first.name, reason)
+            for leaf in others
+            for client in leaf.members
+        ]
+        weight = sum(leaf.weight for leaf in self.leaves)
+        joined = replace(first, model=model, memory={}, weight=weight, optimizer={})
+        closed = [replace(leaf, edge={}, memory={}) for leaf in others]
+        tree = tree.update(joined, *closed).moved(dict.fromkeys(moving, first.name))
+        state = replace(state, tree=tree, moves=(*state.moves, *moves))
+        state = replace(state, known=without(state.known, moving))
+        return state, with_remark(decisions, names, reason)
+
+
+def with_remark(
+    decisions: Sequence[Decision], names: Sequence[str], remark: str
+) -> tuple[Decision, ...]:
+    """The decisions with a further remark on some clusters."""
+    return tuple(
+        replace(made, reason=f"{made.reason}; {remark}") if made.cluster in names else made
+        for made in decisions
+    )

@@ -1,0 +1,172 @@
+"""Members with changed data: Algorithm 4 finds their new place.
+
+Not in the paper, in which a client never leaves its leaf. A member with changed data sends a longer
+update at once, because its leaf's model has nothing of what it needs now. That is only a suspicion:
+training may go wrong for once. So a suspected member also trains the models from which its leaf was
+split, and leaves only if its update of one of them no longer resembles its own branch. Members that
+begin a leaf evaluate the run's first model against their leaf's: a model that learned the opposite
+of what they need may be harder to correct than one that learned nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cflower.algorithm.constants import FEW, LONG, RESEMBLES, SIGNIFICANT
+from cflower.algorithm.criteria import Decision, Evidence, Outcome
+from cflower.algorithm.placement import Branches
+from cflower.algorithm.state import Ask, CFLState, Role
+from cflower.algorithm.steps import stepped
+from cflower.algorithm.tree import ROOT, is_below
+from cflower.algorithm.weights import Vector
+from cflower.changes.joins import with_remark
+from cflower.changes.norm_history import NormHistory, updated
+from cflower.changes.questions import Answer, Proposer, Question
+from cflower.changes.splits import started_from
+from cflower.ordering import in_order, listed, only, without
+
+Histories = Mapping[str, NormHistory]
+NAME = "moves"
+"""The place of the histories in `CFLState.memory`."""
+
+
+def histories(state: CFLState) -> Histories:
+    """The norm history of each member, by client."""
+    return state.memory.get(NAME, {})
+
+
+def remembered(state: CFLState, norms: Histories) -> CFLState:
+    """The state with these histories."""
+    return replace(state, memory={**state.memory, NAME: norms})
+
+
+@dataclass(frozen=True)
+class Moves(Proposer):
+    """Watches the lengths of updates, and moves the members whose data changed."""
+
+    judged: bool = True
+    """Whether the clients evaluate models: then a new leaf may start from the run's first one."""
+
+    def asks(self, state: CFLState, client: str, server_round: int) -> Iterable[Ask]:
+        """The model of a split cluster, if the member owes an update that shows its place."""
+        if place := place_at(state, client):
+            yield Ask(client, place, Role.PLACE, server_round)
+
+    def observed(self, state: CFLState, server_round: int) -> CFLState:
+        """The state with the norm histories of all members that replied in this round.
+
+        A late update has another length, because it is of an older model, and does not count.
+        """
+        norms, known = dict(histories(state)), without(state.known, state.tree.unassigned)
+        timely = {
+            c: u.norm
+            for c, u in known.items()
+            if u.server_round == server_round and not u.staleness
+        }
+        for leaf in state.tree.leaves:
+            norms |= updated(norms, leaf.name, only(timely, leaf.members))
+        return remembered(state, norms)
+
+    def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
+        """A split of an unsplit root into members that changed and the others, if there are any.
+
+        A member changed if it has been suspected for `FEW` rounds, and its first suspicious update
+        was `LONG` times as long as usual: no sibling model can confirm the change.
+        """
+        if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
+            return decision
+        norms = histories(state)
+        of = {client: norms.get(client, NormHistory(ROOT)) for client in evidence.clients}
+        changed = [c for c, h in of.items() if h.suspected >= FEW and h.factor >= LONG]
+        stay = [client for client, history in of.items() if not history.suspected]
+        if not changed or not stay:
+            return decision
+        factor = max(of[client].factor for client in changed)
+        reason = f"{listed(changed)} changed: updates {factor:.1f} times as long as usual"
+        sides = in_order(stay), in_order(changed)
+        return replace(decision, outcome=Outcome.SPLIT, sides=sides, reason=reason)
+
+    def followed(
+        self, state: CFLState, decisions: Sequence[Decision], places: Mapping[str, Vector]
+    ) -> CFLState:
+        """The state after suspected members have shown their place, with new suspects marked."""
+        now = max((made.server_round for made in decisions), default=0)
+        for client, update in places.items():
+            if client not in state.tree.unassigned and place_at(state, client):
+                state = confirmed_or_moved(state, client, update, now)
+        norms = dict(histories(state))
+        for client, history in norms.items():
+            unasked = history.suspected and not history.place_at and history.leaf != ROOT
+            if unasked and may_move(state, client):
+                norms[client] = history._replace(place_at=ROOT)
+        return remembered(state, norms)
+
+    def proposed(
+        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
+    ) -> Iterable["NewStart"]:
+        """New starts of the leaves that members with changed data began in this round."""
+        changed = {move.client for move in state.moves if move.server_round == server_round}
+        changed |= {client for client, history in histories(state).items() if history.suspected}
+        for leaf in state.tree.leaves if self.judged else ():
+            if state.first and leaf.born == server_round and {*leaf.members} <= changed:
+                yield NewStart(server_round, (Question(leaf.name, state.first, leaf.members),))
+
+
+@dataclass(frozen=True)
+class NewStart:
+    """Does the run's first model serve the members of a new leaf better than their old one?"""
+
+    server_round: int
+    questions: tuple[Question]
+
+    def concluded(
+        self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """The leaf starts with the first model if that serves most of its members better.
+
+        Each by its own examples: such a leaf often has one member. The remark is on the decision
+        about the leaf that they were in.
+        """
+        ((question,), (answer,)) = self.questions, answers
+        swapped = [b._replace(own=b.candidate, candidate=b.own) for b in answer.ballots]
+        better = [one for one in swapped if one.shows(answer.measures[0], SIGNIFICANT)]
+        if 2 * len(better) <= len(swapped) or question.cluster not in state.tree.clusters:
+            return state, decisions
+        leaf = state.tree.clusters[question.cluster]
+        tree = started_from(state.tree, [leaf.name], question.model)
+        tree = tree.update(replace(tree.clusters[leaf.name], rounds=0))
+        moved = {m.target: m.origin for m in state.moves if m.server_round == self.server_round}
+        remark = f"{leaf.name} starts from the run's first model, which serves its members better"
+        known = without(state.known, leaf.members)
+        before = moved.get(leaf.name, leaf.parent)
+        return replace(state, tree=tree, known=known), with_remark(decisions, [before], remark)
+
+
+def place_at(state: CFLState, client: str) -> str:
+    """The split cluster with a model that a suspected member trains next; empty if none."""
+    return histories(state)[client].place_at if may_move(state, client) else ""
+
+
+def may_move(state: CFLState, client: str) -> bool:
+    """Whether a member has a history in its leaf, and no split above it is on trial."""
+    history, leaf = histories(state).get(client), state.tree.leaf_of(client).name
+    return history is not None and history.leaf == leaf and not state.tree.awaits_trial(leaf)
+
+
+def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_round: int) -> CFLState:
+    """The state after one member has shown its place below the cluster that it was asked about."""
+    history, tree = histories(state)[client], state.tree
+    cluster, leaf = tree.clusters[history.place_at], tree.leaf_of(client)
+    own = next(child for child in cluster.children if is_below(leaf.name, child))
+    branches = Branches.of(tree, cluster.name)
+    placement = branches.place(update)
+    fits = placement.child == own and placement.familiar
+    # Of a branch that was nearly at rest, the members resemble each other little more than others.
+    least = max(branches.least_similarity(own), RESEMBLES * placement.similarity)
+    if fits or placement.similarities[own] >= least:
+        history = history._replace(place_at="" if tree.clusters[own].is_leaf else own)
+        if history.suspected and not history.place_at:
+            history = NormHistory(leaf.name)  # its updates are longer, and it stays
+        return remembered(state, {**histories(state), client: history})
+    norms = without(histories(state), [client])
+    state = remembered(replace(state, tree=tree.called_back(client, cluster.name)), norms)
+    return stepped(state, client, update, placement, server_round, history.suspicion)

@@ -1,0 +1,317 @@
+"""The personal step: a leaf's model moved towards each member's own, where members still differ.
+
+Not in the paper. At the end of a run the members of a leaf train its model w by themselves. Then
+they measure w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few κ on the examples that decide:
+κ = ∞ is the leaf's model, κ = 0 the member's own v_i. All members together choose κ, because a
+choice by one member's few examples costs what it gains. Each member's voice is about what the
+others choose, so that no example judges a choice that it had a part in. A member that one of both
+models serves far better on its own examples gets that one, whatever the others choose.
+
+A client whose app can do it gets one message for the whole step. Any other trains and evaluates in
+ordinary messages, first once: if that is better for nobody, it is over.
+
+Shares of this form are the posterior mean under a normal prior around w (James and Stein, 1961).
+APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.constants import ERROR, LIKELY, MOST
+from cflower.algorithm.similarity import Matrix
+from cflower.algorithm.state import (
+    ADAPT,
+    DECIDE,
+    Ask,
+    CFLState,
+    Measure,
+    Pending,
+    Personal,
+    Reply,
+    Role,
+    RoundResult,
+)
+from cflower.algorithm.weights import Rounding, Weights
+from cflower.changes.vote import Ballot, Vote, measures_in
+from cflower.ordering import counted, listed, only, without
+
+KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
+"""Candidates for κ, in the median number of the members' training examples; ∞ is the other one."""
+MOST_TRAININGS = 10
+"""Trainings of a member at most: most models gain nothing after six, slow ones do."""
+HELD_OUT = "held-out"
+"""In the reply to a whole step: the number of examples by which the member measured."""
+Metrics = Mapping[str, float]
+Stage = Literal["train", "look", "judge"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The members of a leaf that take part, and what is known of them."""
+
+    name: str
+    model: Weights
+    sizes: Mapping[str, float]
+    """n_i, the members' training examples."""
+    own: Mapping[str, Weights] = field(default_factory=dict)
+    """v_i of the members that have trained."""
+    measured: Mapping[str, tuple[Metrics, ...]] = field(default_factory=dict)
+    """Each member's metrics under the candidates so far: the leaf's model, then each κ."""
+    examples: Mapping[str, float] = field(default_factory=dict)
+    """Held-out examples by which the members measured."""
+
+    @cached_property
+    def kappas(self) -> tuple[float, ...]:
+        """Each finite κ in training examples."""
+        return tuple(factor * float(np.median([*self.sizes.values()])) for factor in KAPPAS)
+
+    def share(self, client: str, number: int) -> float:
+        """a_i of a candidate; 0 is the leaf's model."""
+        size = self.sizes[client]
+        return size / (size + self.kappas[number - 1]) if number else 0.0
+
+    def candidate(self, client: str, number: int) -> Weights:
+        """W + a_i (v_i − w), w the leaf's model."""
+        if not number:
+            return self.model
+        share, own = self.share(client, number), self.own[client]
+        return Weights(*(w + share * (v - w) for w, v in zip(self.model, own, strict=True)))
+
+
+def leaves_of(state: CFLState) -> dict[str, Leaf]:
+    """Each leaf of two members or more with a known update, by name."""
+    leaves = {}
+    for leaf in state.tree.leaves:
+        members = [client for client in leaf.members if client not in state.tree.unassigned]
+        sizes = {c: known.num_examples for c, known in only(state.known, members).items()}
+        if len(sizes) > 1:
+            leaves[leaf.name] = Leaf(leaf.name, leaf.model, sizes)
+    return leaves
+
+
+def by_leaf(leaves: Mapping[str, Leaf], replies: Iterable[Reply]) -> dict[str, list[Reply]]:
+    """The replies of each leaf's members, those to the first candidates first."""
+    grouped: dict[str, list[Reply]] = {name: [] for name in leaves}
+    for reply in sorted(replies, key=lambda reply: reply.ask.number):
+        grouped[reply.ask.cluster].append(reply)
+    return grouped
+
+
+def trained(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> dict[str, Weights]:
+    """The models of the members that replied to a training."""
+    own = dict[str, Weights]()
+    for reply in replies:
+        assert reply.update is not None
+        before = leaf.own.get(reply.client, leaf.model)
+        own[reply.client] = as_sent(Weights(*map(np.add, before, reply.update)))
+    return own
+
+
+@dataclass(frozen=True)
+class AtOnce(Pending):
+    """The step in one exchange: each member trains, mixes and measures by itself."""
+
+    server_round: int
+    leaves: Mapping[str, Leaf]
+    trainings: int
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """The whole step of every member."""
+        now = self.server_round
+        return tuple(
+            Ask(client, name, Role.PERSONAL, now, ADAPT, DECIDE)
+            for name, leaf in self.leaves.items()
+            for client in leaf.sizes
+        )
+
+    def model_of(self, ask: Ask) -> Weights:
+        """The leaf's model."""
+        return self.leaves[ask.cluster].model
+
+    def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
+        """The number of trainings, and each κ in training examples."""
+        return {"trainings": self.trainings, "kappas": list(self.leaves[ask.cluster].kappas)}
+
+    def answered(
+        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
+    ) -> RoundResult:
+        """The end of the step."""
+        results = {}
+        for name, some in by_leaf(self.leaves, replies).items():
+            leaf = replace(
+                self.leaves[name],
+                own=trained(self.leaves[name], some, as_sent),
+                measured={reply.client: each_candidate(reply.metrics) for reply in some},
+                examples={reply.client: reply.metrics.get(HELD_OUT, 0.0) for reply in some},
+            )
+            results[name] = concluded(leaf, self.trainings, metric, as_sent)
+        return RoundResult(replace(state, pending=None, personal=results), ())
+
+
+def each_candidate(metrics: Metrics) -> tuple[Metrics, ...]:
+    """The metrics of each candidate, which have its number after their names.
+
+    >>> each_candidate({"accuracy.0": 0.5, "accuracy.1": 0.75, "train-loss": 1.0})[:2]
+    ({'accuracy': 0.5}, {'accuracy': 0.75})
+    """
+    found: list[dict[str, float]] = [{} for _ in range(1 + len(KAPPAS))]
+    for key, value in metrics.items():
+        name, _, number = key.rpartition(".")
+        if number.isdecimal() and int(number) < len(found):
+            found[int(number)][name] = value
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ByMessages(Pending):
+    """The step in ordinary messages: trainings, and evaluations after the first and the last."""
+
+    server_round: int
+    leaves: Mapping[str, Leaf]
+    trainings: int
+    done: int = 0
+    """Trainings so far."""
+    stage: Stage = "train"
+    over: Mapping[str, Personal] = field(default_factory=dict)
+    """The results of leaves in which one training was better for nobody."""
+
+    @cached_property
+    def asks(self) -> tuple[Ask, ...]:
+        """A training of every member; or the evaluations of some candidates."""
+        now, asks = self.server_round, list[Ask]()
+        numbers = range(2 if self.stage == "look" else 1 + len(KAPPAS))
+        for name, leaf in self.leaves.items():
+            for client in leaf.own or leaf.sizes:
+                ask = Ask(client, name, Role.PERSONAL, now + self.done + 1, "train", DECIDE)
+                if self.stage == "train":
+                    asks.append(ask)
+                else:
+                    ask = ask._replace(task="evaluate", server_round=now)
+                    asks += [ask._replace(number=number) for number in numbers]
+        return tuple(asks)
+
+    def model_of(self, ask: Ask) -> Weights:
+        """The model that a member trains next, or a candidate."""
+        leaf = self.leaves[ask.cluster]
+        if ask.task == "train":
+            return leaf.own.get(ask.client, leaf.model)
+        return leaf.candidate(ask.client, ask.number)
+
+    def answered(
+        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
+    ) -> RoundResult:
+        """The next stage; the end after the last one, or if there is nothing left to gain."""
+        step, grouped = self, by_leaf(self.leaves, replies)
+        if self.stage == "train":
+            leaves = {
+                name: replace(self.leaves[name], own=trained(self.leaves[name], some, as_sent))
+                for name, some in grouped.items()
+            }
+            done = self.done + 1
+            stage: Stage = "look" if done == 1 else "train"
+            stage = "judge" if done == self.trainings else stage
+            step = replace(self, leaves=leaves, done=done, stage=stage)
+        else:
+            leaves = {name: measured(self.leaves[name], some) for name, some in grouped.items()}
+            gains = {n: leaf for n, leaf in leaves.items() if any_gain(leaf, metric)}
+            ended = leaves if self.stage == "judge" else without(leaves, gains)
+            over = {n: concluded(x, self.done, metric, as_sent) for n, x in ended.items()}
+            step = replace(
+                self, leaves=without(leaves, ended), stage="train", over={**self.over, **over}
+            )
+        if step.asks:
+            return RoundResult(replace(state, pending=step), (), step.asks)
+        return RoundResult(replace(state, pending=None, personal=step.over), ())
+
+
+def measured(leaf: Leaf, replies: Iterable[Reply]) -> Leaf:
+    """The leaf with its members' metrics; who did not measure the leaf's model is left out."""
+    found: dict[str, list[Metrics]] = {}
+    examples = dict[str, float]()
+    for reply in replies:
+        if len(found.setdefault(reply.client, [])) == reply.ask.number:
+            found[reply.client].append(reply.metrics)
+            examples[reply.client] = reply.num_examples
+    kept = {client: tuple(some) for client, some in found.items() if some}
+    return replace(leaf, own=only(leaf.own, kept), measured=kept, examples=examples)
+
+
+def any_gain(leaf: Leaf, metric: Measure) -> bool:
+    """Whether more members are better off by themselves than worse, or one far better."""
+    vote = Vote(tuple(gains_of(leaf, metric)[:, 1].tolist())) if leaf.measured else Vote(())
+    alone = (ballot(leaf, client, 1, 0).shows(metric, ERROR) for client in leaf.measured)
+    return vote.better > vote.worse or any(alone)
+
+
+def gains_of(leaf: Leaf, metric: Measure) -> Matrix:
+    """Each member's gain by each candidate over the leaf's model, shape (m, candidates).
+
+    No member decides for the others: no loss counts for more than `MOST` usual gains, and a
+    candidate that a member did not measure counts as such a loss.
+    """
+    measures = measures_in((some[0] for some in leaf.measured.values()), metric)
+    gains = np.full((len(leaf.measured), 1 + len(KAPPAS)), -1.0)
+    for row, (client, some) in zip(gains, leaf.measured.items(), strict=True):
+        for number in range(len(some)):
+            row[number] = ballot(leaf, client, number, 0).gain(measures)
+    usual = np.median(np.abs(gains), axis=0, keepdims=True)
+    return np.asarray(np.clip(gains, -MOST * usual, MOST * usual))
+
+
+def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
+    """A member's metrics under two candidates."""
+    some = {n: leaf.measured[client][n] for n in (number, other) if n < len(leaf.measured[client])}
+    examples = leaf.examples[client]
+    return Ballot(leaf.name, some.get(number, {}), some.get(other, {}), examples)
+
+
+def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) -> Personal:
+    """The leaf's choice, and the members that it does not suit."""
+    chosen, reason = 0, f"{counted(trainings, 'training')} by themselves were measured by nobody"
+    if leaf.measured:
+        chosen, reason = chosen_by_all(gains_of(leaf, metric))
+    numbers = dict.fromkeys(leaf.measured, chosen)
+    for number in (0, 1):  # the leaf's model, and the member's own
+        for client in leaf.measured:
+            if ballot(leaf, client, number, chosen).shows(metric, ERROR):
+                numbers[client] = number
+    numbers = {client: number for client, number in numbers.items() if number in (0, chosen, 1)}
+    if apart := [client for client, number in numbers.items() if number != chosen]:
+        reason += f"; far better served otherwise: {listed(apart)}"
+    served = {client: number for client, number in numbers.items() if number}
+    return Personal(
+        reason,
+        leaf.kappas[chosen - 1] if chosen else inf,
+        trainings,
+        max((len(some) for some in leaf.measured.values()), default=0),
+        {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
+        {client: leaf.share(client, number) for client, number in served.items()},
+    )
+
+
+def chosen_by_all(gains: Matrix) -> tuple[int, str]:
+    """The candidate that serves all members best, 0 unless a gain is likely; and the reason."""
+    chosen = int(gains.sum(axis=0).argmax())
+    others = choices_of_others(gains)
+    vote = Vote(tuple(gains[np.arange(len(gains)), others].tolist()))
+    reason = f"{vote.better} of {counted(len(gains), 'member')} better off by their own models, "
+    reason += f"{vote.worse} worse"
+    return (chosen if vote.gain_chance <= LIKELY else 0), reason
+
+
+def choices_of_others(gains: Matrix) -> NDArray[np.integer]:
+    """For each member the candidate that the others gain most by, shape (m,).
+
+    ``gains`` has shape (m, candidates).
+
+    >>> choices_of_others(np.array([[0, 1], [0, 1], [0, -9]]))
+    array([0, 0, 1])
+    """
+    return np.asarray((gains.sum(axis=0) - gains).argmax(axis=1))

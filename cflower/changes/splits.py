@@ -1,0 +1,150 @@
+"""A split is a hypothesis: its clients judge it by the mean of the leaves' models.
+
+Not in the paper. As soon as the parts have trained apart, every member evaluates its leaf's model
+and the mean. A vote without a verdict is repeated with growing gaps. A split that is undone leaves
+the mean, which is the model that clients without disagreement would have trained together.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cflower.algorithm.criteria import Decision, Evidence, Outcome
+from cflower.algorithm.state import CFLState
+from cflower.algorithm.tree import ParameterTree, Status, Trial
+from cflower.algorithm.weights import Vector, Weights
+from cflower.changes.questions import Answer, Proposer, Question
+from cflower.ordering import in_order, listed
+
+
+@dataclass(frozen=True)
+class SplitTrials(Proposer):
+    """Puts every split on trial."""
+
+    rounds: int = 1
+    """Rounds after a split until its clients judge it for the first time."""
+
+    def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
+        """The decision to split, or its postponement.
+
+        A leaf waits while the split that made it is on trial. After a split was undone the cluster
+        waits until the number of rounds has doubled, so that splits that fail become ever rarer.
+        """
+        leaf = state.tree.clusters[decision.cluster]
+        if decision.outcome is not Outcome.SPLIT:
+            return decision
+        if leaf.parent and state.tree.clusters[leaf.parent].on_trial:
+            reason = f"would split, but the split of {leaf.parent} is still on trial"
+            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+        for trial in leaf.undone:
+            if trial.status is Status.UNDONE and decision.server_round < 2 * trial.due:
+                reason = f"would split, but waits until round {2 * trial.due}: its split was undone"
+                return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
+        return decision
+
+    def followed(
+        self, state: CFLState, decisions: Sequence[Decision], places: Mapping[str, Vector]
+    ) -> CFLState:
+        """The state in which new splits are on trial."""
+        tree = state.tree
+        for made in decisions:
+            if made.outcome is Outcome.SPLIT:
+                now = made.server_round
+                trial = Trial(now, now + self.rounds, made.sides)
+                tree = tree.update(replace(tree.clusters[made.cluster], trial=trial))
+        return replace(state, tree=tree)
+
+    def proposed(
+        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
+    ) -> Iterable["SplitTrial"]:
+        """The splits that are due; in the last round all that are on trial."""
+        for name in in_order(state.tree.clusters):
+            cluster = state.tree.clusters[name]
+            if cluster.trial and cluster.on_trial and (last or cluster.trial.due <= server_round):
+                mean = question_of(state.tree, name, state.tree.model_of(name))
+                yield SplitTrial((mean,), server_round, self.rounds, last)
+
+
+def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
+    """One about this model to all members of a cluster that have a certain place."""
+    members = tree.clusters[name].members
+    return Question(name, model, tuple(c for c in members if c not in tree.unassigned))
+
+
+@dataclass(frozen=True)
+class SplitTrial:
+    """Are the leaves of a split cluster better than their mean?"""
+
+    questions: tuple[Question]
+    server_round: int
+    rounds: int
+    last: bool
+
+    def concluded(
+        self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """The split is confirmed, undone, or judged again; and the decision on it."""
+        name, now, (answer,) = self.questions[0].cluster, self.server_round, answers
+        cluster, verdict = state.tree.clusters[name], answer.verdict
+        assert cluster.trial is not None
+        reason, trial = verdict.reason, cluster.trial._replace(due=now, reason=verdict.reason)
+        later = 2 * now - trial.began  # the gaps double
+        if not verdict.measured:
+            outcome, reason = Outcome.UNJUDGED, f"{reason}, so the split is final"
+            tree = state.tree.update(replace(cluster, trial=None))
+        elif verdict.better:
+            outcome, trial = Outcome.CONFIRMED, trial._replace(status=Status.CONFIRMED)
+            losers = in_order(verdict.losers)
+            tree = state.tree.update(replace(cluster, trial=trial))
+            tree = started_from(tree, losers, self.questions[0].model)
+            if losers:
+                reason += (
+                    f"; the common model serves {listed(losers)} better: it goes on from there"
+                )
+        elif verdict.better is None and not self.last and later <= trial.began + 4 * self.rounds:
+            outcome = Outcome.ON_TRIAL
+            reason += f"; the clients judge again in round {later}"
+            tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
+        else:
+            outcome = Outcome.UNDONE
+            # The end of a run refutes nothing: if the run is resumed, the split may be made again.
+            open_end = self.last and verdict.better is None
+            past = trial._replace(status=Status.OPEN if open_end else Status.UNDONE)
+            tree = reunited(state.tree, name, past, self.questions[0].model)
+        norms = norms_of(decisions, cluster.children)
+        made = Decision(name, now, outcome, reason, *norms, figures=verdict.figures)
+        return replace(state, tree=tree), (*decisions, made)
+
+
+def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
+    """The tree in which these leaves continue from another model."""
+    leaves = [tree.clusters[name] for name in names]
+    return tree.update(*(replace(leaf, model=model, optimizer={}) for leaf in leaves))
+
+
+def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> ParameterTree:
+    """The tree in which a split cluster is a leaf again, with this model."""
+    cluster, leaves = tree.clusters[name], tree.leaves_below(name)
+    # Clients that resembled no child got children of their own; no name is used twice.
+    added = cluster.children[len(past.parts) :]
+    past = past._replace(parts=(*past.parts, *(tree.clusters[child].members for child in added)))
+    leaf = replace(
+        cluster,
+        model=model,
+        born=past.due,
+        children=(),
+        split_round=None,
+        trial=None,
+        undone=(*cluster.undone, past),
+        left_out=(),
+        optimizer={},
+        rounds=max((leaf.rounds for leaf in leaves), default=cluster.rounds),
+        weight=sum(leaf.weight for leaf in leaves),
+    )
+    return tree.rejoined(name, leaf)
+
+
+def norms_of(decisions: Iterable[Decision], leaves: Sequence[str]) -> tuple[float, float]:
+    """The largest norms in the decisions on these leaves."""
+    norms = [(made.mean_norm, made.max_norm) for made in decisions if made.cluster in leaves]
+    mean_norm, max_norm = map(max, zip((0.0, 0.0), *norms, strict=True))
+    return mean_norm, max_norm

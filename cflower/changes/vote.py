@@ -1,0 +1,196 @@
+"""The clients' vote on a question: are they served better by the model that they have?
+
+Not in the paper. Each client evaluates two models on the same held-out examples and has one voice,
+whatever it claims. Two rank tests count the voices, and the smaller p-value decides: Wilcoxon's
+signed-rank test notices that a few lose little where others gain much, and the sign test withstands
+clients that invent large losses. Nothing here is random.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from cflower.algorithm.constants import LIKELY, SIGNIFICANT
+from cflower.algorithm.state import Measure
+from cflower.ordering import counted
+
+
+class Ballot(NamedTuple):
+    """Two models on the held-out examples of one client."""
+
+    part: str
+    """Name of the client's leaf."""
+    own: Mapping[str, float]
+    """Each metric under the model that the client has."""
+    candidate: Mapping[str, float]
+    """Each metric under the candidate."""
+    num_examples: float
+    """Held-out examples that the client claims, the same for both."""
+
+    def gain(self, measures: Sequence[Measure]) -> float:
+        """How much better the client's own model is: the sum of its relative gains.
+
+        (L_c − L_o) / (|L_c| + |L_o|) of a loss L, so from -1 to 1 for each measure; a measure that
+        is missing in one of the two does not count.
+
+        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).gain([Measure("loss", False)])
+        0.5
+        """
+        gain = 0.0
+        for name, higher_is_better, _ in measures:
+            if name in self.own and name in self.candidate:
+                own, other = self.own[name], self.candidate[name]
+                sign = 1 if higher_is_better else -1
+                gain += sign * (own - other) / (abs(own) + abs(other) or 1.0)
+        return gain
+
+    def shows(self, measure: Measure, level: float) -> bool:
+        """Whether these few examples alone show that the own model serves the client better.
+
+        Only by a metric that is a share, such as accuracy: then the examples give the standard
+        error of the difference. Its p-value, Student's t, must be below this level.
+
+        >>> Ballot("0.0", {"accuracy": 0.9}, {"accuracy": 0.5}, 40).shows(Measure(), 0.01)
+        True
+        """
+        own, other = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.candidate))
+        if not (measure.higher_is_better and 0 <= other < own <= 1):
+            return False
+        error = math.sqrt((own + other) * (2 - own - other) / 2 / self.num_examples)
+        if error == 0:
+            return True
+        from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+
+        return float(stdtr(int(self.num_examples), (other - own) / error)) < level
+
+
+class Vote(NamedTuple):
+    """The voices of some clients: the gain of each by its own model."""
+
+    gains: tuple[float, ...]
+
+    @property
+    def better(self) -> int:
+        """Number of clients with a gain."""
+        return sum(gain > 0 for gain in self.gains)
+
+    @property
+    def worse(self) -> int:
+        """Number of clients with a loss."""
+        return sum(gain < 0 for gain in self.gains)
+
+    @property
+    def gain_chance(self) -> float:
+        """One-sided p-value of a gain."""
+        return chance_of(self.gains)
+
+    @property
+    def loss_chance(self) -> float:
+        """One-sided p-value of a loss."""
+        return chance_of([-gain for gain in self.gains])
+
+
+def chance_of(gains: Sequence[float]) -> float:
+    """The smaller p-value of the sign test and of Wilcoxon's signed-rank test for gains above 0.
+
+    A client without a gain or loss has no voice.
+
+    >>> chance_of([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), chance_of([0.0])
+    (0.015625, 1.0)
+    """
+    voices = [gain for gain in gains if gain]
+    if not any(gain > 0 for gain in voices):
+        return 1.0
+    from scipy.stats import binomtest, wilcoxon  # a second to load, and a client never votes here
+
+    sign = binomtest(sum(gain > 0 for gain in voices), len(voices), alternative="greater").pvalue
+    return float(min(sign, wilcoxon(voices, alternative="greater").pvalue))
+
+
+class Verdict(NamedTuple):
+    """The answer to a question."""
+
+    vote: Vote
+    parts: Mapping[str, Vote]
+    """The vote of each leaf."""
+    reason: str
+    """One sentence with the figures."""
+    figures: Mapping[str, float] = {}
+
+    @property
+    def measured(self) -> bool:
+        """Whether any client compared both models."""
+        return bool(self.figures)
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the clients' own models are better; None if the vote shows neither.
+
+        The chance must be at most `SIGNIFICANT`. Fewer than six clients must agree.
+        """
+        level = max(SIGNIFICANT, 0.5 ** (self.vote.better + self.vote.worse))
+        if self.vote.gain_chance <= level < 1:
+            return True
+        return False if self.vote.loss_chance <= level < 1 else None
+
+    @property
+    def may_be_better(self) -> bool:
+        """Whether a gain of all clients, or of one part of them, is likely.
+
+        The members of a small part must agree: one client alone is enough for its own.
+        """
+        votes = self.vote, *self.parts.values()
+        return any(v.gain_chance <= max(LIKELY, 0.5 ** len(v.gains)) for v in votes)
+
+    @property
+    def losers(self) -> set[str]:
+        """The parts that are likely served better by the candidate."""
+        return {part for part, vote in self.parts.items() if vote.loss_chance <= LIKELY}
+
+
+def verdict_of(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Verdict:
+    """Count the votes. The leading metric is the first measure.
+
+    A client that did not measure the leading metric under both models, or by no metric sees a
+    difference, has no voice.
+    """
+    lead = measures[0]
+    valid = [b for b in ballots if lead.name in b.own and lead.name in b.candidate]
+    if not valid and len(measures) > 1:
+        return verdict_of(ballots, measures[1:])
+    by_part: dict[str, list[float]] = {}
+    for ballot in valid:
+        by_part.setdefault(ballot.part, []).append(ballot.gain(measures))
+    parts = {part: Vote(tuple(gains)) for part, gains in by_part.items()}
+    vote = Vote(tuple(gain for gains in by_part.values() for gain in gains))
+    if not valid:
+        return Verdict(vote, parts, f"no client evaluated both models by {lead.name}")
+    figures = dict[str, float]()
+    for name in (measure.name for measure in measures):
+        both = [b for b in valid if name in b.own and name in b.candidate]
+        if both:
+            figures[f"{name}_own"] = fmean(b.own[name] for b in both)
+            figures[f"{name}_common"] = fmean(b.candidate[name] for b in both)
+    own, other = (lead.show(figures[f"{lead.name}_{key}"]) for key in ("own", "common"))
+    figures |= {"better": vote.better, "worse": vote.worse, "voters": len(valid)}
+    figures |= {"gain_chance": vote.gain_chance, "loss_chance": vote.loss_chance}
+    clients = f"{vote.better} of {counted(len(valid), 'client')} better off, {vote.worse} worse"
+    models = f"{lead.name} {own} with separate models, {other} with a common one"
+    return Verdict(vote, parts, f"{clients} ({models})", figures)
+
+
+def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> list[Measure]:
+    """The leading metric, and the loss if most clients measure one.
+
+    Accuracy on a few examples moves in steps; the loss shows the change between them. No client can
+    invent a metric for all.
+    """
+    every = list(reported)
+    counts = Counter(name for metrics in every for name in metrics)
+    usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
+    losses = [name for name in usual if "loss" in re.split(r"[\W_]+", name.lower())]
+    others = [name for name in losses if name != metric.name]
+    return [metric, *(Measure(name, higher_is_better=False) for name in others[:1])]
