@@ -2,8 +2,8 @@
 
     python scripts/run.py neutral --data mnist=/data/mnist --seeds 0-9 --out outputs/neutral
 
-20 clients share 4,000 images, of 14 x 14 pixels where there are more than enough (the digits as they
-are). Half of a client's images are trained on, a tenth decides, the rest is reported. Families:
+20 clients share 4,000 images at half their size (or all the digits, as they are). Half of a
+client's images are trained on, a tenth decides, the rest is reported. Families:
 
 - ``iid-halves``: the clients are alike;
 - ``noise``, ``blur``: half of the clients have noisy, or blurred images;
@@ -221,7 +221,7 @@ def run_one(job: Job) -> Record:
 
 
 def with_epochs(message: Message, context: Context) -> Message:
-    """cflower's ClientApp with the local epochs of the client's half."""
+    """The ClientApp of cflower with the local epochs of the client's half."""
     from cflower.client_app import app
 
     half = group_of("half-epochs", int(context.node_config["partition-id"]))
