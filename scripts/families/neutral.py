@@ -249,8 +249,10 @@ def report(records: list[Record], out: Path) -> None:
     """The runs and their means; the figures of every run as ``neutral.csv``."""
     runs = table_of(records, data=DATA, family=FAMILIES, way=WAYS)
     keys = ["data", "family", "seed"]
-    base = runs[runs["way"] == "federated"].set_index(keys)["accuracies"]
-    runs = runs[runs["way"] != "federated"].join(base.rename("federated"), on=keys)
+    for way in BASES:
+        base = runs[runs["way"] == way].set_index(keys)["accuracies"]
+        runs = runs.join(base.rename(way), on=keys)
+    runs = runs[runs["way"] != "federated"]
     if runs.empty:
         return
     lines = [line(run) for run in runs.to_dict("records")]
@@ -262,28 +264,32 @@ def report(records: list[Record], out: Path) -> None:
     show([{**dict(zip(kinds, key, strict=True)), **figures(cell)} for key, cell in cells])
     print("points: accuracy less that of conventional federated learning, and its standard error")
     print("over clients. below: runs that are more than this error below it at the end.")
+    print("by splits: accuracy less that of the way unsplit, in points.")
 
 
 def line(run: Mapping[str, Any]) -> Row:
     """A run's line of the table."""
-    points = error = np.nan
-    if isinstance(run["federated"], list):
-        gains = 100 * (np.array(run["accuracies"]) - run["federated"])
-        points = round(float(gains.mean()), 6)
-        error = float(gains.std(ddof=1) / np.sqrt(len(gains)))
+    unknown = [np.nan] * CLIENTS
+    bases = [run[way] if isinstance(run[way], list) else unknown for way in BASES]
+    gains = 100 * (np.array(run["accuracies"]) - bases).round(6)
+    points, by_splits = gains.mean(axis=1).tolist()
+    error = float(gains[0].std(ddof=1) / np.sqrt(CLIENTS))
     happened = pd.DataFrame(run["events"], columns=["round", "cluster", "what"])
     rounds = {kind: happened[happened["what"].str.contains(kind)]["round"] for kind in HAPPENED}
     return {
         **{key: run[key] for key in ("data", "family", "way", "seed", "accuracy")},
-        "federated": float(np.mean(run["federated"])),
+        "federated": float(np.mean(bases[0])),
         "points": points,
         "error": error,
+        "by splits": by_splits,
         "split at the end": run["clusters"] > 1,
         "below": bool(points < -error),
         **{HAPPENED[kind]: " ".join(map(str, rounds[kind])) for kind in HAPPENED},
     }
 
 
+BASES = ("federated", "unsplit")
+"""What a run is compared with: the second shows what is due to splits."""
 HAPPENED = {f"^{SPLIT}$": "split in", "confirmed": "confirmed in", "taken back": "undone in"}
 """Patterns of decisions, and how they are called in the table."""
 
@@ -298,6 +304,6 @@ def figures(runs: pd.DataFrame) -> Row:
         "split at the end": runs["split at the end"].sum(),
         "below": runs["below"].sum(),
         "split and below": (runs["below"] & runs["split at the end"]).sum(),
-        **runs[["accuracy", "federated", "points"]].mean(),
+        **runs[["accuracy", "federated", "points", "by splits"]].mean(),
         "worst points": runs["points"].min(),
     }

@@ -213,8 +213,9 @@ def line(run: Mapping[str, Any]) -> Row:
         often, seldom = groups_of(run, key) if known else (np.nan, np.nan)
         row |= {f"{name} often": often, f"{name} seldom": seldom}
     if isinstance(run["alone"], list):
-        own, alone, held_out = (np.array(run[key]) for key in ("accuracies", "alone", "held_out"))
-        row["worse"] = int(are_worse(own, alone, held_out).sum())
+        alone, held_out = np.array(run["alone"]), np.array(run["held_out"])
+        for key, name in (("accuracies", "worse"), ("leaves", "leaf worse")):
+            row[name] = int(are_worse(np.array(run[key]), alone, held_out).sum())
     return row
 
 
@@ -226,5 +227,9 @@ def figures(runs: pd.DataFrame) -> Row:
         "exact": runs["exact"].sum(),
         "last split": runs["last split"].mean(),
         **runs[numbers].mean(),
-        "worse": f"{runs['worse'].sum():.0f} of {CLIENTS * len(runs)}" if "worse" in runs else "-",
+        **{
+            name: f"{runs[name].sum():.0f} of {CLIENTS * runs[name].count()}"
+            for name in ("worse", "leaf worse")
+            if name in runs
+        },
     }
