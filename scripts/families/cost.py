@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 from unittest.mock import patch
@@ -146,7 +147,7 @@ def run_one(job: Job) -> Record:
             app, CLIENTS, server_app=server, run_config=config, grid_type=counts.grid
         )
     return {
-        "accuracy": summary["accuracy"],
+        "accuracy": mean(client["accuracy"] for client in summary["clients"].values()),
         "clusters": len(summary["clusters"]),
         "trainings": of_kind(counts.messages, "train"),
         "evaluations": of_kind(counts.messages, "evaluate"),

@@ -67,12 +67,11 @@ class Case:
     spread: float = 0.0
     """Standard deviation of a client's gain; 0: that of so many examples, in whole examples."""
     liars: int = 0
-    """So many, of all parts in turn, report the opposite of what their part gains; a neutral
-    part's that it gains."""
+    """So many, of all parts in turn, report a loss where their part gains, else a gain."""
 
 
 ACCURACY, LOSS, DISCORDANT = 0.85, 0.5, 0.06
-"""The common model's; the share of examples on which two equally good models differ."""
+"""Of a model that serves its clients; the share of examples on which two such models differ."""
 FURTHEST = {True: ((1.0, 0.001), (0.0, 900.0)), False: ((0.0, 900.0), (1.0, 0.001))}
 """Accuracy and loss of the own and the common model as a liar reports them, for a split or against
 it."""
@@ -161,11 +160,13 @@ def reported(case: Case, chance: NDArray[np.floating]) -> list[Vote]:
         exact = gains + np.sqrt(DISCORDANT / case.examples) * chance[:, 0]
         accuracy = np.round(exact * case.examples) / case.examples
         loss = -3 * gains - 0.05 * (0.6 * chance[:, 0] + 0.8 * chance[:, 1])
+    most = max(*case.gains, 0.0)
+    common = {"accuracy": ACCURACY - most, "loss": LOSS + 3 * most}
     honest = [
         Vote(
             part,
-            {"accuracy": min(max(ACCURACY + a, 0.0), 1.0), "loss": LOSS + b},
-            {"accuracy": ACCURACY, "loss": LOSS},
+            {"accuracy": min(max(common["accuracy"] + a, 0.0), 1.0), "loss": common["loss"] + b},
+            common,
             case.examples,
         )
         for part, a, b in zip(parts, accuracy, loss, strict=True)
