@@ -150,7 +150,6 @@ def run_one(job: Job) -> Record:
         "leaves": leaves,
         "held_out": [client["held_out"] for client in clients],
         "split_lines": summary["splits"],
-        "overlooked": summary.get("overlooked"),
     }
 
 
