@@ -197,8 +197,9 @@ LIES = {
     "contradict": Attack(tell=lambda told: (0.0, 0.0) if told.good else (1.0, 100.0)),
     "claims": Attack(tell=lambda told: REFUSE[told.good], claim=3.0),
     "attack": Attack(times(-1), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
+    "attack-mean": Attack(ipm(1.0), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
 }
-"""What clients say that train as they should; ``attack`` sends -Δ in the second half of a run."""
+"""What clients say that train as they should, the last two in the first half of a run only."""
 
 
 class Federation:

@@ -1,6 +1,7 @@
 """What a default run costs its clients: trainings, evaluations and bytes, relative to FedAvg.
 
     python scripts/run.py cost --rounds 3,5,10,30,100 --seeds 0-2 --out outputs/cost
+    python scripts/run.py cost --rounds 6 --clients 3 --ways own-fedavg,own --out outputs/own
 
 20 clients of the digits in two rotations, and without groups. Every message to a client and its
 reply are counted where they pass, in the grid: by kind, with the bytes of the arrays in them.
@@ -8,6 +9,10 @@ reply are counted where they pass, in the grid: by kind, with the bytes of the a
 conventional federated learning of as many rounds, whose messages are those of Flower's FedAvg
 without federated evaluation. Trainings are messages of this kind; steps are those of stochastic
 gradient descent, wherever a client takes them. An exchange is messages that are sent together.
+
+``own`` is `ClusteredFL()` as it is, with a ClientApp like those of Flower's templates: it trains
+and evaluates, its replies to training have a loss only, and it has no other function.
+``own-fedavg`` is Flower's `FedAvg()` with that app.
 """
 
 import time
@@ -26,6 +31,7 @@ import pandas as pd
 import typer
 from command import ALL, DATA, chosen, folders, numbers
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table
 
@@ -35,13 +41,16 @@ from cflower.messages.client_names import ROLL_CALL
 from cflower.simulation.inline_grid import Failure, InlineGrid
 from families.planted import FLAT, TURNED, Keys
 
-CLIENTS = 20
 GROUPS: dict[str, Keys] = {"two rotations": TURNED, "no groups": FLAT}
 WAYS: dict[str, Keys] = {
     "federated": {"method": "federated", "personal": False},
     "plain": {"personal": False},
     "default": {},
+    "own-fedavg": {},
+    "own": {},
 }
+BASES = {"own": "own-fedavg", "own-fedavg": "own-fedavg"}
+"""What a way is compared with, if it is not ``federated``."""
 TOGETHER = ("trainings", "steps", "evaluations", "models_evaluated", "down", "up", "exchanges",
             "seconds")  # fmt: skip
 
@@ -93,7 +102,8 @@ def size_of(content: RecordDict) -> int:
 def cost(
     rounds: Annotated[str, typer.Option(help="Such as 3,5,10.")] = "3,5,10,30,100",
     groups: Annotated[str, typer.Option(help=f"Of: {', '.join(GROUPS)}.")] = ALL,
-    ways: Annotated[str, typer.Option(help=f"Of: {', '.join(WAYS)}.")] = ALL,
+    ways: Annotated[str, typer.Option(help=f"Of: {', '.join(WAYS)}.")] = "federated,plain,default",
+    clients: Annotated[int, typer.Option(min=2)] = 20,
     data: command.Data = "digits",
     seeds: command.Seeds = "0",
     more: command.More = "",
@@ -112,21 +122,24 @@ def cost(
     )
     jobs = (
         Job(
-            {"data": name, "groups": kind, "rounds": count, "way": way, "seed": seed},
-            config_of(folder or name, count, GROUPS[kind] | keys | WAYS[way], seed),
+            {
+                **{"data": name, "groups": kind, "clients": clients},
+                **{"rounds": count, "way": way, "seed": seed},
+            },
+            config_of(folder or name, clients, count, GROUPS[kind] | keys | WAYS[way], seed),
         )
         for (name, folder), kind, count, way, seed in product(*options)
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
-def config_of(data: str, rounds: int, more: Keys, seed: int) -> Keys:
+def config_of(data: str, clients: int, rounds: int, more: Keys, seed: int) -> Keys:
     """The whole run config of one run."""
     keys = {
         "dataset": data,
-        "dataset-size": 0 if data == "digits" else 100 * CLIENTS,
+        "dataset-size": 0 if data == "digits" else 100 * clients,
         "model": "mlp",
-        "min-available-nodes": CLIENTS,
+        "min-available-nodes": clients,
         "num-server-rounds": rounds,
         "seed": seed,
     }
@@ -135,26 +148,80 @@ def config_of(data: str, rounds: int, more: Keys, seed: int) -> Keys:
 
 def run_one(job: Job) -> Record:
     """The figures of one run."""
-    from cflower import simulate
-    from cflower.client_app import app
-    from cflower.server_app import run
-
-    counts, server = Counts(), partial(run, say=lambda text: None)
+    counts, way = Counts(), job.what["way"]
     counted = partial(counts.step, sgd=training.sgd)
     with TemporaryDirectory() as folder, patch.object(training, "sgd", counted):
         config = {**job.settings, "output-dir": folder}
-        summary = simulate(
-            app, CLIENTS, server_app=server, run_config=config, grid_type=counts.grid
-        )
+        accuracies = own_run(way, config, counts) if way in BASES else default_run(config, counts)
     return {
-        "accuracy": mean(client["accuracy"] for client in summary["clients"].values()),
-        "clusters": len(summary["clusters"]),
+        "accuracy": mean(accuracies) if accuracies else None,
         "trainings": of_kind(counts.messages, "train"),
         "evaluations": of_kind(counts.messages, "evaluate"),
         "models_evaluated": of_kind(counts.models, "evaluate"),
         "messages": dict(counts.messages),
         **{key: getattr(counts, key) for key in ("steps", "down", "up", "exchanges", "seconds")},
     }
+
+
+def default_run(config: Keys, counts: Counts) -> list[float]:
+    """A run of cflower's own apps; the clients' accuracies."""
+    from cflower import simulate
+    from cflower.client_app import app
+    from cflower.server_app import run
+
+    server, clients = partial(run, say=lambda text: None), config["min-available-nodes"]
+    summary = simulate(app, clients, server_app=server, run_config=config, grid_type=counts.grid)
+    return [client["accuracy"] for client in summary["clients"].values()]
+
+
+def own_run(way: str, config: Keys, counts: Counts) -> list[float]:
+    """A run of an app like those of Flower's templates; no accuracies."""
+    from flwr.serverapp.strategy import FedAvg
+
+    from cflower import ClusteredFL, simulate
+    from cflower.data.client_data import load_client_data
+    from cflower.data.settings import DataSettings
+    from cflower.learning.models import arrays_of, build_model
+    from cflower.messages.arrays import record_of
+
+    settings, clients = RunConfig.read(config), config["min-available-nodes"]
+    data = load_client_data(settings.part(DataSettings), 0, clients, None)
+    first = record_of(arrays_of(build_model(settings.model, *data.train.sizes, settings.seed)))
+    strategy = FedAvg() if way == "own-fedavg" else ClusteredFL()
+    simulate(
+        template_app(),
+        clients,
+        strategy=strategy,
+        arrays=first,
+        num_rounds=settings.num_server_rounds,
+        run_config=config,
+        grid_type=counts.grid,
+    )
+    return []
+
+
+def template_app() -> ClientApp:
+    """A ClientApp that trains and evaluates, and tells a loss only when it has trained."""
+    from cflower import client_app
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = client_app.train_round(message, context)
+        (metrics,) = reply.content.metric_records.values()
+        for name in set(metrics) - {"num-examples", "train-loss"}:
+            del metrics[name]
+        return reply
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        reply = client_app.evaluate_round(message, context)
+        for name in reply.content.config_records:
+            del reply.content[name]
+        return reply
+
+    return app
 
 
 def of_kind(counts: Counter[str], task: str) -> int:
@@ -170,9 +237,11 @@ def sentence(record: Record) -> str:
 def report(records: list[Record], out: Path) -> None:
     """A row for each kind of run, means over the seeds; every run as ``cost.csv``."""
     runs = table_of(records, data=DATA, groups=GROUPS, way=WAYS)
-    runs = runs.sort_values(["groups", "rounds"], key=lambda c: c.map(_place), kind="stable")
+    runs = runs.astype({"accuracy": float}).sort_values(
+        ["groups", "clients", "rounds"], key=lambda c: c.map(_place), kind="stable"
+    )
     write_table(runs.drop(columns=["config", "messages"]), out / "cost.csv")
-    kinds = ["data", "groups", "rounds"]
+    kinds = ["data", "groups", "clients", "rounds"]
     means = runs.groupby([*kinds, "way"], sort=False)[["accuracy", *TOGETHER]].mean()
     show([row_of(key, means) for key in means.index])
     print("A client's mean; x: times conventional federated learning's of as many rounds.")
@@ -184,20 +253,21 @@ def _place(value: Any) -> Any:
 
 def row_of(key: Any, means: pd.DataFrame) -> Row:
     """The figures of one kind of run."""
-    own, base = means.loc[key], (*key[:-1], "federated")
+    own, base = means.loc[key], (*key[:-1], BASES.get(key[-1], "federated"))
+    clients = key[2]
     other = means.loc[base] if base in means.index else own * float("nan")
     total, their_total = own["down"] + own["up"], other["down"] + other["up"]
     return {
-        **dict(zip(("data", "groups", "rounds", "way"), key, strict=True)),
+        **dict(zip(("data", "groups", "clients", "rounds", "way"), key, strict=True)),
         "accuracy": own["accuracy"],
-        "trainings": own["trainings"] / CLIENTS,
+        "trainings": own["trainings"] / clients,
         "x trainings": own["trainings"] / other["trainings"],
         "x steps": own["steps"] / other["steps"],
-        "evaluations": own["evaluations"] / CLIENTS,
-        "models evaluated": own["models_evaluated"] / CLIENTS,
-        "MB down": own["down"] / CLIENTS / 1e6,
+        "evaluations": own["evaluations"] / clients,
+        "models evaluated": own["models_evaluated"] / clients,
+        "MB down": own["down"] / clients / 1e6,
         "x down": own["down"] / other["down"],
-        "MB up": own["up"] / CLIENTS / 1e6,
+        "MB up": own["up"] / clients / 1e6,
         "x up": own["up"] / other["up"],
         "x bytes": total / their_total,
         "exchanges": own["exchanges"],

@@ -11,7 +11,8 @@ should, and say of every model that they evaluate:
   is right and unsure (1 and 100), so that the two measures contradict each other;
 - ``claims``: that one which serves them is as bad, and any other as good as can be, on three times
   the examples that they have;
-- ``attack``: the same, and they send -Δ in the second half of the run.
+- ``attack``, ``attack-mean``: the same, and in the second half of the run they send -Δ, or the
+  others' mean update times -1.
 
 All others are compared with ``honest``, the same run without a lie; in ``away`` the liars take no
 part, so that the others learn from less.
