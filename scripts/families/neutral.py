@@ -271,8 +271,8 @@ def line(run: Mapping[str, Any]) -> Row:
     """A run's line of the table."""
     unknown = [np.nan] * CLIENTS
     bases = [run[way] if isinstance(run[way], list) else unknown for way in BASES]
-    gains = 100 * (np.array(run["accuracies"]) - bases).round(6)
-    points, by_splits = gains.mean(axis=1).tolist()
+    gains = 100 * (np.array(run["accuracies"]) - bases)
+    points, by_splits = gains.mean(axis=1).round(4).tolist()
     error = float(gains[0].std(ddof=1) / np.sqrt(CLIENTS))
     happened = pd.DataFrame(run["events"], columns=["round", "cluster", "what"])
     rounds = {kind: happened[happened["what"].str.contains(kind)]["round"] for kind in HAPPENED}
