@@ -9,6 +9,7 @@ reply are counted where they pass, in the grid: by kind, with the bytes of the a
 conventional federated learning of as many rounds, whose messages are those of Flower's FedAvg
 without federated evaluation. Trainings are messages of this kind; steps are those of stochastic
 gradient descent, wherever a client takes them. An exchange is messages that are sent together.
+CPU time is the clients', with what a process loads in its first run.
 
 ``own`` is `ClusteredFL()` as it is, with a ClientApp like those of Flower's templates: it trains
 and evaluates, its replies to training have a loss only, and it has no other function.

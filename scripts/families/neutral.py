@@ -283,7 +283,7 @@ def line(run: Mapping[str, Any]) -> Row:
         "error": error,
         "by splits": by_splits,
         "split at the end": run["clusters"] > 1,
-        "below": bool(points < -error),
+        "below": bool(points < -error - 1e-3),
         **{HAPPENED[kind]: " ".join(map(str, rounds[kind])) for kind in HAPPENED},
     }
 
