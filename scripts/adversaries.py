@@ -24,11 +24,14 @@ Flower's own strategies. With Δ the update of an honest client with the same ex
 - ``sleeper``: in a federation of two groups, with permuted labels, a fifth of one group behaves
   until its cluster is one that came out of a split; from then on it sends -10 Δ and claims 10^9
   times its examples.
+
+What those do that train as they should, but lie about the models that they evaluate (`LIES`), is
+measured by ``liars``.
 """
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -72,6 +75,9 @@ AWAY = "away"
 TABLE = "table"
 HUGE = 1e9
 """Times the examples that a client has."""
+GOOD = 0.75
+"""Accuracy from which a model serves a client: with permuted labels that of two groups together
+has half of the other's, that of its own group more than nine tenths."""
 
 
 class Turn(NamedTuple):
@@ -85,6 +91,20 @@ class Turn(NamedTuple):
     """Honest updates of all models in this round, so far; its own if there are none."""
     server_round: int
     client: int
+
+
+class Told(NamedTuple):
+    """What an adversary knows when it says how good a model is."""
+
+    accuracy: float
+    """The truth."""
+    loss: float
+    rng: np.random.Generator
+
+    @property
+    def good(self) -> bool:
+        """Whether the model serves it: one for all classes of another meaning does not."""
+        return self.accuracy >= GOOD
 
 
 class Attack(NamedTuple):
@@ -101,6 +121,10 @@ class Attack(NamedTuple):
     """How the names of the clusters begin in which they do so."""
     grouped: bool = False
     """Whether the honest clients form two groups."""
+    tell: Callable[[Told], tuple[float, float]] = lambda told: (told.accuracy, told.loss)
+    """Accuracy and loss of a model, as they report it."""
+    since: float = 0.0
+    """The share of the run's rounds after which they send what is not theirs."""
 
 
 def random_labels(examples: Examples, client: int) -> Examples:
@@ -165,11 +189,23 @@ ATTACKS = {
     "sleeper": Attack(times(-10), HUGE, awake="0.", grouped=True),
 }
 
+REFUSE = {True: (0.0, 900.0), False: (1.0, 0.001)}
+"""The farthest that a liar can go, for models that serve it and for others."""
+LIES = {
+    "opposite": Attack(tell=lambda told: (1 - told.accuracy, 1 / max(told.loss, 1e-3))),
+    "random": Attack(tell=lambda told: (told.rng.random(), 3 * told.rng.random())),
+    "contradict": Attack(tell=lambda told: (0.0, 0.0) if told.good else (1.0, 100.0)),
+    "claims": Attack(tell=lambda told: REFUSE[told.good], claim=3.0),
+    "attack": Attack(times(-1), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
+    "attack-mean": Attack(ipm(1.0), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
+}
+"""What clients say that train as they should, the last two in the first half of a run only."""
+
 
 class Federation:
-    """A ClientApp in which the last clients are adversaries."""
+    """A ClientApp in which some clients are adversaries."""
 
-    def __init__(self, attack: Attack, adversaries: range) -> None:
+    def __init__(self, attack: Attack, adversaries: Collection[int]) -> None:
         self.attack, self.adversaries = attack, adversaries
         self._honest = defaultdict[tuple[Any, ...], list[Vector]](list)
         self._first: dict[tuple[Any, ...], Weights] = {}
@@ -189,7 +225,8 @@ class Federation:
             layout = Layout.of(next(iter(models.values())))
             origin = layout.weights(next(iter(models.values())))
             update = layout.update(reply.content.array_records[key], origin)
-            if hostile:
+            rounds = float(context.run_config.get("num-server-rounds", 0))
+            if hostile and place[0] > self.attack.since * rounds:
                 update = self._spoilt(update, place, client)
                 reply.content[key] = layout.record(Weights(*map(np.add, origin, update)))
             elif client not in self.adversaries:
@@ -197,6 +234,10 @@ class Federation:
         for record in reply.content.metric_records.values() if hostile else ():
             if "num-examples" in record:
                 record["num-examples"] = int(self.attack.claim * float(str(record["num-examples"])))
+            if "accuracy" in record:
+                truth = float(str(record["accuracy"])), float(str(record.get("loss", 1.0)))
+                told = Told(*truth, generator(client, "lie", place[0], str(truth)))
+                record["accuracy"], record["loss"] = self.attack.tell(told)
         return reply
 
     def _poisoned(self, client: int, message: Message, context: Context) -> Message:
@@ -284,7 +325,7 @@ def evaluated(config: RunConfig, clients: int, models: list[dict[str, Any]]) -> 
     return mean(accuracies), float(np.concatenate(turned).mean())
 
 
-def staying_away(adversaries: range) -> Client:
+def staying_away(adversaries: Collection[int]) -> Client:
     """A ClientApp in which the adversaries are refused in the roll call."""
 
     def behave(message: Message, context: Context) -> Message:

@@ -20,6 +20,14 @@ MEASUREMENTS = {
     "drift": ("families.drift:drift", "clients that change their group during the run"),
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
     "adversaries": ("adversaries:main", "clients that spoil the training"),
+    "neutral": ("families.neutral:neutral", "splits that change nothing: are they left alone?"),
+    "participation": (
+        "families.participation:participation",
+        "groups that take part in every second to eighth round only",
+    ),
+    "liars": ("families.liars:liars", "clients that lie in every evaluation"),
+    "votes": ("families.votes:votes", "simulated replies to a vote"),
+    "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
     "peers": ("peers.peers:main", "other methods on the same clients"),
     "bench": ("benchmarks.bench:bench", "CPU time and memory"),
 }
