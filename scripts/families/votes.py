@@ -44,11 +44,13 @@ class Vote(NamedTuple):
 
 def parts_confirmed(votes: Sequence[Vote]) -> dict[str, bool | None]:
     """For each part whether it keeps models of its own; None if it is to be asked again."""
-    from cflower.algorithm.paired_comparison import Comparison, Measure, judge
+    from cflower.algorithm.state import Measure
+    from cflower.changes.vote import Ballot, verdict_of
 
     measures = [Measure("accuracy", True, True), Measure("loss", False)]
-    better = judge([Comparison(*vote) for vote in votes], measures).better
-    return dict.fromkeys((vote.part for vote in votes), better)
+    verdict = verdict_of([Ballot(*vote) for vote in votes], measures)
+    losers = verdict.losers if verdict.better else ()
+    return {part: False if part in losers else verdict.better for part in verdict.parts}
 
 
 @dataclass(frozen=True)
