@@ -7,8 +7,9 @@ or memory are in the modules that use them.
 ERROR = 0.01
 """Probability that chance alone makes a member sure of its part, two parts distant, or an update
 longer than all others: a usual level, strict because many members are tested in every round."""
-SIGNIFICANT = 1 / 64
-"""One-sided p-value of a significant vote: six clients that all agree."""
+SIGNIFICANT = 1 / 80
+"""One-sided p-value of a significant vote: of splits that change nothing at most 5 % are confirmed
+in three votes, and nine clients of ten suffice."""
 LIKELY = 0.25
 """One-sided p-value of a likely gain: enough to leave things as they are."""
 NULL_SHARE = 0.025
@@ -26,9 +27,6 @@ uneven labels and without groups is split before the trial; with more, four of 2
 prevent a split."""
 SUFFICIENT = 50
 """Members with two updates that suffice for a decision on any cluster."""
-MIN_NORM_RATIO = 0.2
-"""Updates that have shrunk to this ratio of the longest show that the clients are content. First
-ones can be so long that 0.3 is reached before groups show; with 0, chance proposes late splits."""
 LEAST_SHARE = 0.03
 """A client has a class if this share of its bias updates is the class's: less is noise."""
 LEAST_NEXT_TO_ONE = 8

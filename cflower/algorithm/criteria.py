@@ -99,6 +99,8 @@ class Decision:
     """The members of each child, when split."""
     unsure: tuple[tuple[str, ...], ...] = ()
     """Members of each child that did not take part in the decision: it is the nearest child."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Members that were not considered, each with the reason."""
     children: tuple[str, ...] = ()
     """The children's names, when split."""
     clients: tuple[str, ...] = ()

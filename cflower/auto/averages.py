@@ -1,15 +1,18 @@
 """The average updates of a cluster's clients over rounds: the memory of `AutoCriterion`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ETA
+from cflower.algorithm.constants import ETA, FEW
 from cflower.algorithm.criteria import Evidence
 from cflower.algorithm.similarity import Matrix, marks_of
 from cflower.auto.clustering import Labels, in_appearance
+from cflower.ordering import counted, without
 
 Numbers = NDArray[np.float64]
 NEW = -2
@@ -49,13 +52,6 @@ class Averages:
     streak: NDArray[np.int32] = empty(np.int32, 2)
     """Number of rounds in a row for which each client has been in this part, shape (m, 2); of new
     clients the median of the others in the part."""
-    peak: float = 0.0
-    """Largest `length` that this branch of the tree had."""
-
-    @property
-    def length(self) -> float:
-        """Norm of the second longest average: a single client cannot decide it."""
-        return float(np.sort(np.linalg.norm(self.averages, axis=1))[-2:].min(initial=np.inf))
 
     def updated(self, evidence: Evidence) -> "Averages":
         """Return the members' averages with this round's updates; these ones are not changed."""
@@ -109,17 +105,40 @@ class Averages:
         return np.asarray(self.power * squared_weights[self.counts - 1])
 
     @property
+    def least(self) -> int:
+        """Updates that a client needs: `FEW`, or half as many as the median client, at least two.
+
+        Its noise is measured, so a client that seldom takes part counts like any other.
+        """
+        return max(2, min(FEW, ceil(np.median(self.counts) / 2)))
+
+    @property
+    def outdated(self) -> NDArray[np.bool_]:
+        """Mask of the clients with updates of long ago, shape (m,).
+
+        Since a client's last one the median client has sent more than twice as many updates as the
+        client ever.
+        """
+        return np.asarray(np.median(self.counts) - self.median > 2 * self.counts)
+
+    @property
     def in_touch(self) -> NDArray[np.bool_]:
         """Mask of the clients with enough and recent updates, shape (m,).
 
-        A client needs two updates, and half as many as the median client. And since its last one,
-        the median client must not have sent more than twice as many updates as this client ever.
         One that only sends back what it got has no update.
         """
-        median = np.median(self.counts)
-        enough = self.counts >= max(2, median / 2)
-        recent = median - self.median <= 2 * self.counts
-        return np.asarray(enough & recent & self.averages.any(axis=1))
+        enough = self.counts >= self.least
+        return np.asarray(enough & ~self.outdated & self.averages.any(axis=1))
+
+    def left_out(self, members: Sequence[str]) -> dict[str, str]:
+        """The members that are not considered, each with the reason."""
+        reasons = dict.fromkeys(without(dict.fromkeys(members), self.clients), "no update yet")
+        few, outdated = self.counts < self.least, self.outdated
+        for i in np.flatnonzero(~self.in_touch):
+            old = "its last update is of long ago" if outdated[i] else "it sends back what it got"
+            count = f"{counted(int(self.counts[i]), 'update')}, {self.least} needed"
+            reasons[self.clients[i]] = count if few[i] else old
+        return reasons
 
     def evenly_weighted(self, clients: NDArray[np.intp]) -> Matrix:
         """The averages of some clients as if the model weighed all m clients the same.

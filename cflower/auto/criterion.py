@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, MIN_NORM_RATIO, SUFFICIENT
+from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, SUFFICIENT
 from cflower.algorithm.criteria import (
     Decision,
     Evidence,
@@ -77,9 +77,6 @@ class AutoCriterion:
 
     Parameters
     ----------
-    min_norm_ratio : float in [0, 1)
-        A cluster with updates that have shrunk to this ratio of the longest in this branch of the
-        tree is not split: its clients are content (eq. 33, as a ratio).
     confidence_level : float in (0, 1)
         Probability that chance alone does not make a member sure of its part, Student's t.
     min_stable_rounds : int >= 1
@@ -99,7 +96,6 @@ class AutoCriterion:
     moving: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
-    min_norm_ratio: float = MIN_NORM_RATIO
     confidence_level: float = 1 - ERROR
     min_stable_rounds: int = FEW
     heard_share: float = HEARD_SHARE
@@ -114,27 +110,26 @@ class AutoCriterion:
         members, what = len(evidence.members), "two or more updates"
         if refused := too_few(members, ready, what, least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
-        known = replace(known, peak=max(known.peak, known.length))
-        if (ratio := known.length / (known.peak or 1.0)) <= self.min_norm_ratio:
-            reason = f"updates have shrunk to {ratio:.0%} of the longest"
-            figures = {"norm_ratio": ratio}
-            return verdict(evidence, Outcome.CONTENT, reason, figures=figures), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
         if len(distinct) < FEW:
             reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
-        decisions = []
+        decisions, left_out = [], known.left_out(evidence.members)
         for view in views(known, distinct):
             cut = sure_clustering(view.similarity, view.noise, self.confidence_level)
             known = known.with_cut(view.number, here, cut.labels[copy_of])
             decisions.append(self._judged(evidence, known, here, view, cut, copy_of))
         splits = (decision for decision in decisions if decision.outcome is Outcome.SPLIT)
-        return next(splits, decisions[0]), vars(known)
+        decision = next(splits, decisions[0])
+        reason = decision.reason
+        if left_out:
+            reason += f"; not considered: {listed(in_order(left_out), 5)}"
+        return replace(decision, reason=reason, left_out=left_out), vars(known)
 
     def inherit(self, memory: Memory) -> Memory:
-        """Return the largest update norm; everything else starts anew."""
-        return {"peak": Averages(**memory).peak}
+        """Return nothing: the averages of a new cluster start anew."""
+        return {}
 
     def _judged(
         self,

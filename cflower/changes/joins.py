@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, mean_model
@@ -22,51 +21,68 @@ from cflower.ordering import in_order, listed, without
 
 @dataclass(frozen=True)
 class Joins(Proposer):
-    """Asks about the nearest leaves in every so many-th round, and about all at the end."""
+    """Asks about the two nearest leaves now and then, and about all leaves at the end."""
 
     interval: int = 10
+    """Rounds for which an answer is taken to hold."""
 
     def proposed(
         self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
     ) -> Iterable["Join"]:
         """The joins to judge after this round."""
-        tree = state.tree
+        tree, now = state.tree, server_round
         if last:
             for name in in_order(tree.clusters):
-                trial, leaves = tree.clusters[name].trial, tree.leaves_below(name)
-                if trial is None or trial.status is not Status.CONFIRMED or len(leaves) < 2:
-                    continue
-                if trial.due + FEW < server_round:
-                    yield Join(server_round, name, leaves, (question(tree, name, leaves),))
-        elif server_round % self.interval == 0 and (pair := nearest_pair(tree)):
-            first, second = pair
-            members = tuple(c for c in second.members if c not in tree.unassigned)
-            other = Question(first.name, first.model, members)
-            above = common_ancestor(tree, pair).name
-            yield Join(server_round, above, pair, (question(tree, above, pair), other))
+                leaves = tree.leaves_below(name)
+                if (
+                    tree.clusters[name].trial
+                    and len(leaves) > 1
+                    and self._forgotten(tree, name, now)
+                ):
+                    yield Join(now, name, leaves, (question(tree, name, leaves),))
+        elif now % self.interval == 0:
+            pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
+            pair = min(pairs, key=distance, default=None)
+            if pair:
+                first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
+                name = common_ancestor(tree, pair)
+                other = Question(first.name, first.model, assigned(tree, [second]))
+                yield Join(now, name, (first, second), (question(tree, name, pair), other))
+
+    def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
+        """Whether to ask about two leaves: after a change, else in the 10th, 20th, 40th ... round."""
+        turn = now // self.interval
+        changed = any(leaf.born > now - self.interval for leaf in pair)
+        name = common_ancestor(tree, pair)
+        return (changed or turn & (turn - 1) == 0) and self._forgotten(tree, name, now)
+
+    def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
+        """Whether no split on the way to a cluster, or its own, was judged lately or is on trial."""
+        trials = [cluster.trial for cluster in tree.path(name) if cluster.trial]
+        return not tree.awaits_trial(name) and all(t.due <= now - self.interval for t in trials)
+
+
+def distance(pair: Sequence[Cluster]) -> float:
+    """Distance of two leaves' models."""
+    first, second = pair
+    return norm(first.model.trained - second.model.trained)
 
 
 def question(tree: ParameterTree, name: str, leaves: Sequence[Cluster]) -> Question:
     """One about the mean of these leaves' models to all their members."""
-    members = [c for leaf in leaves for c in leaf.members if c not in tree.unassigned]
-    return Question(name, mean_model(leaves), tuple(members))
+    return Question(name, mean_model(leaves), assigned(tree, leaves))
 
 
-def nearest_pair(tree: ParameterTree) -> tuple[Cluster, Cluster] | None:
-    """The two leaves with the nearest models, the larger one first; none below a split on trial."""
-    leaves = [leaf for leaf in tree.leaves if leaf.members and not tree.awaits_trial(leaf.name)]
-    pairs = list(combinations(leaves, 2))
-    if not pairs:
-        return None
-    first, second = min(pairs, key=lambda pair: norm(pair[0].model.trained - pair[1].model.trained))
-    return (first, second) if len(first.members) >= len(second.members) else (second, first)
+def assigned(tree: ParameterTree, leaves: Iterable[Cluster]) -> tuple[str, ...]:
+    """The members with a certain place."""
+    return tuple(c for leaf in leaves for c in leaf.members if c not in tree.unassigned)
 
 
-def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> Cluster:
+def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> str:
     """The lowest cluster above all these leaves."""
-    paths = [[cluster.name for cluster in tree.path(leaf.name)] for leaf in leaves]
-    *_, name = [names[0] for names in zip(*paths, strict=False) if len(set(names)) == 1]
-    return tree.clusters[name]
+    paths = ([cluster.name for cluster in tree.path(leaf.name)] for leaf in leaves)
+    *_, name = (names[0] for names in zip(*paths, strict=False) if len(set(names)) == 1)
+    return name
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ERROR, LIKELY, MOST
+from cflower.algorithm.constants import ERROR, MOST
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
     ADAPT,
@@ -297,13 +297,13 @@ def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) ->
 
 
 def chosen_by_all(gains: Matrix) -> tuple[int, str]:
-    """The candidate that serves all members best, 0 unless a gain is likely; and the reason."""
+    """The candidate that serves all members best, 0 unless the gain is significant; and why."""
     chosen = int(gains.sum(axis=0).argmax())
     others = choices_of_others(gains)
     vote = Vote(tuple(gains[np.arange(len(gains)), others].tolist()))
     reason = f"{vote.better} of {counted(len(gains), 'member')} better off by their own models, "
     reason += f"{vote.worse} worse"
-    return (chosen if vote.gain_chance <= LIKELY else 0), reason
+    return (chosen if vote.significant else 0), reason
 
 
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:

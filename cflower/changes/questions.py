@@ -7,14 +7,14 @@ all of them would have trained together; where they do not, it is far worse than
 barrier of linear mode connectivity as a test: Frankle et al., arXiv 1912.05671.)
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
 from cflower.algorithm.change import Change
-from cflower.algorithm.criteria import Decision, Evidence
+from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import (
     DECIDE,
     Ask,
@@ -25,7 +25,7 @@ from cflower.algorithm.state import (
     Role,
     RoundResult,
 )
-from cflower.algorithm.weights import Rounding, Vector, Weights
+from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Verdict, measures_in, verdict_of
 
 

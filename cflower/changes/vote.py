@@ -83,14 +83,25 @@ class Vote(NamedTuple):
         return sum(gain < 0 for gain in self.gains)
 
     @property
-    def gain_chance(self) -> float:
+    def opposite(self) -> "Vote":
+        """The same clients' gains by the other model."""
+        return Vote(tuple(-gain for gain in self.gains))
+
+    @property
+    def chance(self) -> float:
         """One-sided p-value of a gain."""
         return chance_of(self.gains)
 
     @property
-    def loss_chance(self) -> float:
-        """One-sided p-value of a loss."""
-        return chance_of([-gain for gain in self.gains])
+    def significant(self) -> bool:
+        """Whether the clients gain: by `SIGNIFICANT`, and fewer than seven if they all agree."""
+        voices = self.better + self.worse
+        return voices > 0 and self.chance <= max(SIGNIFICANT, 0.5**voices)
+
+    @property
+    def likely(self) -> bool:
+        """Whether a gain is likely; members of a small part must agree, one alone with itself."""
+        return self.better > 0 and self.chance <= max(LIKELY, 0.5 ** len(self.gains))
 
 
 def chance_of(gains: Sequence[float]) -> float:
@@ -127,28 +138,20 @@ class Verdict(NamedTuple):
 
     @property
     def better(self) -> bool | None:
-        """Whether the clients' own models are better; None if the vote shows neither.
-
-        The chance must be at most `SIGNIFICANT`. Fewer than six clients must agree.
-        """
-        level = max(SIGNIFICANT, 0.5 ** (self.vote.better + self.vote.worse))
-        if self.vote.gain_chance <= level < 1:
+        """Whether the clients' own models are better; None if the vote shows neither."""
+        if self.vote.significant:
             return True
-        return False if self.vote.loss_chance <= level < 1 else None
+        return False if self.vote.opposite.significant else None
 
     @property
     def may_be_better(self) -> bool:
-        """Whether a gain of all clients, or of one part of them, is likely.
-
-        The members of a small part must agree: one client alone is enough for its own.
-        """
-        votes = self.vote, *self.parts.values()
-        return any(v.gain_chance <= max(LIKELY, 0.5 ** len(v.gains)) for v in votes)
+        """Whether a gain of all clients, or of one part of them, is likely."""
+        return any(vote.likely for vote in (self.vote, *self.parts.values()))
 
     @property
     def losers(self) -> set[str]:
         """The parts that are likely served better by the candidate."""
-        return {part for part, vote in self.parts.items() if vote.loss_chance <= LIKELY}
+        return {part for part, vote in self.parts.items() if vote.opposite.likely}
 
 
 def verdict_of(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Verdict:
@@ -176,7 +179,7 @@ def verdict_of(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Verdic
             figures[f"{name}_common"] = fmean(b.candidate[name] for b in both)
     own, other = (lead.show(figures[f"{lead.name}_{key}"]) for key in ("own", "common"))
     figures |= {"better": vote.better, "worse": vote.worse, "voters": len(valid)}
-    figures |= {"gain_chance": vote.gain_chance, "loss_chance": vote.loss_chance}
+    figures |= {"gain_chance": vote.chance, "loss_chance": vote.opposite.chance}
     clients = f"{vote.better} of {counted(len(valid), 'client')} better off, {vote.worse} worse"
     models = f"{lead.name} {own} with separate models, {other} with a common one"
     return Verdict(vote, parts, f"{clients} ({models})", figures)

@@ -35,7 +35,7 @@ from cflower.recording.serialization import (
 from cflower.runs.baselines import BASELINES, Baseline, against, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
-from cflower.runs.format import NO_SUMMARY, File
+from cflower.runs.format import NO_SUMMARY, TRIAL_STATUS, File
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
@@ -135,6 +135,7 @@ class Recorder(Observer):
         self._clients: dict[str, dict[str, Any]] = {}
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
+        self._left_out: dict[str, str] = {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
@@ -278,6 +279,8 @@ class Recorder(Observer):
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)
         self._central = line.get("central", {})
+        if line["decision"] not in TRIAL_STATUS:
+            self._left_out |= dict.fromkeys(line["members"], "") | line.get("left_out", {})
         if line["cluster"] == ROOT:
             self._root = line
 
@@ -313,6 +316,7 @@ class Recorder(Observer):
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
             "not_split": why_not_split(tree, self._root),
+            "left_out": {client: why for client, why in self._left_out.items() if why},
             "moves": [move._asdict() for move in report.state.moves],
             "common_rounds": tree.root.rounds,
             "central": self._central,

@@ -56,6 +56,7 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "reason": decision.reason,
         "children": list(decision.children),
         "figures": dict(decision.figures),
+        "left_out": dict(decision.left_out),
         "metrics": scalars(report.metrics(cluster)),
         **({"central": scalars(report.central)} if report.central else {}),
         "seconds": round(report.seconds, 3),

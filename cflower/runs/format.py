@@ -69,6 +69,7 @@ class Line(TypedDict):
     reason: str
     children: list[str]
     figures: dict[str, Number | None]
+    left_out: NotRequired[dict[str, str]]
     metrics: Metrics
     central: NotRequired[Metrics]
     clients: dict[str, Metrics]
@@ -130,6 +131,7 @@ class Summary(TypedDict):
     clusters: dict[str, list[str]]
     splits: list[Split]
     not_split: str | None
+    left_out: NotRequired[dict[str, str]]
     moves: list[Move]
     common_rounds: int
     clients: dict[str, Client]

@@ -12,8 +12,8 @@ from flwr.supercore import log
 from cflower.algorithm.aggregation import MEDIAN
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Measure
-from cflower.changes.personal import KAPPAS, MOST_TRAININGS, AtOnce, ByMessages, leaves_of
 from cflower.changes.composed import Changes, changes_of
+from cflower.changes.personal import KAPPAS, MOST_TRAININGS, AtOnce, ByMessages, leaves_of
 from cflower.changes.splits import SplitTrials
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
