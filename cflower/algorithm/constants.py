@@ -12,9 +12,6 @@ SIGNIFICANT = 1 / 80
 in three votes, and nine clients of ten suffice."""
 LIKELY = 0.25
 """One-sided p-value of a likely gain: enough to leave things as they are."""
-NULL_SHARE = 0.025
-"""Share of null samples that may be more separated than groups that exceed all others in both
-measures: one side of the usual 0.05."""
 FEW = 3
 """Fewest rounds or clients that show what is usual: of two, either could be the exception. Two
 rounds with the same parts are enough for the right ones, but bring more false proposals."""

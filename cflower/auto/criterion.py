@@ -35,9 +35,8 @@ from cflower.auto.clustering import (
     sure_clustering,
     with_nearest,
 )
-from cflower.auto.null_distribution import centred, separation_test
+from cflower.auto.separation import centred, separation_test
 from cflower.ordering import counted, in_order, listed
-from cflower.seeding import generator
 
 
 class View(NamedTuple):
@@ -140,7 +139,7 @@ class AutoCriterion:
         cut: Clustering,
         copy_of: Labels,
     ) -> Decision:
-        """Apply the three conditions to a clustering; the null distribution last, as it costs most.
+        """Apply the three conditions to a clustering.
 
         ``here`` are the members' positions in ``known``, and ``copy_of`` those in the view.
         """
@@ -161,9 +160,7 @@ class AutoCriterion:
             chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
             parts = labels[labels >= 0][first]
             updates = centred(view.points[chosen], view.point_noise[chosen])
-            # The same samples in every round: fresh ones would in time be less separated.
-            rng = generator(0, "clouds", evidence.cluster)
-            figures |= separation_test(updates, parts, len(view.points) - len(chosen), rng)
+            figures |= separation_test(updates, parts, len(view.points) - len(chosen))
             figures["left_out"] = float((labels < 0).sum())
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
         decision = verdict(

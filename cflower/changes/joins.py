@@ -50,14 +50,14 @@ class Joins(Proposer):
                 yield Join(now, name, (first, second), (question(tree, name, pair), other))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
-        """Whether to ask about two leaves: after a change, else in the 10th, 20th, 40th ... round."""
+        """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
         turn = now // self.interval
         changed = any(leaf.born > now - self.interval for leaf in pair)
         name = common_ancestor(tree, pair)
         return (changed or turn & (turn - 1) == 0) and self._forgotten(tree, name, now)
 
     def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
-        """Whether no split on the way to a cluster, or its own, was judged lately or is on trial."""
+        """Whether no split of a cluster, or above it, was judged lately or is on trial."""
         trials = [cluster.trial for cluster in tree.path(name) if cluster.trial]
         return not tree.awaits_trial(name) and all(t.due <= now - self.interval for t in trials)
 
@@ -81,7 +81,7 @@ def assigned(tree: ParameterTree, leaves: Iterable[Cluster]) -> tuple[str, ...]:
 def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> str:
     """The lowest cluster above all these leaves."""
     paths = ([cluster.name for cluster in tree.path(leaf.name)] for leaf in leaves)
-    *_, name = (names[0] for names in zip(*paths, strict=False) if len(set(names)) == 1)
+    *_, name = (str(names[0]) for names in zip(*paths, strict=False) if len(set(names)) == 1)
     return name
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-from cflower.algorithm.tree import Status
+from cflower.algorithm.tree import ROOT, Status
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import ClientMetrics, Metric, accuracy_among, mean_over_clients
 from cflower.ordering import counted, in_order
@@ -177,11 +177,13 @@ def central_metric(summary: Mapping[str, Any]) -> str:
 
 
 def common_in_words(summary: Mapping[str, Any]) -> str:
-    """Name the common model, which learned in some of the rounds only.
+    """Name the common model: the mean of the leaves' models, or θ* of a split that is final.
 
-    >>> common_in_words({"common_rounds": 8, "rounds": 30})
+    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
     'common model (trained in 8 of 30 rounds)'
     """
+    if any(split["cluster"] == ROOT and split["trial"] for split in lasting(summary["splits"])):
+        return "common model (mean of the clusters' models)"
     rounds = counted(summary["rounds"], "round")
     return f"common model (trained in {summary['common_rounds']} of {rounds})"
 

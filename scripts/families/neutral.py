@@ -36,7 +36,7 @@ from peers.levels import images_of
 from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table
 
-from cflower.algorithm.auto.criterion import AutoCriterion
+from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.config import RunConfig, read_overrides
 from cflower.runs.run_files import read_lines

@@ -25,7 +25,7 @@ function drawScores() {
     : run.run.kind === 'clustered' ? 'Thin lines are clients, bold lines are means of clusters.' : 'Thin lines are clients.';
   byId('scores-hint').textContent = [run.run.evaluated ? 'Evaluated after each round on held-out examples, with the model of the client’s cluster. Metrics of the training replies are as the app measured them.'
     : 'From the replies to training: cflower’s own app evaluates the received model on held-out examples before it trains.', lines,
-  known(run.run.firstSplit) ? 'Grey: the common model, dotted from its last training on.' : '', run.clients.some(({ share }) => known(share)) ? 'At the end the clients have their personal models.' : '',
+  known(run.run.firstSplit) ? 'Grey, dotted: the common model at the end.' : '', run.clients.some(({ share }) => known(share)) ? 'At the end the clients have their personal models.' : '',
   run.moves.length ? 'At the bottom, ◆ is a split and ● a move.' : ''].filter(Boolean).join(' ');
   const last = run.run.rounds;
   // To see what happens between 90 and 100 % one leaves out the rounds before.
@@ -132,7 +132,7 @@ function scorePicture(chart, width) {
     drawing.append(svg('path', { d: line(values), fill: 'none', stroke: colorOf(look.home[i]), 'stroke-width': state.cluster && mine ? 1.6 : 1,
       'stroke-opacity': (calm ? thin / 2 : state.cluster && mine ? 0.7 : thin) * (mine ? 1 : 0.3) }));
   });
-  // The common model after the split: as it learned, then as it stayed.
+  // The common model after the split, if it was measured, and at the end.
   const common = steps.filter((step) => known(chart.common[step - 1]) && step >= (run.run.firstSplit ?? Infinity)).map((step) => [x(step), y(chart.common[step - 1])]);
   if (common.length) {
     drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', ...GREY, 'stroke-opacity': calm ? 0.3 : 1 }));
