@@ -1,18 +1,69 @@
 """Where the paper ends: what goes beyond it plugs into a round here, and nowhere else.
 
 `CFL.run_round` is Algorithm 5. A change observes the round, may revise a criterion's decision, and
-may ask the clients something after their training. `cflower.changes` has those that there are.
+may propose something. A proposal is one question: do some clients do better with another model,
+which exists already, than with that of their leaf? They evaluate both on examples that decide.
+Nobody trains a model for it, so it can be asked at any time, and again. `cflower.changes` has the
+changes that there are.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 
 from cflower.algorithm.criteria import Decision, Evidence
-from cflower.algorithm.state import Ask, CFLState, Pending
-from cflower.algorithm.weights import Vector
+from cflower.algorithm.state import (
+    DECIDE,
+    Ask,
+    CFLState,
+    Measure,
+    Pending,
+    Reply,
+    Role,
+    RoundResult,
+)
+from cflower.algorithm.weights import Rounding, Vector, Weights
+
+
+@dataclass(frozen=True)
+class Question:
+    """Would these clients do better with another model than with that of their leaf?"""
+
+    cluster: str
+    """The cluster that the change is about."""
+    model: Weights
+    """The candidate."""
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The replies to one question of the clients that evaluated both models."""
+
+    pairs: tuple[tuple[Reply, Reply], ...]
+    """Each client's reply for its leaf's model, and for the candidate."""
+    metric: Measure
+    """The one that leads."""
+
+
+@dataclass(frozen=True)
+class Proposal(ABC):
+    """A change of the tree that some clients judge."""
+
+    server_round: int
+    questions: tuple[Question, ...]
+
+    @abstractmethod
+    def concluded(
+        self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """The state and the round's decisions after the answers, one for each question."""
 
 
 class Change:
-    """Takes part in every round. This one is the paper: it does nothing."""
+    """Takes part in every round; each method has a default that does nothing."""
 
     def asks(self, state: CFLState, client: str, server_round: int) -> Iterable[Ask]:
         """Further trainings of a member in this round."""
@@ -35,8 +86,61 @@ class Change:
         """
         return state
 
-    def pending(
-        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
-    ) -> Pending | None:
-        """The questions to the clients after this round, if there are any."""
-        return None
+    def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
+        """What clients judge after this round; ``last``: the last one of the run."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Questions(Pending):
+    """The proposals of one round, until their clients have answered."""
+
+    state: CFLState
+    """After the round."""
+    server_round: int
+    proposals: tuple[Proposal, ...]
+    decisions: tuple[Decision, ...]
+    """The round's decisions so far."""
+
+    @cached_property
+    def questions(self) -> tuple[Question, ...]:
+        """Those of all proposals, one after the other."""
+        return tuple(question for proposal in self.proposals for question in proposal.questions)
+
+    @cached_property
+    def asks(self) -> tuple[Ask, ...]:
+        """For every client the evaluation of its own model, once, and of each candidate."""
+        candidates = [
+            Ask(c, q.cluster, Role.CANDIDATE, self.server_round, "evaluate", DECIDE, number)
+            for number, q in enumerate(self.questions)
+            for c in q.clients
+        ]
+        return (*dict.fromkeys(map(self._own, candidates)), *candidates)
+
+    def _own(self, ask: Ask) -> Ask:
+        leaf = self.state.tree.leaf_of(ask.client).name
+        return ask._replace(cluster=leaf, role=Role.OWN, number=0)
+
+    def model_of(self, ask: Ask) -> Weights:
+        """The candidate of a question."""
+        return self.questions[ask.number].model
+
+    def answered(
+        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
+    ) -> RoundResult:
+        """The end of the round: every proposal is carried out or dropped."""
+        by_ask = {reply.ask: reply for reply in replies}
+        pairs: list[list[tuple[Reply, Reply]]] = [[] for _ in self.questions]
+        for ask in self.asks:
+            own = self._own(ask)
+            if ask.role is Role.CANDIDATE and {ask, own} <= by_ask.keys():
+                pairs[ask.number].append((by_ask[own], by_ask[ask]))
+        answers = iter([Answer(tuple(some), metric) for some in pairs])
+        state, decisions = replace(state, pending=None), self.decisions
+        for proposal in self.proposals:
+            mine = list(islice(answers, len(proposal.questions)))
+            # A candidate may become a leaf's model, which is one that clients can receive.
+            models = [replace(q, model=as_sent(q.model)) for q in proposal.questions]
+            proposal = replace(proposal, questions=tuple(models))
+            state, decisions = proposal.concluded(state, decisions, mine)
+        return RoundResult(state, decisions)

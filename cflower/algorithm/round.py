@@ -15,13 +15,13 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Literal
 
 import numpy as np
 
 from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
-from cflower.algorithm.change import Change
+from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
@@ -64,8 +64,8 @@ class CFL:
     weighting: Weighting = "examples"
     """w_i: |D_i|/|D_c| (eq. 2) or 1/|c| (Algorithm 5)."""
     as_sent: Rounding = lambda weights: weights
-    change: Change = field(default_factory=Change)
-    """What goes beyond the paper; nothing by default."""
+    changes: tuple[Change, ...] = ()
+    """What goes beyond the paper."""
     metric: Measure = Measure()
     """The metric by which clients compare models, next to their loss."""
     trim: float = 0.0
@@ -87,7 +87,8 @@ class CFL:
                 asks.append(Ask(client, tree.unassigned[client], Role.PLACE, server_round))
             else:
                 asks.append(Ask(client, tree.leaf_of(client).name, Role.OWN, server_round))
-                more.extend(self.change.asks(state, client, server_round))
+                for change in self.changes:
+                    more.extend(change.asks(state, client, server_round))
         return (*asks, *more)
 
     def too_late(self, state: CFLState, reply: Reply) -> str:
@@ -142,16 +143,19 @@ class CFL:
         leaves, decisions = [leaf.name for leaf in state.tree.leaves], []
         state, received = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
         state = placed(state, received.places, server_round)  # Algorithm 4
-        state = self.change.observed(state, server_round)
+        for change in self.changes:
+            state = change.observed(state, server_round)
         for name in leaves:
             leaf, mean = state.tree.clusters[name], received.means.get(name)
             evidence = self._evidence(state, leaf, mean, server_round, excluded)
             state, decision = self._decided(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             decisions.append(decision)
-        state = self.change.followed(state, decisions, received.places)
-        pending = self.change.pending(state, decisions, server_round, last=last)
-        asks = pending.asks if pending else ()
-        return RoundResult(replace(state, pending=pending), tuple(decisions), asks)
+        for change in self.changes:
+            state = change.followed(state, decisions, received.places)
+        proposals = [c.proposed(state, server_round, last=last) for c in self.changes]
+        questions = Questions(state, server_round, (*chain(*proposals),), tuple(decisions))
+        pending = questions if questions.asks else None
+        return RoundResult(replace(state, pending=pending), tuple(decisions), questions.asks)
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int
@@ -221,7 +225,8 @@ class CFL:
             reason = "no member replied in this round"
             return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decision, memory = self.criterion.decide(evidence, dict(leaf.memory))
-        decision = self.change.revised(state, evidence, decision)
+        for change in self.changes:
+            decision = change.revised(state, evidence, decision)
         weight = sum(map(self._weight, only(state.known, leaf.members).values()))
         leaf = replace(leaf, memory=memory, weight=weight)
         if decision.outcome is Outcome.SPLIT:

@@ -1,0 +1,16 @@
+"""What goes beyond the paper: splits that clients judge, joins, moves, and the personal step."""
+
+from cflower.algorithm.change import Change
+from cflower.changes.joins import Joins
+from cflower.changes.moves import Moves
+from cflower.changes.splits import SplitTrials
+
+
+def changes_of(trial_rounds: int, *, moving: bool) -> tuple[Change, ...]:
+    """The changes that two settings of the Strategy switch on, in the order of a round.
+
+    Without trials the clients judge nothing.
+    """
+    moves = (Moves(judged=trial_rounds > 0),) if moving else ()
+    trials = (SplitTrials(trial_rounds),) if trial_rounds else ()
+    return (*moves, *trials, *((Joins(),) if moves and trials else ()))

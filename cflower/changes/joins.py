@@ -10,25 +10,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, mean_model
 from cflower.algorithm.weights import Weights, norm
-from cflower.changes.questions import Answer, Proposer, Question
 from cflower.changes.splits import norms_of, reunited, started_from
+from cflower.changes.vote import verdict_of
 from cflower.ordering import in_order, listed, without
 
 
 @dataclass(frozen=True)
-class Joins(Proposer):
+class Joins(Change):
     """Asks about the two nearest leaves now and then, and about all leaves at the end."""
 
     interval: int = 10
     """Rounds for which an answer is taken to hold."""
 
-    def proposed(
-        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
-    ) -> Iterable["Join"]:
+    def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The joins to judge after this round."""
         tree, now = state.tree, server_round
         if last:
@@ -39,7 +38,7 @@ class Joins(Proposer):
                     and len(leaves) > 1
                     and self._forgotten(tree, name, now)
                 ):
-                    yield Join(now, name, leaves, (question(tree, name, leaves),))
+                    yield Join(now, (question(tree, name, leaves),), name, leaves)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             pair = min(pairs, key=distance, default=None)
@@ -47,7 +46,7 @@ class Joins(Proposer):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 name = common_ancestor(tree, pair)
                 other = Question(first.name, first.model, assigned(tree, [second]))
-                yield Join(now, name, (first, second), (question(tree, name, pair), other))
+                yield Join(now, (question(tree, name, pair), other), name, (first, second))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
@@ -86,14 +85,12 @@ def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> str:
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(Proposal):
     """Are some leaves better than their mean? Is the second better than the first's model?"""
 
-    server_round: int
     cluster: str
     """The lowest one above the leaves."""
     leaves: tuple[Cluster, ...]
-    questions: tuple[Question, ...]
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -103,10 +100,10 @@ class Join:
         if any(name not in {leaf.name for leaf in state.tree.leaves} for name in names):
             return state, decisions  # another proposal of this round has changed them
         for question, answer in zip(self.questions, answers, strict=True):
-            verdict = answer.verdict
+            verdict = verdict_of(answer)
             if verdict.measured and not verdict.may_be_better:
                 return self._joined(state, decisions, question.model, answer)
-        verdict = answers[0].verdict
+        verdict = verdict_of(answers[0])
         tree, losers = state.tree, in_order(verdict.losers)
         remark = f"{listed(names)} stay apart: {verdict.reason}"
         if verdict.measured and losers:
@@ -124,7 +121,7 @@ class Join:
         """
         tree, now, names = state.tree, self.server_round, [leaf.name for leaf in self.leaves]
         first, *others = (tree.clusters[name] for name in names)
-        cluster, verdict = tree.clusters[self.cluster], answer.verdict
+        cluster, verdict = tree.clusters[self.cluster], verdict_of(answer)
         reason = f"{listed(names)} are one again: {verdict.reason}"
         if len(tree.leaves_below(cluster.name)) == len(names):
             began = cluster.trial.began if cluster.trial else now

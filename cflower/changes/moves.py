@@ -11,6 +11,7 @@ of what they need may be harder to correct than one that learned nothing.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.constants import FEW, LONG, RESEMBLES, SIGNIFICANT
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.placement import Branches
@@ -20,8 +21,8 @@ from cflower.algorithm.tree import ROOT, is_below
 from cflower.algorithm.weights import Vector
 from cflower.changes.joins import with_remark
 from cflower.changes.norm_history import NormHistory, updated
-from cflower.changes.questions import Answer, Proposer, Question
 from cflower.changes.splits import started_from
+from cflower.changes.vote import Ballot
 from cflower.ordering import in_order, listed, only, without
 
 Histories = Mapping[str, NormHistory]
@@ -40,7 +41,7 @@ def remembered(state: CFLState, norms: Histories) -> CFLState:
 
 
 @dataclass(frozen=True)
-class Moves(Proposer):
+class Moves(Change):
     """Watches the lengths of updates, and moves the members whose data changed."""
 
     judged: bool = True
@@ -100,9 +101,7 @@ class Moves(Proposer):
                 norms[client] = history._replace(place_at=ROOT)
         return remembered(state, norms)
 
-    def proposed(
-        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
-    ) -> Iterable["NewStart"]:
+    def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """New starts of the leaves that members with changed data began in this round."""
         changed = {move.client for move in state.moves if move.server_round == server_round}
         changed |= {client for client, history in histories(state).items() if history.suspected}
@@ -112,11 +111,8 @@ class Moves(Proposer):
 
 
 @dataclass(frozen=True)
-class NewStart:
+class NewStart(Proposal):
     """Does the run's first model serve the members of a new leaf better than their old one?"""
-
-    server_round: int
-    questions: tuple[Question]
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -126,10 +122,10 @@ class NewStart:
         Each by its own examples: such a leaf often has one member. The remark is on the decision
         about the leaf that they were in.
         """
-        ((question,), (answer,)) = self.questions, answers
-        swapped = [b._replace(own=b.candidate, candidate=b.own) for b in answer.ballots]
-        better = [one for one in swapped if one.shows(answer.measures[0], SIGNIFICANT)]
-        if 2 * len(better) <= len(swapped) or question.cluster not in state.tree.clusters:
+        (question,), (answer,) = self.questions, answers
+        swapped = [Ballot.of(candidate, own) for own, candidate in answer.pairs]
+        better = [one for one in swapped if one.shows(answer.metric, SIGNIFICANT)]
+        if 2 * len(better) <= len(swapped):
             return state, decisions
         leaf = state.tree.clusters[question.cluster]
         tree = started_from(state.tree, [leaf.name], question.model)

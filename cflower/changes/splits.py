@@ -8,16 +8,17 @@ the mean, which is the model that clients without disagreement would have traine
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Status, Trial
 from cflower.algorithm.weights import Vector, Weights
-from cflower.changes.questions import Answer, Proposer, Question
+from cflower.changes.vote import verdict_of
 from cflower.ordering import in_order, listed
 
 
 @dataclass(frozen=True)
-class SplitTrials(Proposer):
+class SplitTrials(Change):
     """Puts every split on trial."""
 
     rounds: int = 1
@@ -53,15 +54,13 @@ class SplitTrials(Proposer):
                 tree = tree.update(replace(tree.clusters[made.cluster], trial=trial))
         return replace(state, tree=tree)
 
-    def proposed(
-        self, state: CFLState, decisions: Sequence[Decision], server_round: int, *, last: bool
-    ) -> Iterable["SplitTrial"]:
+    def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The splits that are due; in the last round all that are on trial."""
         for name in in_order(state.tree.clusters):
             cluster = state.tree.clusters[name]
             if cluster.trial and cluster.on_trial and (last or cluster.trial.due <= server_round):
                 mean = question_of(state.tree, name, state.tree.model_of(name))
-                yield SplitTrial((mean,), server_round, self.rounds, last)
+                yield SplitTrial(server_round, (mean,), self.rounds, last)
 
 
 def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
@@ -71,11 +70,9 @@ def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
 
 
 @dataclass(frozen=True)
-class SplitTrial:
+class SplitTrial(Proposal):
     """Are the leaves of a split cluster better than their mean?"""
 
-    questions: tuple[Question]
-    server_round: int
     rounds: int
     last: bool
 
@@ -84,7 +81,7 @@ class SplitTrial:
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The split is confirmed, undone, or judged again; and the decision on it."""
         name, now, (answer,) = self.questions[0].cluster, self.server_round, answers
-        cluster, verdict = state.tree.clusters[name], answer.verdict
+        cluster, verdict = state.tree.clusters[name], verdict_of(answer)
         assert cluster.trial is not None
         reason, trial = verdict.reason, cluster.trial._replace(due=now, reason=verdict.reason)
         later = 2 * now - trial.began  # the gaps double

@@ -8,13 +8,14 @@ clients that invent large losses. Nothing here is random.
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY, SIGNIFICANT
-from cflower.algorithm.state import Measure
+from cflower.algorithm.state import Measure, Reply
 from cflower.ordering import counted
 
 
@@ -30,6 +31,15 @@ class Ballot(NamedTuple):
     num_examples: float
     """Held-out examples that the client claims, the same for both."""
 
+    @classmethod
+    def of(cls, own: Reply, candidate: Reply) -> "Ballot":
+        """The ballot of a client's two replies."""
+        return cls(own.ask.cluster, own.metrics, candidate.metrics, own.num_examples)
+
+    def measures(self, measure: Measure) -> bool:
+        """Whether the client measured both models by a metric."""
+        return measure.name in self.own and measure.name in self.candidate
+
     def gain(self, measures: Sequence[Measure]) -> float:
         """How much better the client's own model is: the sum of its relative gains.
 
@@ -40,11 +50,10 @@ class Ballot(NamedTuple):
         0.5
         """
         gain = 0.0
-        for name, higher_is_better, _ in measures:
-            if name in self.own and name in self.candidate:
-                own, other = self.own[name], self.candidate[name]
-                sign = 1 if higher_is_better else -1
-                gain += sign * (own - other) / (abs(own) + abs(other) or 1.0)
+        for measure in filter(self.measures, measures):
+            own, other = self.own[measure.name], self.candidate[measure.name]
+            relative = (own - other) / (abs(own) + abs(other) or 1.0)
+            gain += relative if measure.higher_is_better else -relative
         return gain
 
     def shows(self, measure: Measure, level: float) -> bool:
@@ -81,6 +90,12 @@ class Vote(NamedTuple):
     def worse(self) -> int:
         """Number of clients with a loss."""
         return sum(gain < 0 for gain in self.gains)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The numbers of clients and both p-values."""
+        counts = {"better": self.better, "worse": self.worse, "voters": len(self.gains)}
+        return counts | {"gain_chance": self.chance, "loss_chance": self.opposite.chance}
 
     @property
     def opposite(self) -> "Vote":
@@ -154,35 +169,39 @@ class Verdict(NamedTuple):
         return {part for part, vote in self.parts.items() if vote.opposite.likely}
 
 
-def verdict_of(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Verdict:
-    """Count the votes. The leading metric is the first measure.
+def verdict_of(answer: Answer) -> Verdict:
+    """Count the votes by the leading metric and the loss; by the loss alone if nobody has another.
 
-    A client that did not measure the leading metric under both models, or by no metric sees a
-    difference, has no voice.
+    A client that did not measure the leading metric under both models has no voice.
     """
-    lead = measures[0]
-    valid = [b for b in ballots if lead.name in b.own and lead.name in b.candidate]
-    if not valid and len(measures) > 1:
-        return verdict_of(ballots, measures[1:])
-    by_part: dict[str, list[float]] = {}
+    ballots = [Ballot.of(own, candidate) for own, candidate in answer.pairs]
+    measures = measures_in((ballot.own for ballot in ballots), answer.metric)
+    if not any(ballot.measures(measures[0]) for ballot in ballots):
+        measures = measures[1:] or measures
+    lead, parts = measures[0], defaultdict[str, list[float]](list)
+    valid = [ballot for ballot in ballots if ballot.measures(lead)]
     for ballot in valid:
-        by_part.setdefault(ballot.part, []).append(ballot.gain(measures))
-    parts = {part: Vote(tuple(gains)) for part, gains in by_part.items()}
-    vote = Vote(tuple(gain for gains in by_part.values() for gain in gains))
+        parts[ballot.part].append(ballot.gain(measures))
+    votes = {part: Vote(tuple(gains)) for part, gains in parts.items()}
+    vote = Vote(tuple(ballot.gain(measures) for ballot in valid))
     if not valid:
-        return Verdict(vote, parts, f"no client evaluated both models by {lead.name}")
-    figures = dict[str, float]()
-    for name in (measure.name for measure in measures):
-        both = [b for b in valid if name in b.own and name in b.candidate]
-        if both:
-            figures[f"{name}_own"] = fmean(b.own[name] for b in both)
-            figures[f"{name}_common"] = fmean(b.candidate[name] for b in both)
-    own, other = (lead.show(figures[f"{lead.name}_{key}"]) for key in ("own", "common"))
-    figures |= {"better": vote.better, "worse": vote.worse, "voters": len(valid)}
-    figures |= {"gain_chance": vote.chance, "loss_chance": vote.opposite.chance}
+        return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
+    figures = figures_of(valid, measures) | vote.figures
+    own, other = (lead.show(figures[f"{lead.name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(valid), 'client')} better off, {vote.worse} worse"
     models = f"{lead.name} {own} with separate models, {other} with a common one"
-    return Verdict(vote, parts, f"{clients} ({models})", figures)
+    return Verdict(vote, votes, f"{clients} ({models})", figures)
+
+
+def figures_of(ballots: Iterable[Ballot], measures: Iterable[Measure]) -> dict[str, float]:
+    """The mean of each measure under both models."""
+    figures = {}
+    for measure in measures:
+        name, both = measure.name, [ballot for ballot in ballots if ballot.measures(measure)]
+        if both:
+            figures[f"{name}_own"] = fmean(ballot.own[name] for ballot in both)
+            figures[f"{name}_common"] = fmean(ballot.candidate[name] for ballot in both)
+    return figures
 
 
 def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> list[Measure]:

@@ -12,7 +12,7 @@ from flwr.supercore import log
 from cflower.algorithm.aggregation import MEDIAN
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Measure
-from cflower.changes.composed import Changes, changes_of
+from cflower.changes import changes_of
 from cflower.changes.personal import KAPPAS, MOST_TRAININGS, AtOnce, ByMessages, leaves_of
 from cflower.changes.splits import SplitTrials
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
@@ -160,9 +160,7 @@ def personal_step(strategy: Any, run: Any) -> AtOnce | ByMessages | None:
 
 def decides(cfl: CFL) -> bool:
     """Whether anything in a run is decided by held-out examples."""
-    return isinstance(cfl.change, Changes) and any(
-        isinstance(change, SplitTrials) for change in cfl.change.changes
-    )
+    return any(isinstance(change, SplitTrials) for change in cfl.changes)
 
 
 def algorithm_of(strategy: Any, run: Any) -> CFL:

@@ -32,7 +32,7 @@ from cflower.algorithm.state import Ask, CFLState, Measure, Reply, Role
 from cflower.algorithm.tree import ParameterTree, Status
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.criterion import AutoCriterion
-from cflower.changes.composed import changes_of
+from cflower.changes import changes_of
 from cflower.seeding import generator
 from families.generated import EVERY, FAMILIES, Federation
 from families.planted import Oracle
@@ -119,7 +119,7 @@ def final(
     cfl = CFL(
         criterion,
         Projection(federation.dim),
-        change=changes_of(
+        changes=changes_of(
             getattr(criterion, "trial_rounds", 0), moving=getattr(criterion, "moving", False)
         ),
         metric=Measure("loss", higher_is_better=False),

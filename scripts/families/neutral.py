@@ -36,8 +36,8 @@ from peers.levels import images_of
 from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table
 
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
+from cflower.auto.criterion import AutoCriterion
 from cflower.config import RunConfig, read_overrides
 from cflower.runs.run_files import read_lines
 from cflower.seeding import generator
