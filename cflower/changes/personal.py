@@ -14,6 +14,7 @@ Shares of this form are the posterior mean under a normal prior around w (James 
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 from cflower.algorithm.constants import ERROR, MOST
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
-    ADAPT,
     DECIDE,
     Ask,
     CFLState,
@@ -48,7 +48,14 @@ MOST_TRAININGS = 10
 HELD_OUT = "held-out"
 """In the reply to a whole step: the number of examples by which the member measured."""
 Metrics = Mapping[str, float]
-Stage = Literal["train", "look", "judge"]
+Task = Literal["train", "evaluate", "adapt"]
+Stage = Literal["adapt", "train", "look", "judge"]
+TASKS: Mapping[Stage, Task] = {
+    "adapt": "adapt",
+    "train": "train",
+    "look": "evaluate",
+    "judge": "evaluate",
+}
 
 
 @dataclass(frozen=True)
@@ -95,64 +102,20 @@ def leaves_of(state: CFLState) -> dict[str, Leaf]:
     return leaves
 
 
-def by_leaf(leaves: Mapping[str, Leaf], replies: Iterable[Reply]) -> dict[str, list[Reply]]:
-    """The replies of each leaf's members, those to the first candidates first."""
-    grouped: dict[str, list[Reply]] = {name: [] for name in leaves}
+def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
+    """The leaf with the members that replied: their models, or their metrics by candidate."""
+    own, found = dict(leaf.own), dict[str, tuple[Metrics, ...]]()
+    examples = dict[str, float]()
     for reply in sorted(replies, key=lambda reply: reply.ask.number):
-        grouped[reply.ask.cluster].append(reply)
-    return grouped
-
-
-def trained(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> dict[str, Weights]:
-    """The models of the members that replied to a training."""
-    own = dict[str, Weights]()
-    for reply in replies:
-        assert reply.update is not None
-        before = leaf.own.get(reply.client, leaf.model)
-        own[reply.client] = as_sent(Weights(*map(np.add, before, reply.update)))
-    return own
-
-
-@dataclass(frozen=True)
-class AtOnce(Pending):
-    """The step in one exchange: each member trains, mixes and measures by itself."""
-
-    server_round: int
-    leaves: Mapping[str, Leaf]
-    trainings: int
-
-    @property
-    def asks(self) -> tuple[Ask, ...]:
-        """The whole step of every member."""
-        now = self.server_round
-        return tuple(
-            Ask(client, name, Role.PERSONAL, now, ADAPT, DECIDE)
-            for name, leaf in self.leaves.items()
-            for client in leaf.sizes
-        )
-
-    def model_of(self, ask: Ask) -> Weights:
-        """The leaf's model."""
-        return self.leaves[ask.cluster].model
-
-    def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
-        """The number of trainings, and each κ in training examples."""
-        return {"trainings": self.trainings, "kappas": list(self.leaves[ask.cluster].kappas)}
-
-    def answered(
-        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
-    ) -> RoundResult:
-        """The end of the step."""
-        results = {}
-        for name, some in by_leaf(self.leaves, replies).items():
-            leaf = replace(
-                self.leaves[name],
-                own=trained(self.leaves[name], some, as_sent),
-                measured={reply.client: each_candidate(reply.metrics) for reply in some},
-                examples={reply.client: reply.metrics.get(HELD_OUT, 0.0) for reply in some},
-            )
-            results[name] = concluded(leaf, self.trainings, metric, as_sent)
-        return RoundResult(replace(state, pending=None, personal=results), ())
+        client, before = reply.client, found.get(reply.client, ())
+        examples[client] = float(reply.metrics.get(HELD_OUT, reply.num_examples))
+        if reply.update is not None:
+            start = leaf.own.get(client, leaf.model)
+            own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
+            found[client] = each_candidate(reply.metrics)
+        elif reply.ask.number == len(before):
+            found[client] = (*before, reply.metrics)
+    return replace(leaf, own=only(own, found), measured=found, examples=examples)
 
 
 def each_candidate(metrics: Metrics) -> tuple[Metrics, ...]:
@@ -170,77 +133,68 @@ def each_candidate(metrics: Metrics) -> tuple[Metrics, ...]:
 
 
 @dataclass(frozen=True)
-class ByMessages(Pending):
-    """The step in ordinary messages: trainings, and evaluations after the first and the last."""
+class PersonalStep(Pending):
+    """The personal steps of all leaves in progress."""
 
     server_round: int
     leaves: Mapping[str, Leaf]
     trainings: int
+    """Trainings of each member in all."""
+    stage: Stage
+    """What is asked now: the whole step (`ADAPT`); or a training, a look at the members' models
+    after the first one, or the judgement of all candidates after the last one."""
     done: int = 0
     """Trainings so far."""
-    stage: Stage = "train"
     over: Mapping[str, Personal] = field(default_factory=dict)
     """The results of leaves in which one training was better for nobody."""
 
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
-        """A training of every member; or the evaluations of some candidates."""
-        now, asks = self.server_round, list[Ask]()
-        numbers = range(2 if self.stage == "look" else 1 + len(KAPPAS))
-        for name, leaf in self.leaves.items():
-            for client in leaf.own or leaf.sizes:
-                ask = Ask(client, name, Role.PERSONAL, now + self.done + 1, "train", DECIDE)
-                if self.stage == "train":
-                    asks.append(ask)
-                else:
-                    ask = ask._replace(task="evaluate", server_round=now)
-                    asks += [ask._replace(number=number) for number in numbers]
-        return tuple(asks)
+        """One message to every member, or one for each candidate."""
+        numbers = {"look": range(2), "judge": range(1 + len(KAPPAS))}.get(self.stage, range(1))
+        task = TASKS[self.stage]
+        now = self.server_round + (self.done + 1 if task == "train" else 0)
+        return tuple(
+            Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
+            for name, leaf in self.leaves.items()
+            for client in leaf.own or leaf.sizes
+            for number in numbers
+        )
 
     def model_of(self, ask: Ask) -> Weights:
         """The model that a member trains next, or a candidate."""
         leaf = self.leaves[ask.cluster]
-        if ask.task == "train":
-            return leaf.own.get(ask.client, leaf.model)
-        return leaf.candidate(ask.client, ask.number)
+        if ask.task == "evaluate":
+            return leaf.candidate(ask.client, ask.number)
+        return leaf.own.get(ask.client, leaf.model)
+
+    def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
+        """Of a whole step: the number of trainings, and each κ in training examples."""
+        return {"trainings": self.trainings, "kappas": list(self.leaves[ask.cluster].kappas)}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
     ) -> RoundResult:
         """The next stage; the end after the last one, or if there is nothing left to gain."""
-        step, grouped = self, by_leaf(self.leaves, replies)
+        grouped = defaultdict[str, list[Reply]](list)
+        for reply in replies:
+            grouped[reply.ask.cluster].append(reply)
+        leaves = {
+            name: received(leaf, grouped[name], as_sent) for name, leaf in self.leaves.items()
+        }
+        step, ended = replace(self, leaves=leaves, stage="train"), leaves
         if self.stage == "train":
-            leaves = {
-                name: replace(self.leaves[name], own=trained(self.leaves[name], some, as_sent))
-                for name, some in grouped.items()
-            }
-            done = self.done + 1
-            stage: Stage = "look" if done == 1 else "train"
-            stage = "judge" if done == self.trainings else stage
-            step = replace(self, leaves=leaves, done=done, stage=stage)
-        else:
-            leaves = {name: measured(self.leaves[name], some) for name, some in grouped.items()}
-            gains = {n: leaf for n, leaf in leaves.items() if any_gain(leaf, metric)}
-            ended = leaves if self.stage == "judge" else without(leaves, gains)
-            over = {n: concluded(x, self.done, metric, as_sent) for n, x in ended.items()}
-            step = replace(
-                self, leaves=without(leaves, ended), stage="train", over={**self.over, **over}
-            )
+            stage: Stage = "look" if not self.done else "train"
+            last = self.done + 1 == self.trainings
+            step, ended = replace(step, done=self.done + 1, stage="judge" if last else stage), {}
+        elif self.stage == "look":
+            ended = {name: leaf for name, leaf in leaves.items() if not any_gain(leaf, metric)}
+        trainings = self.done or self.trainings
+        over = {n: concluded(leaf, trainings, metric, as_sent) for n, leaf in ended.items()}
+        step = replace(step, leaves=without(leaves, ended), over={**self.over, **over})
         if step.asks:
             return RoundResult(replace(state, pending=step), (), step.asks)
         return RoundResult(replace(state, pending=None, personal=step.over), ())
-
-
-def measured(leaf: Leaf, replies: Iterable[Reply]) -> Leaf:
-    """The leaf with its members' metrics; who did not measure the leaf's model is left out."""
-    found: dict[str, list[Metrics]] = {}
-    examples = dict[str, float]()
-    for reply in replies:
-        if len(found.setdefault(reply.client, [])) == reply.ask.number:
-            found[reply.client].append(reply.metrics)
-            examples[reply.client] = reply.num_examples
-    kept = {client: tuple(some) for client, some in found.items() if some}
-    return replace(leaf, own=only(leaf.own, kept), measured=kept, examples=examples)
 
 
 def any_gain(leaf: Leaf, metric: Measure) -> bool:
@@ -274,15 +228,10 @@ def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
 
 def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) -> Personal:
     """The leaf's choice, and the members that it does not suit."""
-    chosen, reason = 0, f"{counted(trainings, 'training')} by themselves were measured by nobody"
+    chosen, reason = 0, "no member measured the models"
     if leaf.measured:
         chosen, reason = chosen_by_all(gains_of(leaf, metric))
-    numbers = dict.fromkeys(leaf.measured, chosen)
-    for number in (0, 1):  # the leaf's model, and the member's own
-        for client in leaf.measured:
-            if ballot(leaf, client, number, chosen).shows(metric, ERROR):
-                numbers[client] = number
-    numbers = {client: number for client, number in numbers.items() if number in (0, chosen, 1)}
+    numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
     if apart := [client for client, number in numbers.items() if number != chosen]:
         reason += f"; far better served otherwise: {listed(apart)}"
     served = {client: number for client, number in numbers.items() if number}
@@ -290,10 +239,19 @@ def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) ->
         reason,
         leaf.kappas[chosen - 1] if chosen else inf,
         trainings,
-        max((len(some) for some in leaf.measured.values()), default=0),
+        max(map(len, leaf.measured.values()), default=0),
         {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
         {client: leaf.share(client, number) for client, number in served.items()},
     )
+
+
+def suited(leaf: Leaf, client: str, chosen: int, metric: Measure) -> int:
+    """The candidate that serves a member: the chosen one, unless another one is far better.
+
+    It may be the leaf's model or the member's own; its few examples alone must show it.
+    """
+    better = (n for n in (0, 1) if ballot(leaf, client, n, chosen).shows(metric, ERROR))
+    return next(better, chosen)
 
 
 def chosen_by_all(gains: Matrix) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Move, Personal
-from cflower.changes.personal import AtOnce, ByMessages
+from cflower.changes.personal import PersonalStep
 from cflower.messages.exchange import PROGRESS
 from cflower.ordering import counted, listed
 from cflower.strategy.reports import FinalReport
@@ -37,7 +37,7 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
         log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
 
 
-def log_alone(step: AtOnce | ByMessages) -> None:
+def log_alone(step: PersonalStep) -> None:
     """Log that members of clusters train by themselves now."""
     log(INFO, PERSONAL_STEP, counted(step.trainings, "time"), extra=PROGRESS)
 

@@ -11,9 +11,9 @@ from flwr.supercore import log
 
 from cflower.algorithm.aggregation import MEDIAN
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Measure
+from cflower.algorithm.state import ADAPT, Measure
 from cflower.changes import changes_of
-from cflower.changes.personal import KAPPAS, MOST_TRAININGS, AtOnce, ByMessages, leaves_of
+from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leaves_of
 from cflower.changes.splits import SplitTrials
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
@@ -130,7 +130,7 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
     return ""
 
 
-def personal_step(strategy: Any, run: Any) -> AtOnce | ByMessages | None:
+def personal_step(strategy: Any, run: Any) -> PersonalStep | None:
     """The personal step of a run; None without one.
 
     Its trainings, and where it takes ordinary messages these, are at most `PERSONAL_SHARE` of those
@@ -154,8 +154,7 @@ def personal_step(strategy: Any, run: Any) -> AtOnce | ByMessages | None:
     if obstacle or not leaves:
         log(INFO, "There is no personal step: %s.", obstacle or "no cluster has two members")
         return None
-    step = AtOnce if at_once else ByMessages
-    return step(run.num_rounds, leaves, trainings)
+    return PersonalStep(run.num_rounds, leaves, trainings, ADAPT if at_once else "train")
 
 
 def decides(cfl: CFL) -> bool:
