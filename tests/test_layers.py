@@ -9,16 +9,20 @@ from tests.command import PROJECT, in_new_process
 PACKAGE = PROJECT / "cflower"
 
 BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
+BESIDE = {"auto", "changes", "robust"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
     "algorithm": {"errors", "ordering", "seeding"},
+    "auto": {"ordering", "algorithm"},
+    "robust": {"ordering", "algorithm"},
+    "changes": {"ordering", "algorithm", "robust"},
     "data": BASE,
     "learning": BASE | {"data"},
-    "messages": BASE | {"algorithm"},
+    "messages": BASE | {"algorithm", "robust"},
     "privacy": BASE | {"messages"},
     "simulation": BASE | {"messages"},
-    "strategy": CORE,
-    "runs": CORE | {"runs"},
+    "strategy": CORE | BESIDE,
+    "runs": CORE | BESIDE,
     "recording": CORE | {"runs"},
     "deployment": BASE,
     "config": BASE | {"algorithm", "data", "learning"},
@@ -27,8 +31,9 @@ MAY_IMPORT = {
 }
 """The rooms that each room may import; client_app, server_app and cli stand above all of them."""
 
+ANY_FRAMEWORK = {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"}
 OUTSIDE = {
-    "algorithm": {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"},
+    **dict.fromkeys(("algorithm", *BESIDE), ANY_FRAMEWORK),
     "messages": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "strategy": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "simulation": {"torch", "torchvision", "datasets", "flwr_datasets"},

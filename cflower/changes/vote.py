@@ -109,9 +109,9 @@ class Vote(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the clients gain: by `SIGNIFICANT`, and fewer than seven if they all agree."""
+        """Whether the clients gain: by `SIGNIFICANT`, and two to six if they all agree."""
         voices = self.better + self.worse
-        return voices > 0 and self.chance <= max(SIGNIFICANT, 0.5**voices)
+        return voices > 1 and self.chance <= max(SIGNIFICANT, 0.5**voices)
 
     @property
     def likely(self) -> bool:

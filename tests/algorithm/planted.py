@@ -24,7 +24,7 @@ CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0, min_cluster_size=1
 DIM = 20
 
 Opinions = Iterator[bool | None]
-"""The clients' opinion on each proposal: separate models are better, worse, or neither (None)."""
+"""The clients' opinion on each question: their own models are better, worse, or neither (None)."""
 
 
 def cfl_of(
@@ -150,14 +150,14 @@ def ended(
     *,
     last: bool = False,
 ) -> RoundResult:
-    """A round after its clients have judged its proposals: by their loss without opinions."""
+    """A round after its clients have answered its questions: by their loss without opinions."""
     accuracies, replies = {}, []
     for ask in heard.asks:
         reply = federation.reply(cfl, heard.state, ask)
         if opinions is not None:
-            if ask.role is Role.COMMON and ask.cluster not in accuracies:
-                accuracies[ask.cluster] = {True: 0.5, None: 0.7, False: 0.9}[next(opinions)]
-            accuracy = accuracies[ask.cluster] if ask.role is Role.COMMON else 0.7
+            if ask.role is Role.CANDIDATE and ask.number not in accuracies:
+                accuracies[ask.number] = {True: 0.5, None: 0.7, False: 0.9}[next(opinions)]
+            accuracy = accuracies[ask.number] if ask.role is Role.CANDIDATE else 0.7
             reply = replace(reply, metrics={"accuracy": accuracy})
         replies.append(reply)
     if not replies:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import criteria
-from cflower.auto.averages import NEW, Averages
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.round import CFL
+from cflower.auto.averages import NEW, Averages
+from cflower.auto.criterion import AutoCriterion
 from cflower.seeding import generator
 from tests.algorithm.planted import Federation, cfl_of, clusters_of, evidence_of, final, run
 

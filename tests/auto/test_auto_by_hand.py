@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cflower.algorithm.criteria import Outcome
 from cflower.auto.averages import Averages
 from cflower.auto.criterion import AutoCriterion, unsure_or_unsteady
-from cflower.algorithm.criteria import Outcome
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
 

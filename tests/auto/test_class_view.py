@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cflower.auto.class_view import class_matched
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import OutputLayer, Projection
+from cflower.auto.class_view import class_matched
+from cflower.auto.criterion import AutoCriterion
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
 

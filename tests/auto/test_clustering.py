@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflower.algorithm.constants import LEAST_NEXT_TO_ONE
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.auto.clustering import (
     Clustering,
     Parts,
@@ -16,8 +18,6 @@ from cflower.auto.clustering import (
     sure_clustering,
     ward_parts,
 )
-from cflower.algorithm.constants import LEAST_NEXT_TO_ONE
-from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 

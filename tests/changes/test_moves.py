@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import moves
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import Decision, Outcome
-from cflower.changes.norm_history import NormHistory
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import CFLState, Move, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
+from cflower.auto.criterion import AutoCriterion
+from cflower.changes.norm_history import NormHistory
 from tests.algorithm.planted import DIM, Federation, cfl_of, final, run, trained_reply, vector
 
 MOVING = cfl_of(AutoCriterion(), moving=True)

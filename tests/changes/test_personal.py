@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cflower.algorithm.criteria import NeverSplit
-from cflower.changes.personal import MOST_TRAININGS, PATIENCE, choices_of_others
 from cflower.algorithm.state import DECIDE, CFLState, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
+from cflower.changes.personal import MOST_TRAININGS, PATIENCE, choices_of_others
 from tests.algorithm.planted import DIM, Federation, cfl_of, vector
 
 CFL = cfl_of(NeverSplit(), personal=True)

@@ -1,126 +1,183 @@
-"""Splits on trial and joins: what the clients train and judge, and what happens to the tree."""
+"""Splits on trial: what it costs, what the clients judge, and what happens to the tree."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import Decision, NeverSplit, Outcome
-from cflower.changes.vote import Measure
-from cflower.changes.splits import measures_in, postponed, similar_leaves
-from cflower.algorithm.state import Ask, CFLState, Reply, Role
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.criteria import Decision, Evidence, NeverSplit, Outcome
+from cflower.algorithm.state import DECIDE, CFLState, Reply, Role
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Status, Trial
+from cflower.auto.criterion import AutoCriterion
+from cflower.changes import changes_of
+from cflower.changes.splits import SplitTrials
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     DIM,
     Federation,
-    assert_partitions,
     cfl_of,
     clusters_of,
-    ended,
     final,
     laws,
     run,
-    trained_reply,
     vector,
 )
 
 two, four = Federation.dealt(3, 3), Federation.dealt(3, 3, 3, 3)
-
-
 BETTER, WORSE, NEITHER = repeat(True), repeat(False), repeat(None)
+JUDGED = Outcome.CONFIRMED, Outcome.UNDONE, Outcome.UNJUDGED
 
 
-def conventional(num_rounds):
+def judged(rounds, moving=False, **settings):
+    """The algorithm with a trial of so many rounds."""
+    return cfl_of(changes=changes_of(rounds, moving=moving), **settings)
+
+
+def conventional(federation, num_rounds):
     """The model of federated learning without clusters."""
-    return final(two, cfl_of(NeverSplit()), num_rounds).tree.root.model.trained
+    return final(federation, cfl_of(NeverSplit()), num_rounds).tree.root.model.trained
 
 
-def test_during_a_trial_the_common_model_learns_as_in_conventional_federated_learning():
-    cfl, learned = cfl_of(trial_rounds=4), 0
-    for server_round, (before, result) in enumerate(run(two, cfl, 12), 1):
-        root = result.state.tree.root
-        general = [ask for ask in cfl.asks(before, server_round) if ask.role is Role.GENERAL]
-        assert len(general) == (len(two.clients) if before.tree.root.on_trial else 0)
-        if general:
-            model = conventional(server_round)
-            np.testing.assert_allclose(root.grown.model.trained, model, atol=1e-12)
-            learned += 1
-    assert learned == 4
-    assert root.trial.status is Status.CONFIRMED
-    assert clusters_of(result.state) == two.planted
-
-
-def test_every_client_judges_its_own_model_against_the_common_one():
-    cfl = cfl_of(trial_rounds=4)
-    for server_round, (before, _) in enumerate(run(two, cfl, 12), 1):
-        heard = cfl.heard(before, two.replies(cfl, before, server_round), server_round)
+def heard_when_due(federation, cfl, clients=None):
+    """The state before the first round with questions, what was heard then, and the round."""
+    state = federation.state()
+    for server_round in range(1, 40):
+        replies = federation.replies(cfl, state, server_round, clients)
+        heard = cfl.heard(state, replies, server_round)
         if heard.asks:
-            break
-    state, server_round = heard.state, before.tree.root.trial.due
-    expected = {(c, state.tree.leaf_of(c).name, Role.OWN) for c in two.clients}
-    expected |= {(c, ROOT, Role.COMMON) for c in two.clients}
-    assert {(ask.client, ask.cluster, ask.role) for ask in heard.asks} == expected
-    assert {(ask.server_round, ask.task) for ask in heard.asks} == {(server_round, "evaluate")}
+            return state, heard, server_round
+        state = heard.state
+    pytest.fail("no split was judged")
+
+
+def answered(cfl, heard, gains, server_round):
+    """The end of a round in which each client gains this much accuracy over 0.5."""
+    replies = []
     for ask in heard.asks:
-        cluster = state.tree.clusters[ask.cluster]
-        expected = cluster.general if ask.role is Role.COMMON else cluster.model
-        assert state.model_of(ask) is expected
+        gain = gains[ask.client] if ask.role is Role.OWN else 0.0
+        replies.append(Reply(ask, 36.0, {"accuracy": 0.5 + gain}))
+    return cfl.heard(heard.state, replies, server_round)
+
+
+@pytest.mark.parametrize("criterion", [None, AutoCriterion()])
+@pytest.mark.parametrize("opinions", [BETTER, WORSE, NEITHER])
+def test_a_proposal_costs_no_training(criterion, opinions):
+    federation = replace(four, noise=0.01)
+    given = (criterion,) if criterion else ()
+    cfl = cfl_of(*given, changes=changes_of(1, moving=True))
+    for server_round, (before, result) in enumerate(run(federation, cfl, 30, opinions=opinions), 1):
+        asks = cfl.asks(before, server_round)
+        assert [ask.client for ask in asks] == federation.clients
+        assert {ask.role for ask in asks} == {Role.OWN}
+        assert result.asks == ()
+    assert result.state.tree.root.undone or result.state.tree.root.children
+
+
+def test_the_questions_are_evaluations_one_of_the_own_model_and_one_of_each_candidate():
+    cfl = judged(4)
+    before, heard, server_round = heard_when_due(two, cfl)
+    state = heard.state
+    assert server_round == before.tree.root.trial.due == before.tree.root.split_round + 4
+    expected = {(c, state.tree.leaf_of(c).name, Role.OWN) for c in two.clients}
+    expected |= {(c, ROOT, Role.CANDIDATE) for c in two.clients}
+    assert {(ask.client, ask.cluster, ask.role) for ask in heard.asks} == expected
+    assert len(heard.asks) == len(expected)
+    kinds = {(ask.server_round, ask.task, ask.part) for ask in heard.asks}
+    assert kinds == {(server_round, "evaluate", DECIDE)}
+    for ask in heard.asks:
+        leaf = state.tree.leaf_of(ask.client).model
+        candidate = ask.role is Role.CANDIDATE
+        expected = state.tree.model_of(ROOT) if candidate else leaf
+        np.testing.assert_array_equal(state.model_of(ask).trained, expected.trained)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_the_candidate_is_the_weighted_mean_of_the_leaves_below(weighting):
+    examples = {client: 1.0 + 2 * i for i, client in enumerate(two.clients)}
+    federation = replace(two, num_examples=examples)
+    cfl = judged(3, weighting=weighting)
+    _, heard, server_round = heard_when_due(federation, cfl)
+    (candidate,) = {id(m): m for m in map(heard.state.model_of, heard.asks[-6:])}.values()
+    weights = [
+        sum(examples[c] if weighting == "examples" else 1.0 for c in leaf.members)
+        for leaf in heard.state.tree.leaves
+    ]
+    leaves = [leaf.model.trained for leaf in heard.state.tree.leaves]
+    np.testing.assert_allclose(candidate.trained, np.average(leaves, axis=0, weights=weights))
+    # Of quadratic clients the mean of the leaves is what all would have learned together.
+    plain = cfl_of(NeverSplit(), weighting=weighting)
+    together = final(federation, plain, server_round).tree.root.model.trained
+    np.testing.assert_allclose(candidate.trained, together, atol=1e-12)
+
+
+def test_in_each_round_of_a_trial_the_mean_of_the_leaves_is_the_conventional_model():
+    seen = 0
+    for server_round, (_, result) in enumerate(run(two, judged(4), 30, opinions=NEITHER), 1):
+        if result.state.tree.root.on_trial:
+            model = result.state.tree.model_of(ROOT).trained
+            np.testing.assert_allclose(model, conventional(two, server_round), atol=1e-12)
+            seen += 1
+    assert seen >= 16
 
 
 def test_a_judgement_that_was_missed_is_made_in_the_next_round():
-    cfl = cfl_of(trial_rounds=4)
-    state = final(two, cfl, 9)
-    assert state.tree.root.trial.due == 10
-    (undone,) = final(two, cfl, 1, state=state, done=10, opinions=WORSE).tree.root.undone
-    assert (undone.status, undone.due) == (Status.UNDONE, 11)
+    cfl = judged(4)
+    due = heard_when_due(two, cfl)[2]
+    state = final(two, cfl, due - 1)
+    assert state.tree.root.trial.due == due
+    (undone,) = final(two, cfl, 1, state=state, done=due, opinions=WORSE).tree.root.undone
+    assert (undone.status, undone.due) == (Status.UNDONE, due + 1)
 
 
-def test_an_undone_split_leaves_the_common_model_and_the_next_one_waits_and_has_new_names():
+def test_an_undone_split_leaves_the_mean_and_the_next_one_waits_and_has_new_names():
     names, outcomes, waited = set(), [], 0
-    rounds = run(two, cfl_of(trial_rounds=3), 40, opinions=WORSE)
+    rounds = run(two, judged(3), 60, opinions=WORSE)
     for server_round, (before, result) in enumerate(rounds, 1):
         names |= set(result.state.tree.clusters)
         outcomes += [d.outcome for d in result.decisions if d.cluster == ROOT]
         waited += any(d.outcome is Outcome.PUT_OFF for d in result.decisions)
         if outcomes[-1] is Outcome.UNDONE and outcomes.count(Outcome.UNDONE) == 1:
             (root,) = result.state.tree.clusters.values()
-            np.testing.assert_allclose(root.model.trained, conventional(server_round), atol=1e-12)
+            model = conventional(two, server_round)
+            np.testing.assert_allclose(root.model.trained, model, atol=1e-12)
             assert root.is_leaf
             assert root.members == before.tree.root.members
-            assert root.general is root.trial is None
+            assert root.trial is None
             assert [trial.status for trial in root.undone] == [Status.UNDONE]
-    assert outcomes.count(Outcome.UNDONE) == 2
+            assert root.rounds == server_round
+    assert outcomes.count(Outcome.UNDONE) >= 2
     assert waited > 0
-    assert names == {"0", "0.0", "0.1", "0.2", "0.3"}
+    assert names == {ROOT, *(f"0.{i}" for i in range(2 * outcomes.count(Outcome.SPLIT)))}
 
 
 @pytest.mark.parametrize(("looks", "last"), [(2, True), (3, True), (3, None)])
-def test_clients_that_see_neither_gain_nor_loss_judge_again(looks, last):
+def test_clients_that_see_neither_gain_nor_loss_judge_again_with_growing_gaps(looks, last):
     opinions = iter([None] * (looks - 1) + [last])
     lines = []
-    for _, result in run(two, cfl_of(trial_rounds=3), 30, opinions=opinions):
+    for _, result in run(two, judged(3), 40, opinions=opinions):
         lines += [d for d in result.decisions if d.cluster == ROOT]
-        if lines[-1].outcome in (Outcome.CONFIRMED, Outcome.UNDONE):
+        if lines[-1].outcome in JUDGED:
             break
     began = next(line.server_round for line in lines if line.outcome is Outcome.SPLIT)
     again = [line for line in lines if "judge again" in line.reason]
     assert [line.server_round - began for line in again] == [3, 6][: looks - 1]
     assert all(line.outcome is Outcome.ON_TRIAL for line in again)
-    assert lines[-1].server_round == began + 3 * looks
+    assert lines[-1].server_round == began + {2: 6, 3: 12}[looks]
     assert lines[-1].outcome is (Outcome.CONFIRMED if last else Outcome.UNDONE)
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
 def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clients_worse(opinions):
-    began = final(two, cfl_of(trial_rounds=3), 30, opinions=BETTER).tree.root.split_round
-    cfl, last = cfl_of(trial_rounds=3), began + 1
+    began = final(two, judged(3), 30, opinions=BETTER).tree.root.split_round
+    cfl, last = judged(3), began + 1
     state = final(two, cfl, last, opinions=opinions, last=last)
     (trial,) = state.tree.root.undone
     assert (state.tree.root.is_leaf, trial.due) == (True, last)
+    assert trial.status is (Status.UNDONE if opinions is WORSE else Status.OPEN)
     # The run goes on.
     results = run(two, cfl, 4 * began, state=state, done=last, opinions=BETTER)
     outcomes = {result.decisions[0].outcome for _, result in results}
@@ -128,9 +185,15 @@ def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clie
     assert Outcome.SPLIT in outcomes
 
 
+def test_a_split_in_the_last_round_itself_is_judged_there():
+    began = final(two, judged(3), 30, opinions=BETTER).tree.root.split_round
+    *_, (_, result) = run(two, judged(3), began, opinions=BETTER, last=began)
+    assert [d.outcome for d in result.decisions] == [Outcome.SPLIT, Outcome.CONFIRMED]
+
+
 def test_children_do_not_split_while_their_parents_split_is_on_trial():
     waits = 0
-    for before, result in run(four, cfl_of(trial_rounds=12), 60, opinions=BETTER):
+    for before, result in run(four, judged(12), 60, opinions=BETTER):
         if before.tree.root.on_trial:
             assert all(c.is_leaf for n, c in result.state.tree.clusters.items() if n != ROOT)
         waits += any("still on trial" in decision.reason for decision in result.decisions)
@@ -138,52 +201,64 @@ def test_children_do_not_split_while_their_parents_split_is_on_trial():
     assert clusters_of(result.state) == four.planted
 
 
-@laws
+@settings(laws, max_examples=20)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(0, 99), st.booleans())
-def test_clusters_partition_the_clients_whatever_they_judge(sizes, seed, partial):
-    opinions = map(bool, generator(seed, "opinions").integers(2, size=999))
-    cfl = cfl_of(trial_rounds=2, inner_interval=3, moving=True)
+def test_clusters_partition_the_clients_and_no_name_is_used_twice_whatever_they_vote(
+    sizes, seed, partial
+):
+    drawn = generator(seed, "opinions").integers(3, size=999)
+    opinions = map([True, False, None].__getitem__, drawn)
+    cfl = judged(1 + seed % 3, moving=True)
     federation = Federation.dealt(*sizes, seed=seed)
-    final(federation, cfl, 25, partial=partial, opinions=opinions)  # `run` asserts the law
+    times = Counter()
+    # `run` asserts that the clusters partition the clients.
+    for before, result in run(federation, cfl, 30, partial=partial, opinions=opinions, last=30):
+        times.update(result.state.tree.clusters.keys() - before.tree.clusters.keys())
+        assert result.state.pending is None
+    assert set(times.values()) <= {1}
+    assert not any(cluster.on_trial for cluster in result.state.tree.clusters.values())
 
 
-def test_split_clusters_take_turns_and_learn():
-    tree = final(four, cfl_of(inner_interval=5), 60).tree
-    client = max(tree.clients, key=lambda name: tree.leaf_of(name).name.count("."))
-    asks = [
-        (server_round, ask.cluster)
-        for server_round in range(1, 31)
-        for ask in cfl_of(inner_interval=5).asks(CFLState(tree), server_round, [client])
-        if ask.role is Role.GENERAL
-    ]
-    assert [server_round for server_round, _ in asks] == [5, 10, 15, 20, 25, 30]
-    assert {name for _, name in asks} == {c.name for c in tree.path_of(client)[:-1]}
-    assert len({name for _, name in asks}) > 1
-    assert tree.root.general is not None
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(seed):
+    federation, cfl = Federation.dealt(4, 3, 2, seed=seed), judged(1, moving=True)
+    states = [result.state for _, result in run(federation, cfl, 24)]
+    for done in range(1, 24, 4):
+        again = final(federation, cfl, 24 - done, state=states[done - 1], done=done)
+        assert again.tree.clusters.keys() == states[-1].tree.clusters.keys()
+        for name, cluster in again.tree.clusters.items():
+            other = states[-1].tree.clusters[name]
+            np.testing.assert_array_equal(cluster.model.trained, other.model.trained)
+            assert (cluster.members, cluster.trial) == (other.members, other.trial)
 
 
-def test_an_unassigned_client_trains_only_the_stationary_model_during_a_trial():
-    cfl = cfl_of(trial_rounds=9)
-    state = final(two, cfl, 12)
+def test_an_unassigned_client_trains_only_the_stationary_model_and_judges_nothing():
+    cfl = judged(9)
+    before, _, due = heard_when_due(two, cfl)
+    state = final(two, cfl, due - 8)
     assert state.tree.root.on_trial
-    state = replace(state, tree=state.tree.admit("new", 13))
-    (ask,) = cfl.asks(state, 13, ["new"])
+    state = replace(state, tree=state.tree.admit("new", due - 7))
+    (ask,) = cfl.asks(state, due - 7, ["new"])
     assert (ask.cluster, ask.role) == (ROOT, Role.PLACE)
-    assert state.model_of(ask) is state.tree.root.model is not state.tree.root.grown.model
-    assert [a.role for a in cfl.asks(state, 13, ["client-0"])] == [Role.OWN, Role.GENERAL]
+    assert state.model_of(ask) is state.tree.root.model is not state.tree.model_of(ROOT)
+    assert [a.role for a in cfl.asks(state, due - 7, ["client-0"])] == [Role.OWN]
+    before = replace(before, tree=before.tree.admit("new", due))
+    heard = cfl.heard(before, two.replies(cfl, before, due, two.clients), due)
+    assert {ask.client for ask in heard.asks} == set(two.clients)
 
 
 def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away():
     federation = Federation.dealt(3, 3, 1)
     groups = {c: group for c, group in federation.groups.items() if group < 2}
-    joined = replace(federation, groups=groups | {"new": 2})
-    cfl = cfl_of(trial_rounds=9)
-    state = final(replace(federation, groups=groups), cfl, 12)
-    state = replace(state, tree=state.tree.admit("new", 13))
-    state = final(joined, cfl, 1, state=state, done=12)
+    joined, before = replace(federation, groups=groups | {"new": 2}), replace(two, groups=groups)
+    cfl = judged(9)
+    due = heard_when_due(before, cfl)[2]
+    state = final(before, cfl, due - 5)
+    state = replace(state, tree=state.tree.admit("new", due - 4))
+    state = final(joined, cfl, 1, state=state, done=due - 5)
     branch = state.tree.leaf_of("new")
     assert branch.members == ("new",)
-    state = final(joined, cfl, 8, state=state, done=13, opinions=WORSE)
+    state = final(joined, cfl, 4, state=state, done=due - 4, opinions=WORSE)
     assert state.tree.root.is_leaf
     assert (branch.name, state.tree.root.next_child) == ("0.2", "0.3")
 
@@ -191,7 +266,7 @@ def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away(
 def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
     federation, absent = Federation.dealt(4, 4, 1), "client-2"  # it resembles neither group
     others = [client for client in federation.clients if client != absent]
-    cfl = cfl_of(trial_rounds=2)
+    cfl = judged(2)
     state = final(federation, cfl, 30, clients=others)
     assert state.tree.unassigned == {absent: ROOT}
     member = final(federation, cfl, 1, state=state, done=30, clients=[absent])
@@ -210,129 +285,112 @@ SIDES = ("a", "b"), ("c", "d")
 
 
 @pytest.mark.parametrize("sides", [SIDES, (("a", "c"), ("b", "d"))])
-def test_after_an_undone_split_the_cluster_waits_until_the_rounds_have_doubled(sides):
-    undone, again = Proposal(ROOT, 46, 50, SIDES, Status.UNDONE), 100
+@pytest.mark.parametrize("status", [Status.UNDONE, Status.OPEN, Status.JOINED])
+def test_after_an_undone_split_the_cluster_waits_until_the_rounds_have_doubled(sides, status):
+    undone, waits = Trial(46, 50, SIDES, status), status is Status.UNDONE
     leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]), undone=(undone,))
-    for server_round, outcome in ((again - 1, Outcome.PUT_OFF), (again, Outcome.SPLIT)):
+    state, revised = CFLState(ParameterTree({ROOT: leaf})), SplitTrials().revised
+    nothing = Evidence(ROOT, 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
+    for server_round, put_off in ((51, waits), (99, waits), (100, False)):
         decision = Decision(ROOT, server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=sides)
-        decision = postponed(decision, leaf, ParameterTree({ROOT: leaf}))
-        assert decision.outcome is outcome
-        assert (str(again) in decision.reason) == (outcome is Outcome.PUT_OFF)
-        assert decision.sides == (sides if outcome is Outcome.SPLIT else ())
+        decision = revised(state, nothing, decision)
+        assert decision.outcome is (Outcome.PUT_OFF if put_off else Outcome.SPLIT)
+        assert ("100" in decision.reason) == put_off
+        assert decision.sides == (() if put_off else sides)
 
 
-MEMBERS = {"0.0": tuple("abc"), "0.1": tuple("de"), "0.2": tuple("fgh")}
-JOINING = cfl_of(NeverSplit(), moving=True, trial_rounds=4)
-NOW = 20
+def test_a_split_that_nobody_evaluates_is_unjudged_and_final():
+    cfl = judged(2, moving=True)
+    state, heard, server_round = heard_when_due(two, cfl)
+    result = cfl.heard(heard.state, [], server_round)
+    root, decision = result.state.tree.root, result.decisions[-1]
+    assert (decision.cluster, decision.outcome) == (ROOT, Outcome.UNJUDGED)
+    assert "no client evaluated both models" in decision.reason
+    assert root.trial is None
+    assert root.children == state.tree.root.children
+    assert result.state.tree.model_of(ROOT) is root.model
+    # So the end of the run asks nobody about it again.
+    end = cfl.heard(result.state, two.replies(cfl, result.state, 40), 40, last=True)
+    assert end.asks == ()
+    assert clusters_of(end.state) == two.planted
 
 
-def updates(seed, axes):
-    """The updates of clients a to h, each along one of the axes, with as much noise."""
-    noise = generator(seed, "updates").normal(size=(8, DIM)) / np.sqrt(DIM)
-    return dict(zip("abcdefgh", np.eye(DIM)[list(axes)] + noise, strict=True))
+@pytest.mark.parametrize("lost", ["own", "candidate"])
+def test_who_evaluates_only_one_of_both_models_has_no_voice(lost):
+    cfl = judged(2)
+    heard, server_round = heard_when_due(two, cfl)[1:]
+    role = {"own": Role.OWN, "candidate": Role.CANDIDATE}[lost]
+    kept = [ask for ask in heard.asks if ask.client != "client-0" or ask.role is not role]
+    result = answered(cfl, heard._replace(asks=tuple(kept)), dict.fromkeys(two.clients, 0.2), server_round)
+    assert result.decisions[-1].figures["voters"] == 5
+    assert result.decisions[-1].outcome is Outcome.CONFIRMED
 
 
-def tree_of(*names):
-    """A root that was split into these leaves, each with its number as its model."""
-    leaves = {
-        name: Cluster(
-            name,
-            MEMBERS[name],
-            vector(np.full(DIM, float(name[-1]))),
-            edge={client: np.eye(DIM)[int(name[-1])] for client in MEMBERS[name]},
-        )
-        for name in names
+def test_a_part_that_is_served_worse_goes_on_from_the_common_model_of_a_confirmed_split():
+    federation = Federation.dealt(20, 6)
+    cfl = judged(1)
+    _, heard, server_round = heard_when_due(federation, cfl)
+    gains = {c: (0.1, -0.2)[group] for c, group in federation.groups.items()}
+    result = answered(cfl, heard, gains, server_round)
+    decision, tree = result.decisions[-1], result.state.tree
+    assert decision.outcome is Outcome.CONFIRMED
+    assert tree.root.trial.status is Status.CONFIRMED
+    worse = next(leaf for leaf in tree.leaves if len(leaf.members) == 6)
+    better = next(leaf for leaf in tree.leaves if len(leaf.members) == 20)
+    mean = heard.state.tree.model_of(ROOT)
+    np.testing.assert_array_equal(worse.model.trained, mean.trained)
+    assert better.model is heard.state.tree.clusters[better.name].model
+    assert f"the common model serves {worse.name} better" in decision.reason
+    assert f"serves {better.name}" not in decision.reason
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_small_gain_of_14_never_costs_six_others_a_lot(loss, mixed):
+    """They are a part of their own, or spread over both."""
+    federation = Federation.dealt(14, 6)
+    cfl = judged(1)
+    _, heard, server_round = heard_when_due(federation, cfl)
+    losing = federation.clients[:6]
+    if not mixed:
+        losing = [c for c, group in federation.groups.items() if group == 1]
+    noise = generator(0, "gains").normal(0, 0.002, size=20)
+    gains = {
+        c: (-loss if c in losing else 0.01) + e
+        for c, e in zip(federation.clients, noise, strict=True)
     }
-    members = tuple(client for name in names for client in MEMBERS[name])
-    root = Cluster(ROOT, members, vector(np.zeros(DIM)), children=names, split_round=4)
-    return ParameterTree({ROOT: root, **leaves})
+    result = answered(cfl, heard, gains, server_round)
+    outcome, mean = result.decisions[-1].outcome, heard.state.tree.model_of(ROOT).trained
+    if outcome is Outcome.CONFIRMED:
+        for client in losing:
+            model = result.state.tree.leaf_of(client).model.trained
+            np.testing.assert_array_equal(model, mean)
+    if mixed:
+        assert outcome is not Outcome.CONFIRMED
 
 
-def judged(*names, weights=None, opinions=BETTER, silent=""):
-    """The end of a round in which all clients' updates of the root are the same."""
-    weights = dict.fromkeys("abcdefgh", 1.0) | (weights or {})
-    tree, ones = tree_of(*names), vector(np.ones(DIM))
-    asks = [Ask(c, ROOT, Role.GENERAL, NOW) for c in tree.clients]
-    asks += [Ask(c, tree.leaf_of(c).name, Role.OWN, NOW) for c in tree.clients if c not in silent]
-    replies = [trained_reply(JOINING, ask, ones, weights[ask.client]) for ask in asks]
-    heard = JOINING.heard(CFLState(tree), replies, NOW)
-    federation = replace(two, groups=dict.fromkeys(tree.clients, 0))
-    return heard, ended(federation, JOINING, heard, opinions)
+@laws
+@given(st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6))
+def test_a_confirmed_split_leaves_no_part_with_a_model_that_it_likely_loses_by(gains):
+    cfl = judged(1)
+    _, heard, server_round = heard_when_due(two, cfl)
+    by_client = dict(zip(two.clients, gains, strict=True))
+    result = answered(cfl, heard, by_client, server_round)
+    mean = heard.state.tree.model_of(ROOT).trained
+    for leaf in result.state.tree.leaves:
+        all_lose = all(by_client[client] < -1e-9 for client in leaf.members)
+        if result.decisions[-1].outcome is Outcome.CONFIRMED and all_lose:
+            np.testing.assert_array_equal(leaf.model.trained, mean)
+    outcome = result.decisions[-1].outcome
+    if min(gains) > 1e-9:
+        assert outcome is Outcome.CONFIRMED
+    if max(gains) < -1e-9:
+        assert outcome is Outcome.UNDONE
 
 
-def test_leaves_are_similar_if_all_their_updates_are():
-    tree = tree_of("0.0", "0.1", "0.2")
-    names = [
-        (first.name, second.name)
-        for seed in range(20)
-        for first, second in similar_leaves(tree, {ROOT: updates(seed, [0, 0, 0, 0, 0, 5, 5, 5])})
-    ]
-    assert len(names) > 10
-    assert set(names) == {("0.0", "0.1")}
-    for seed in range(20):
-        different = updates(seed, [0, 0, 0, 5, 5, 6, 6, 6])
-        assert list(similar_leaves(tree, {ROOT: different})) == []
-
-
-def test_no_leaves_are_joined_during_a_trial_or_with_one_of_several_members_known():
-    tree, same = tree_of("0.0", "0.1"), dict.fromkeys("abcde", np.ones(DIM))
-    trial = Proposal(ROOT, 4, 8, ())
-    assert list(similar_leaves(tree, {ROOT: same}))
-    assert not list(similar_leaves(tree.update(replace(tree.root, trial=trial)), {ROOT: same}))
-    del same["d"]
-    assert not list(similar_leaves(tree, {ROOT: same}))
-
-
-def test_the_second_of_three_leaves_is_joined_to_the_first_and_closed():
-    heard, result = judged("0.0", "0.1", "0.2", opinions=NEITHER)
-    joined, tree = heard.state.judging.proposals[0].leaves, result.state.tree
-    assert_partitions(tree, "abcdefgh")
-    assert joined == ("0.0", "0.1")
-    assert [leaf.name for leaf in tree.leaves] == ["0.0", "0.2"]
-    assert tree.clusters["0.0"].members == tuple("abcde")
-    assert tree.clusters["0.1"].edge == {}
-    assert tree.root.next_child == "0.3"
-    moved = [(move.client, move.origin, move.target) for move in result.state.moves]
-    assert moved == [("d", "0.1", "0.0"), ("e", "0.1", "0.0")]
-    assert not {"d", "e"} & result.state.known.keys()
-    (reason,) = [d.reason for d in result.decisions if d.cluster == "0.1"]
-    assert "it is joined to 0.0" in reason
-
-
-def test_leaves_with_members_that_are_served_better_stay():
-    heard, result = judged("0.0", "0.1", "0.2")
-    assert heard.asks
-    assert result.state.tree is heard.state.tree
-    assert (result.state.known, result.state.moves) == (heard.state.known, ())
-    served = ["the clients are served better" in d.reason for d in result.decisions]
-    assert served == [True, True, False]
-
-
-def test_the_joined_model_is_the_mean_of_both_by_weight():
-    heard, result = judged("0.0", "0.1", weights=dict.fromkeys("de", 3.0), opinions=NEITHER)
-    (proposal,) = heard.state.judging.proposals
-    # The leaves' models after this round are 1 and 2, with weights 3 and 6.
-    np.testing.assert_allclose(proposal.common.trained, np.full(DIM, 1 + 6 / 9))
-    np.testing.assert_allclose(result.state.tree.root.model.trained, proposal.common.trained)
-    common = [ask for ask in heard.asks if ask.role is Role.COMMON]
-    assert {ask.client for ask in common} == {*"abcde"}
-    assert all(heard.state.model_of(ask) is proposal.common for ask in common)
-    for silent in ("de", "abcde"):  # without a known update, a model has no weight
-        assert judged("0.0", "0.1", silent=silent)[0].asks == ()
-
-
-def test_a_run_without_any_gain_from_separate_models_ends_in_one_leaf():
-    centers = np.repeat(two.centers[:1], 2, axis=0)
-    cfl = cfl_of(NeverSplit(), moving=True, trial_rounds=4, inner_interval=5)
-    tree = final(two, cfl_of(), 30).tree
-    state = final(replace(two, centers=centers), cfl, 30, state=CFLState(tree), done=30)
-    assert len(state.tree.leaves) == 1
-    assert len(final(two, cfl, 30, state=CFLState(tree), done=30).tree.leaves) == 2
-
-
-def test_a_loss_that_one_client_invents_is_no_measure() -> None:
-    metrics: list[dict[str, float]] = [{"accuracy": 0.9, "loss": 0.1} for _ in range(3)]
-    metrics[0]["a-loss"] = 0.0
-    replies = [Reply(Ask(f"client-{i}", "0", Role.OWN, 1), 10.0, m) for i, m in enumerate(metrics)]
-    names = [measure.name for measure in measures_in(replies, Measure("accuracy"))]
-    assert names == ["accuracy", "loss"]
+def test_without_a_trial_the_clients_are_asked_nothing_and_the_split_is_final():
+    for _, result in run(two, judged(0, moving=True), 30, last=30):
+        assert result.asks == ()
+    assert clusters_of(result.state) == two.planted
+    assert result.state.tree.root.trial is None
+    assert np.shape(result.state.tree.model_of(ROOT).trained) == (DIM,)

@@ -1,180 +1,263 @@
-"""The paired test, and the judgement that rests on it."""
+"""The vote: what counts, who can lie, and how often chance decides."""
+
+from itertools import product
+from statistics import fmean
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.constants import LIKELY, SIGNIFICANT
-from cflower.changes.vote import Comparison, Measure, judge, paired
+from cflower.algorithm.change import Answer
+from cflower.algorithm.constants import LIKELY
+from cflower.algorithm.state import Ask, Measure, Reply, Role
+from cflower.changes.vote import Ballot, chance_of, measures_in, verdict_of
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
 ACCURACY, LOSS = Measure(), Measure("loss", higher_is_better=False)
-case = st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 50), st.booleans())
-gains = st.lists(case, min_size=4, max_size=12)
+PERCENT = Measure("accuracy", percent=True)
+gains_of = st.lists(st.integers(1, 9999), min_size=1, max_size=12, unique=True).flatmap(
+    lambda sizes: st.tuples(*(st.sampled_from([size / 1e4, -size / 1e4]) for size in sizes))
+)
+"""No two of one size: then scipy's test takes a thousand times as long."""
+shares = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6)
 
 
-def one(own, common, examples=36, child="0.0", name="accuracy"):
-    """One client's comparison by one metric."""
-    return Comparison(child, {name: own}, {name: common}, examples)
+def voted(ballots, metric):
+    """The verdict on these ballots."""
+    pairs = []
+    for i, ballot in enumerate(ballots):
+        own = Ask(f"client-{i}", ballot.part, Role.OWN, 1, "evaluate")
+        asks = own, own._replace(cluster="0", role=Role.CANDIDATE)
+        metrics = ballot.own, ballot.candidate
+        pairs.append(tuple(Reply(a, ballot.num_examples, m) for a, m in zip(asks, metrics, strict=True)))
+    return verdict_of(Answer(tuple(pairs), metric))
 
 
-def many(own, common, **settings):
-    """Clients with these values, alternately in two children."""
-    pairs = enumerate(zip(own, common, strict=True))
-    return [one(a, b, child=f"0.{i % 2}", **settings) for i, (a, b) in pairs]
+def one(own, common, part="0.0", name="accuracy", examples=36.0):
+    """One client's ballot by one metric."""
+    return Ballot(part, {name: own}, {name: common}, examples)
 
 
-def both(accuracy, loss):
-    """Clients of one child with these pairs of accuracies and of losses."""
-    return [
-        Comparison("0.0", {"accuracy": a, "loss": x}, {"accuracy": b, "loss": y}, 36)
-        for (a, b), (x, y) in zip(accuracy, loss, strict=True)
-    ]
+def gaining(*gains, part="0.0"):
+    """Ballots of clients with these gains of accuracy over 0.5."""
+    return [one(0.5 + gain, 0.5, part) for gain in gains]
 
 
-def test_it_is_the_t_test_of_one_sample_for_one_child():
-    from scipy.stats import ttest_1samp
-
-    values = generator(0, "t").normal(0.1, 0.2, 9)
-    result = paired([one(value, 0.0) for value in values], ACCURACY)
-    expected = ttest_1samp(values, 0.0, alternative="greater")
-    assert result.gain / result.error == pytest.approx(expected.statistic)
-    assert result.chance == pytest.approx(expected.pvalue)
-
-
-def test_a_difference_between_the_gains_of_two_groups_is_no_noise():
-    own = [0.72, 0.92, 0.70, 0.90, 0.71, 0.91]
-    result = paired(many(own, [0.7] * 6), ACCURACY)
-    assert result.error == pytest.approx(0.01 / np.sqrt(6), rel=1e-6)
-    assert paired([one(value, 0.7) for value in own], ACCURACY).error > 8 * result.error
+def both(accuracy, loss, part="0.0"):
+    """A ballot with a pair of accuracies and one of losses, the own model's first."""
+    own, common = zip(accuracy, loss, strict=True)
+    return Ballot(part, *({"accuracy": a, "loss": x} for a, x in (own, common)), 36.0)
 
 
 @laws
-@given(gains)
-def test_order_and_scale_do_not_matter_and_exchanged_models_change_the_sign(drawn):
-    compared = [one(a, b, n, f"0.{int(c)}") for a, b, n, c in drawn]
-    first, again = paired(compared, ACCURACY), paired(compared[::-1], ACCURACY)
-    scaled = paired([one(4 * a, 4 * b, n, f"0.{int(c)}") for a, b, n, c in drawn], ACCURACY)
-    turned = paired([one(b, a, n, f"0.{int(c)}") for a, b, n, c in drawn], ACCURACY)
-    assert turned.gain == pytest.approx(-first.gain)
-    for other in (again, scaled):
-        assert other.chance == pytest.approx(first.chance, abs=1e-9)
-    if first.chance is not None:
-        assert turned.chance == pytest.approx(1 - first.chance, abs=1e-9)
+@given(shares, st.sampled_from([ACCURACY, LOSS]))
+def test_order_does_not_matter_and_exchanged_models_change_the_sign(drawn, measure):
+    ballots = [one(a, b, f"0.{i % 2}", measure.name) for i, (a, b) in enumerate(drawn)]
+    swapped = [b._replace(own=b.candidate, candidate=b.own) for b in ballots]
+    first, again = voted(ballots, measure), voted(ballots[::-1], measure)
+    turned = voted(swapped, measure)
+    assert (first.better, first.losers) == (again.better, again.losers)
+    assert turned.better == (None if first.better is None else not first.better)
+    assert (turned.vote.better, turned.vote.worse) == (first.vote.worse, first.vote.better)
+    assert turned.vote.chance == pytest.approx(first.vote.opposite.chance)
+    assert first.measured
 
 
-def test_chance_alone_confirms_as_often_as_the_levels_state():
-    runs, significant, better = 2000, 0, 0
+@laws
+@given(gains_of, st.floats(0.01, 100), st.integers(0, 5))
+def test_only_signs_and_ranks_count_and_clients_without_a_difference_have_no_voice(
+    gains, scale, silent
+):
+    chance = chance_of(gains)
+    assert 0 < chance <= 1
+    assert chance_of([scale * gain for gain in gains]) == pytest.approx(chance)
+    assert chance_of([*gains, *[0.0] * silent]) == pytest.approx(chance)
+
+
+@laws
+@given(gains_of, st.integers(0, 11))
+def test_one_clients_invented_gain_is_worth_no_more_than_that_of_the_one_with_the_largest(
+    gains, liar
+):
+    liar %= len(gains)
+    most = 2.0 * max(map(abs, gains)) + 1
+    invented = [chance_of([*gains[:liar], lie, *gains[liar + 1 :]]) for lie in (most, 1e9, 1e300)]
+    assert invented[0] == invented[1] == invented[2]
+
+
+@pytest.mark.parametrize("lie", [-0.5, -1e-6])
+@pytest.mark.parametrize("gain", [0.002, 0.1])
+@pytest.mark.parametrize("liars", [1, 2, 4])
+def test_lies_do_not_undo_a_split_from_which_all_others_gain(liars, gain, lie):
+    noise = generator(liars, "gain").uniform(0.5, 1.5, 20 - liars)
+    ballots = gaining(*(gain * noise), *[lie] * liars)
+    verdict = voted(ballots, PERCENT)
+    assert verdict.better
+    # Nor in any vote that the liars repeat with a part of their own, or a loss besides.
+    losses = [b._replace(own={**b.own, "loss": 1.0}) for b in ballots]
+    losses = [b._replace(candidate={**b.candidate, "loss": 1.0}) for b in losses]
+    for i in range(20 - liars, 20):
+        losses[i] = losses[i]._replace(own={"accuracy": 0.0, "loss": 1e30})
+    assert voted(losses, PERCENT).better
+
+
+@pytest.mark.parametrize("liars", [1, 2, 4])
+def test_lies_do_not_confirm_a_split_by_which_all_others_lose(liars):
+    noise = generator(liars, "loss").uniform(0.5, 1.5, 20 - liars)
+    verdict = voted(gaining(*(-0.01 * noise), *[0.5] * liars), PERCENT)
+    assert verdict.better is False
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("apart", [True, False])
+def test_14_that_gain_a_little_carry_nothing_that_costs_six_others_a_lot(loss, apart):
+    """Either the vote is not for it, or the part of the six is known to lose."""
+    for seed in range(20):
+        noise = generator(seed, "14 and 6").normal(0, 0.002, 20)
+        gains = np.r_[np.full(14, 0.01), np.full(6, -loss)] + noise
+        ballots = gaining(*gains[:14]) + gaining(*gains[14:], part="0.1" if apart else "0.0")
+        verdict = voted(ballots, ACCURACY)
+        assert verdict.better is not True or verdict.losers == {"0.1"}
+        if apart:
+            assert verdict.losers == {"0.1"}
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 5])
+def test_fewer_than_six_clients_must_agree(clients):
+    assert voted(gaining(*[0.1] * clients), ACCURACY).better is True
+    assert voted(gaining(*[-0.1] * clients), ACCURACY).better is False
+    for odd in (-0.0001, -0.4):
+        mixed = voted(gaining(*[0.1] * (clients - 1), odd), ACCURACY)
+        assert mixed.better is (None if clients > 1 else False)
+    # Who sees no difference has no voice.
+    assert voted(gaining(*[0.1] * clients, 0.0, 0.0), ACCURACY).better is True
+    assert voted(gaining(*[0.0] * clients), ACCURACY).better is None
+
+
+def test_nine_of_ten_clients_suffice_and_seven_do_not():
+    for worse, better in ((1, True), (3, None)):
+        gains = [0.1 + i / 100 for i in range(10 - worse)] + [-0.2] * worse
+        assert voted(gaining(*gains), ACCURACY).better is better
+
+
+def gain_rate(clients):
+    """The probability that clients to whom a split makes no difference seem to gain in one look."""
+    ranks, all_signs = np.arange(1, clients + 1) / 100, product((1, -1), repeat=clients)
+    return fmean(voted(gaining(*ranks * signs), ACCURACY).better is True for signs in all_signs)
+
+
+@pytest.mark.parametrize("clients", [6, 7, 8, 10])
+def test_splits_that_change_nothing_are_confirmed_in_at_most_5_per_cent_with_three_looks(clients):
+    """Also if what a client sees in the three looks is not related."""
+    rate = gain_rate(clients)
+    again = 1 - 2 * rate  # the clients lose as often as they gain
+    assert 0 < rate + again * rate + again**2 * rate <= 0.05
+
+
+@pytest.mark.parametrize("clients", [1, 2, 4, 5])
+def test_few_clients_agree_by_chance_in_half_of_the_power_of_their_number(clients):
+    assert gain_rate(clients) == 0.5**clients
+
+
+def test_of_20_clients_too_chance_confirms_at_most_5_per_cent():
+    runs, confirmed = 400, 0
     for seed in range(runs):
-        own, common = generator(seed, "chance").normal(0.8, 0.05, (2, 10))
-        verdict = judge(many(own, common), [ACCURACY])
-        significant += "the clients are served better" in verdict.reason
-        better += bool(verdict.better)
-    for count, share in ((significant, SIGNIFICANT), (better, LIKELY)):
-        assert abs(count / runs - share) < 4 * np.sqrt(share * (1 - share) / runs)
+        for gains in generator(seed, "neutral").normal(0, 0.05, (3, 20)):
+            better = voted(gaining(*gains), ACCURACY).better
+            if better is not None:
+                confirmed += better
+                break
+    assert confirmed <= 0.05 * runs
 
 
-def test_a_clear_gain_is_better_and_a_clear_loss_worse():
-    high, low = [0.95, 0.97, 0.94, 0.96], [0.7, 0.75, 0.72, 0.69]
-    gain, loss = judge(many(high, low), [ACCURACY]), judge(many(low, high), [ACCURACY])
-    assert (gain.better, loss.better) == (True, False)
-    assert judge(many(low, low), [ACCURACY]).better is None
-    assert judge(many(low, high, name="loss"), [LOSS]).better
-    assert gain.figures["accuracy_gain"] == pytest.approx(0.24)
-    assert (gain.tests[0].better, gain.tests[0].worse) == (4, 0)
-    assert "accuracy 0.955 with separate models, 0.715 with a common one" in gain.reason
-    assert "served worse" in loss.reason
+@pytest.mark.parametrize(("clients", "parts"), [(1, 1), (1, 3), (2, 2), (5, 2)])
+def test_a_single_client_or_part_that_gains_may_be_better_off(clients, parts):
+    """So a join leaves it its own model."""
+    others = [b for i in range(1, parts + 1) for b in gaining(*[-0.1] * 4, part=f"0.{i}")]
+    alone = gaining(*[0.1] * clients, part="0.9")
+    assert voted(others + alone, ACCURACY).may_be_better
+    lost = gaining(*[-0.1] * clients, part="0.9")
+    assert not voted(others + lost, ACCURACY).may_be_better
+    equal = gaining(*[0.0] * clients, part="0.9")
+    assert not voted(others + equal, ACCURACY).may_be_better
 
 
-@pytest.mark.parametrize(("gain", "better"), [(0.1, "better: accuracy"), (0.001, "worse: loss")])
-def test_models_that_are_right_more_often_may_be_too_sure(gain, better):
-    accuracies = [(0.5 + gain + n, 0.5) for n in (0.01, -0.01, 0.02, -0.02)]
-    verdict = judge(
-        both(accuracies, [(2.0, 1.0), (2.1, 1.0), (1.9, 1.0), (2.0, 1.1)]), [ACCURACY, LOSS]
+@laws
+@given(gains_of, gains_of)
+def test_the_losers_are_parts_with_a_likely_loss(first, second):
+    verdict = voted(
+        gaining(*np.divide(first, 2)) + gaining(*np.divide(second, 2), part="0.1"), ACCURACY
     )
-    assert f"the clients are served {better}" in verdict.reason
+    for part, vote in verdict.parts.items():
+        alone = len(vote.gains) == 1 and vote.worse == 1
+        assert (part in verdict.losers) == (vote.opposite.chance <= LIKELY or alone)
+
+
+def test_a_gain_is_the_sum_of_the_relative_gains_by_all_measures():
+    assert both((0.6, 0.4), (1.0, 3.0)).gain([ACCURACY, LOSS]) == pytest.approx(0.2 + 0.5)
+    assert both((0.6, 0.4), (1.0, 3.0)).gain([LOSS]) == 0.5
+    assert both((0.0, 0.0), (1.0, 3.0)).gain([ACCURACY]) == 0.0
+    assert Ballot("0", {"loss": 1.0}, {"accuracy": 0.5}, 9).gain([ACCURACY, LOSS]) == 0.0
+
+
+@laws
+@given(*[st.floats(-1e300, 1e300)] * 4)
+def test_a_gain_is_bounded_whatever_a_client_claims(own, other, loss, common):
+    assert -2 <= both((own, other), (loss, common)).gain([ACCURACY, LOSS]) <= 2
+
+
+def test_the_reason_and_the_figures_name_what_was_counted():
+    verdict = voted(gaining(0.1, 0.2, 0.3, 0.1, 0.1, 0.2), PERCENT)
+    assert verdict.reason == (
+        "6 of 6 clients better off, 0 worse "
+        "(accuracy 66.7% with separate models, 50.0% with a common one)"
+    )
+    assert verdict.figures["accuracy_own"] == pytest.approx(2 / 3)
+    assert verdict.figures["accuracy_common"] == 0.5
+    assert verdict.figures["gain_chance"] == pytest.approx(1 / 64)
+    counts = [verdict.figures[key] for key in ("better", "worse", "voters")]
+    assert counts == [6, 0, 6]
+
+
+def test_the_loss_decides_where_nobody_measured_the_leading_metric():
+    ballots = [one(0.1, 0.4, name="loss") for _ in range(6)]
+    verdict = voted(ballots, ACCURACY)
+    assert verdict.better is True
+    assert "loss 0.1 with separate models" in verdict.reason
+
+
+@pytest.mark.parametrize("ballots", [[], [one(1.0, 0.0, name="f1")]])
+def test_without_an_evaluation_there_is_no_verdict(ballots):
+    verdict = voted(ballots, ACCURACY)
+    assert not verdict.measured
+    assert (verdict.better, verdict.may_be_better, verdict.losers) == (None, False, set())
+    assert "no client evaluated both models by" in verdict.reason
+
+
+def test_a_loss_that_one_client_invents_is_no_measure():
+    metrics: list[dict[str, float]] = [{"accuracy": 0.9, "loss": 0.1} for _ in range(3)]
+    metrics[0]["a-loss"] = 0.0
+    names = [measure.name for measure in measures_in(metrics, Measure("accuracy"))]
+    assert names == ["accuracy", "loss"]
+    assert measures_in(metrics[:1], Measure("loss", False)) == [LOSS, Measure("a-loss", False)]
 
 
 @pytest.mark.parametrize(
-    ("gain", "measures", "better"),
-    [(0.01, [ACCURACY, LOSS], True), (0.01, [ACCURACY], False), (0.0, [ACCURACY, LOSS], False)],
-)
-def test_a_gain_by_the_loss_is_enough_if_the_mean_accuracy_gains_too(gain, measures, better):
-    losses = [(0.2, 0.6), (0.1, 0.5), (0.3, 0.8), (0.2, 0.5)]
-    accuracies = [(own + gain, 0.9) for own in (0.8, 0.98, 0.9, 0.92)]
-    assert bool(judge(both(accuracies, losses), measures).better) is better
-
-
-def test_a_likely_gain_is_enough_unless_a_loss_is_as_likely():
-    values, noise = [0.7, 0.8, 0.75, 0.72, 0.78, 0.74], [0.05, -0.05, 0.0, 0.03, -0.03, 0.0]
-
-    def clients(gain, drop):
-        accuracy = [(v + gain + n, v) for v, n in zip(values, noise, strict=True)]
-        return both(accuracy, [(v + drop, v) for v in values])
-
-    verdict = judge(clients(0.02, 0.0), [ACCURACY])
-    assert verdict.better
-    assert "probably served better" in verdict.reason
-    assert not judge(clients(0.005, 0.0), [ACCURACY]).better
-    assert not judge(clients(0.02, 0.1), [ACCURACY, LOSS]).better
-    pairs = list(zip(values, noise, strict=True))
-    likely = [(v - 0.02 + n, v) for v, n in pairs]
-    assert judge(both([(v + 0.005 + n, v) for v, n in pairs], likely), [ACCURACY, LOSS]).better
-    assert not judge(both([(v, v) for v in values], likely), [ACCURACY, LOSS]).better
-
-
-def test_with_few_examples_or_clients_the_better_mean_decides():
-    verdict = judge(many([1.0, 0.5, 1.0], [0.5, 0.5, 0.5], examples=2), [ACCURACY])
-    assert verdict.better
-    assert "6 held-out examples are too few for a test, so the mean decides" in verdict.reason
-    assert not judge(many([0.5, 0.5], [0.5, 0.5], examples=2), [ACCURACY]).better
-    assert not judge([one(0.4, 0.5), one(0.6, 0.7, child="0.1")], [ACCURACY]).better
-
-
-@pytest.mark.parametrize("compared", [[], [one(1.0, 0.0, name="f1")]])
-def test_without_an_evaluation_the_split_stands(compared):
-    verdict = judge(compared, [ACCURACY, LOSS])
-    assert verdict.better
-    assert "no client evaluated both models by accuracy or loss" in verdict.reason
-
-
-GAIN = [0.2, 0.21, 0.19, 0.2]
-
-
-def children(*gains):
-    """Comparisons of several children, each a list of gains over 0.5."""
-    return [one(0.5 + gain, 0.5, child=f"0.{i}") for i, own in enumerate(gains) for gain in own]
-
-
-@pytest.mark.parametrize(
-    ("gains", "better"),
+    ("own", "common", "examples", "shown"),
     [
-        (([-0.5], GAIN), True),
-        (([-0.001], GAIN), True),
-        (([-0.5, -0.4, -0.5, -0.5], GAIN * 4), True),
-        (([-0.5] * 2, [-0.4] * 2, GAIN * 3), True),
-        (([-0.5] * 3, [0.2] * 6), True),  # just a third of nine
-        # The gain of the others must be significant.
-        (([-0.5], [0.0, 0.01, -0.01, 0.0]), False),
-        (([-0.5], [0.1, -0.1, 0.2, -0.15]), False),
-        # More than a third of the clients always count.
-        (([-0.5, -0.5, -0.4], GAIN), False),
-        (([-0.5], [-0.5], [-0.5, -0.4], GAIN), False),
+        (0.9, 0.5, 40, True),
+        (0.9, 0.5, 6, False),
+        (0.55, 0.5, 100, False),
+        (0.5, 0.9, 40, False),
+        (1.0, 0.0, 9, True),
+        (9.0, 0.5, 40, False),  # no share
+        (0.5, 0.5, 40, False),
     ],
 )
-def test_small_children_that_are_served_worse_have_no_veto(gains, better):
-    assert bool(judge(children(*gains), [ACCURACY]).better) == better
-
-
-def test_a_small_child_that_gains_counts():
-    verdict = judge(children([0.01, 0.02, 0.01, 0.02], [0.4, 0.42]), [ACCURACY])
-    assert verdict.better
-    assert verdict.tests[0].num_clients == 6
-
-
-def test_the_metric_with_the_largest_loss_decides_which_child_is_left_out():
-    usual = both([(0.7 + i / 100, 0.5) for i in range(5)], [(0.5, 0.6)] * 5)
-    (odd,) = both([(0.5, 0.5)], [(900.0, 0.6)])
-    assert judge([*usual, odd._replace(child="0.1")], [ACCURACY, LOSS]).better
+def test_a_members_own_examples_show_a_difference_if_there_are_enough(own, common, examples, shown):
+    assert one(own, common, examples=examples).shows(ACCURACY, 0.01) is shown
+    if shown:
+        assert not one(common, own, examples=examples).shows(ACCURACY, 0.01)
+    assert not one(common, own, name="loss", examples=examples).shows(LOSS, 0.01)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.constants import LONG, MOST
-from cflower.robust.robust_mean import RobustMean, limited
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
+from cflower.robust.robust_mean import RobustMean, limited
 
 STATISTICS = (slice(0, 2), slice(2, 3))
 """A running mean and a counter, which are not trained."""

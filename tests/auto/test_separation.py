@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
+from cflower.algorithm.constants import ERROR
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.similarity import cosine_similarity
 from cflower.auto.averages import Averages
 from cflower.auto.criterion import AutoCriterion, significance
 from cflower.auto.null_distribution import (
@@ -14,9 +17,6 @@ from cflower.auto.null_distribution import (
     dimensions,
     separation,
 )
-from cflower.algorithm.constants import ERROR
-from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.similarity import cosine_similarity
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
 
