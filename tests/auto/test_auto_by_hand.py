@@ -84,9 +84,21 @@ def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, out
 
 
 def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_updates_since():
-    counts, median = np.array([10, 10, 10, 10, 5, 4, 5]), np.array([10, 10, 10, 10, 0.0, 4, -1])
-    known = Averages(counts=counts, median=median, averages=np.ones((7, 2)))
-    assert known.in_touch.tolist() == [True] * 4 + [True, False, False]
+    counts, median = np.array([10, 10, 10, 10, 5, 3, 2, 4]), np.array([10, 10, 10, 10, 0, 4, 8, 1])
+    known = Averages(counts=counts, median=median, averages=np.ones((8, 2)))
+    assert known.in_touch.tolist() == [True] * 6 + [False, False]
     numbers, averages = np.array([1, 2, 2]), np.array([[1.0], [1.0], [0.0]])
     two_rounds = Averages(counts=numbers, median=numbers, averages=averages)
     assert two_rounds.in_touch.tolist() == [False, True, False]
+
+
+def test_each_member_that_is_not_considered_has_its_reason():
+    counts, median = np.array([10, 10, 10, 10, 2, 4, 10]), np.array([10, 10, 10, 10, 8, 1, 10])
+    averages = np.r_[np.ones((6, 2)), np.zeros((1, 2))]
+    known = Averages(tuple("abcdefg"), averages, counts, median=median)
+    assert known.left_out("abcdefgh") == {
+        "e": "2 updates, 3 needed",
+        "f": "its last update is of long ago",
+        "g": "it sends back what it got",
+        "h": "no update yet",
+    }
