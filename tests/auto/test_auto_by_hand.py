@@ -84,9 +84,9 @@ def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, out
 
 
 def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_updates_since():
-    counts, median = np.array([10, 10, 10, 10, 5, 3, 2, 4]), np.array([10, 10, 10, 10, 0, 4, 8, 1])
-    known = Averages(counts=counts, median=median, averages=np.ones((8, 2)))
-    assert known.in_touch.tolist() == [True] * 6 + [False, False]
+    counts, median = np.array([*[10] * 5, 5, 3, 2, 4]), np.array([*[10] * 5, 0, 4, 8, 1])
+    known = Averages(counts=counts, median=median, averages=np.ones((9, 2)))
+    assert known.in_touch.tolist() == [True] * 7 + [False, False]
     numbers, averages = np.array([1, 2, 2]), np.array([[1.0], [1.0], [0.0]])
     two_rounds = Averages(counts=numbers, median=numbers, averages=averages)
     assert two_rounds.in_touch.tolist() == [False, True, False]

@@ -5,16 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm import moves
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import CFLState, Move, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.auto.criterion import AutoCriterion
+from cflower.changes import changes_of
+from cflower.changes.moves import Moves, histories, place_at
 from cflower.changes.norm_history import NormHistory
 from tests.algorithm.planted import DIM, Federation, cfl_of, final, run, trained_reply, vector
 
-MOVING = cfl_of(AutoCriterion(), moving=True)
+MOVING = cfl_of(AutoCriterion(), changes=changes_of(0, moving=True))
+JUDGED = cfl_of(AutoCriterion(), changes=changes_of(1, moving=True))
 FEDERATION = Federation.dealt(5, 5, noise=0.05)
 CHANGED = FEDERATION.changed({0: 1})
 
@@ -90,8 +92,8 @@ def test_a_leaf_without_members_opens_again_for_a_member_that_resembles_it():
 def test_a_long_update_in_one_round_moves_no_member(settled):
     state = after((CHANGED, 1), (FEDERATION, 10), state=settled, done=20)
     assert state.moves == ()
-    unmoved = after((CHANGED, 4), cfl=replace(MOVING, moving=False), state=settled, done=20)
-    assert (unmoved.moves, unmoved.norms) == ((), settled.norms)
+    unmoved = after((CHANGED, 4), cfl=replace(MOVING, changes=()), state=settled, done=20)
+    assert (unmoved.moves, histories(unmoved)) == ((), histories(settled))
 
 
 ALIKE = Federation.dealt(9, 1, noise=0.05).changed({1: 0})
@@ -118,8 +120,11 @@ def test_the_first_change_in_an_unsplit_root_splits_it_after_three_rounds():
 def test_members_leave_an_unsplit_root_only_if_updates_stay_much_longer(suspected, factor, leaves):
     norms = {"a": NormHistory(ROOT, rounds=9, suspected=suspected, factor=factor)}
     decision = Decision(ROOT, 20, Outcome.MOVING, "", 0.0, 0.0)
-    state = CFLState(ParameterTree.initial(vector(np.zeros(DIM)), "abc"), norms=norms)
-    decided = moves.leaving(state, ("a", "b", "c"), decision)
+    tree = ParameterTree.initial(vector(np.zeros(DIM)), "abc")
+    state = CFLState(tree, memory={"moves": norms})
+    three = tuple("abc")
+    of = Evidence(ROOT, 20, three, three, (), np.ones(3), np.ones(3), 0.0, np.ones(3, int))
+    decided = Moves().revised(state, of, decision)
     assert (decided.outcome is Outcome.SPLIT) == leaves
     assert decided.sides == ((("b", "c"), ("a",)) if leaves else ())
 
@@ -128,20 +133,21 @@ def test_members_leave_an_unsplit_root_only_if_updates_stay_much_longer(suspecte
 def test_changed_members_start_from_the_first_model_if_that_serves_most_of_them_better(
     wrong, again
 ):
-    cfl, first = replace(MOVING, trial_rounds=4), vector(np.ones(DIM))
+    cfl = cfl_of(AutoCriterion(), changes=changes_of(4, moving=True))
+    first = vector(np.ones(DIM))
     two_odd, state = ODD.changed({5: 1}), replace(ALIKE.state(), first=first)
     state = after((ALIKE, 20), (two_odd, 2), cfl=cfl, state=state)
     heard = cfl.heard(state, two_odd.replies(cfl, state, 23), 23)
     begun, stayed = leaf(heard.state, 4), leaf(heard.state, 0)
     assert begun.members == ("client-4", "client-5")
     assert {(ask.client, ask.role) for ask in heard.asks} == {
-        (client, role) for client in begun.members for role in (Role.OWN, Role.COMMON)
+        (client, role) for client in begun.members for role in (Role.OWN, Role.CANDIDATE)
     }
     replies = []
     for ask in heard.asks:
-        common = ask.role is Role.COMMON
-        assert heard.state.model_of(ask) is (first if common else begun.model)
-        low = not common and ask.client in begun.members[:wrong]
+        candidate = ask.role is Role.CANDIDATE
+        assert heard.state.model_of(ask) is (first if candidate else begun.model)
+        low = not candidate and ask.client in begun.members[:wrong]
         replies.append(Reply(ask, 36.0, {"accuracy": 0.1 if low else 0.5}))
     result = cfl.heard(heard.state, replies, 23)
     tree, known = result.state.tree, result.state.known
@@ -169,13 +175,20 @@ def test_a_suspected_member_trains_one_more_model_and_moves_none(settled):
 
 
 def test_a_client_never_trains_more_than_two_models_in_a_round(settled):
-    cfl = replace(MOVING, inner_interval=20)
-    state = after((CHANGED, 1), cfl=cfl, state=settled, done=18)
-    asks = [ask for ask in cfl.asks(state, 20) if ask.client == "client-0"]
-    assert [ask.role for ask in asks] == [Role.OWN, Role.PLACE]
-    assert {ask.role for ask in cfl.asks(state, 20)} == {*Role} - {Role.COMMON, Role.PERSONAL}
-    state = after((CHANGED, 1), cfl=cfl, state=state, done=19)
-    assert [move.server_round for move in state.moves] == [20]
+    state = after((CHANGED, 1), cfl=JUDGED, state=settled, done=20)
+    asks = JUDGED.asks(state, 22)
+    assert [ask.role for ask in asks if ask.client == "client-0"] == [Role.OWN, Role.PLACE]
+    assert [ask.client for ask in asks[:-1]] == list(CHANGED.clients)
+    state = after((CHANGED, 1), cfl=JUDGED, state=state, done=21)
+    assert [move.server_round for move in state.moves] == [22]
+
+
+def test_no_member_moves_while_a_split_above_it_is_on_trial():
+    cfl = cfl_of(AutoCriterion(), changes=changes_of(30, moving=True))
+    state = after((FEDERATION, 20), (CHANGED, 5), cfl=cfl)
+    assert state.tree.root.on_trial
+    assert state.moves == ()
+    assert {ask.role for ask in cfl.asks(state, 26)} == {Role.OWN}
 
 
 X, Y, Z = np.eye(DIM)[:3]
@@ -197,7 +210,7 @@ def deep(**settings: object) -> CFLState:
             edge={client: UPDATES[client] for client in members if name != ROOT},
         )
     norms = {"a": NormHistory("0.0", rounds=9, suspected=1)}
-    return CFLState(ParameterTree(clusters), norms=norms, **settings)
+    return CFLState(ParameterTree(clusters), memory={"moves": norms}, **settings)
 
 
 def placed(state: CFLState, client: str, *updates: np.ndarray) -> CFLState:
@@ -225,11 +238,12 @@ def test_a_member_that_left_goes_down_one_level_a_round():
 @pytest.mark.parametrize(("client", "update"), [("a", X + 0.1 * Y), ("c", Y + Z)])
 def test_a_suspected_member_that_fits_every_level_stays(client, update):
     name = deep().tree.leaf_of(client).name
-    state = replace(deep(), norms={client: NormHistory(name, rounds=9, suspected=1, place_at=ROOT)})
+    norms = {client: NormHistory(name, rounds=9, suspected=1, place_at=ROOT)}
+    state = replace(deep(), memory={"moves": norms})
     state = placed(state, client, *[update] * name.count("."))
-    assert state.norms[client] == NormHistory(name)
+    assert histories(state)[client] == NormHistory(name)
     assert (state.tree.leaf_of(client).name, state.moves) == (name, ())
-    assert moves.place_at(state, client) == ""
+    assert place_at(state, client) == ""
 
 
 def test_a_suspected_member_leaves_a_branch_that_was_nearly_at_rest():
@@ -237,6 +251,7 @@ def test_a_suspected_member_leaves_a_branch_that_was_nearly_at_rest():
     state = deep()
     resting = replace(state.tree.clusters["0.0"], edge={"a": X, "b": 1.5 * np.eye(DIM)[3]})
     state = replace(state, tree=state.tree.update(resting))
-    state = replace(state, norms={"a": NormHistory("0.0", rounds=9, suspected=1, place_at=ROOT)})
+    norms = {"a": NormHistory("0.0", rounds=9, suspected=1, place_at=ROOT)}
+    state = replace(state, memory={"moves": norms})
     state = placed(state, "a", 0.2 * X + Y + 0.4 * Z)
     assert [move.target for move in state.moves] == ["0.1"]

@@ -321,7 +321,9 @@ def test_who_evaluates_only_one_of_both_models_has_no_voice(lost):
     heard, server_round = heard_when_due(two, cfl)[1:]
     role = {"own": Role.OWN, "candidate": Role.CANDIDATE}[lost]
     kept = [ask for ask in heard.asks if ask.client != "client-0" or ask.role is not role]
-    result = answered(cfl, heard._replace(asks=tuple(kept)), dict.fromkeys(two.clients, 0.2), server_round)
+    result = answered(
+        cfl, heard._replace(asks=tuple(kept)), dict.fromkeys(two.clients, 0.2), server_round
+    )
     assert result.decisions[-1].figures["voters"] == 5
     assert result.decisions[-1].outcome is Outcome.CONFIRMED
 

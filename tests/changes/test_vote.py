@@ -31,7 +31,9 @@ def voted(ballots, metric):
         own = Ask(f"client-{i}", ballot.part, Role.OWN, 1, "evaluate")
         asks = own, own._replace(cluster="0", role=Role.CANDIDATE)
         metrics = ballot.own, ballot.candidate
-        pairs.append(tuple(Reply(a, ballot.num_examples, m) for a, m in zip(asks, metrics, strict=True)))
+        pairs.append(
+            tuple(Reply(a, ballot.num_examples, m) for a, m in zip(asks, metrics, strict=True))
+        )
     return verdict_of(Answer(tuple(pairs), metric))
 
 
