@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.algorithm.criteria import Decision, Outcome
+from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import CFLState, Move, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
