@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cflower.changes.norm_history import NormHistory
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
-from cflower.algorithm.tree import Cluster, ParameterTree, Proposal, Status
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
+from cflower.changes.norm_history import NormHistory
+from cflower.errors import RunFolderError
 from cflower.messages.messenger import Sent
+from cflower.runs import checkpoint
 from cflower.runs.checkpoint import Checkpoints, digest_of, packed
 from cflower.strategy.observers import Checkpoint
 
@@ -37,9 +39,9 @@ def run(folder, rounds, share, before=None):
         outputs = averages.reshape(CLIENTS, 10, -1)
         root = replace(state.tree.root, memory={"averages": averages, "outputs": outputs})
         state = CFLState(state.tree.update(root), known)
-        checkpoint = Checkpoint(server_round, state)
-        checkpoints.save(checkpoint)
-    return checkpoint
+        last = Checkpoint(server_round, state)
+        checkpoints.save(last)
+    return last
 
 
 def same(one, other):
@@ -77,30 +79,48 @@ def test_a_resumed_run_refers_to_the_existing_files(tmp_path):
 
 def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_path):
     model = Weights(np.zeros(3, np.float32), np.zeros(1, np.float32))
-    trial = Proposal("0", 2, 4, (("a",), ("b", "c")))
-    join = Proposal("0", 1, 1, (("a",), ("b",)), Status.UNDONE, "a reason", ("0.0", "0.1"))
-    root = Cluster("0", ("a", "b", "c"), model, 0, ("0.2", "0.3"), 2, general=model, rounds=5)
+    trial = Trial(2, 4, (("a",), ("b", "c")))
+    join = Trial(1, 1, (("a",), ("b",)), Status.JOINED, "a reason")
+    root = Cluster("0", ("a", "b", "c"), model, 0, ("0.2", "0.3"), 2, rounds=5, weight=2.5)
     root = replace(root, trial=trial, undone=(join,))
     first = Cluster("0.2", ("a",), model, 2, edge={"a": model.trained}, memory={"steady": 2})
     second = Cluster("0.3", ("b", "c"), model, 2, optimizer={"momentum": model.trained})
     tree = ParameterTree({c.name: c for c in (root, first, second)}, {"c": "0"})
     known = {"a": KnownUpdate(3, model.trained, 1.0, 10.0, model.trained, 0.5, 0.25)}
     norms = {"a": NormHistory("0.2", 4, 0.1, 0.2, 0.3, 1, 2.5, "0")}
-    state = CFLState(tree, known, norms, (Move(3, "b", "0.2", "0.3", "a reason"),))
+    moves = (Move(3, "b", "0.2", "0.3", "a reason"),)
+    state = CFLState(tree, known, moves, first=model, memory={"moves": norms})
     outstanding = tuple(
-        Sent(Ask(client, "0", role, 3, part="decide", candidate=2), model)
-        for client, role in zip("abcde", Role, strict=True)
+        Sent(Ask(client, "0", role, 3, part="decide", number=2), model)
+        for client, role in zip("abcd", Role, strict=True)
     )
     written = Checkpoint(3, state, outstanding=outstanding)
     Checkpoints(tmp_path).save(written)
     read = Checkpoints(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
-    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 5
+    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 4
     root = read.state.tree.root
     assert (root.trial, root.undone, root.on_trial) == (trial, (join,), True)
-    assert (read.state.norms, read.state.moves) == (norms, state.moves)
+    assert (read.state.memory, read.state.moves) == ({"moves": norms}, moves)
     assert packed(read, digest_of) == packed(written, digest_of)
+
+
+@pytest.mark.parametrize("number", [7, 9])
+def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path, monkeypatch, number):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "FORMAT", f"cflower-checkpoint-{number}")
+        run(tmp_path, range(1, 3), share=5)
+    warnings: list[str] = []
+    with pytest.raises(RunFolderError) as refused:
+        Checkpoints(tmp_path).newest(warnings.append)
+    problem = f"its format is 'cflower-checkpoint-{number}', not 'cflower-checkpoint-8'"
+    assert len(warnings) == 2
+    assert all(problem in text for text in warnings)
+    assert str(refused.value) == (
+        f"There is no whole checkpoint in {tmp_path} ({problem}): copy the whole run folder, or "
+        "run it again."
+    )
 
 
 def test_one_damaged_file_leaves_one_checkpoint_whole(tmp_path):

@@ -57,7 +57,7 @@ def lines_of(recorder):
 def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     clients = Changing(GROUPS)
-    strategy, recorder = recorded(clients, tmp_path, CHANGE + 5, inner_interval=0)
+    strategy, recorder = recorded(clients, tmp_path, CHANGE + 5)
     assert clusters_of(strategy) == clients.planted
     (move,) = strategy.state.moves
     assert (move.client, move.server_round) == ("partition-0", CHANGE + 1)
@@ -90,13 +90,13 @@ def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp
     strategy, recorder = recorded(Converging(GROUPS), tmp_path, 45)
     root = strategy.tree.root
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
-    joined = [line for line in lines_of(recorder) if "no longer differ" in line["reason"]][-1]
+    joined = [line for line in lines_of(recorder) if "are one again" in line["reason"]][-1]
     assert joined["round"] >= CHANGE + PERIOD
-    assert joined["round"] % strategy.inner_interval == 0
+    assert joined["round"] % 10 == 0
     assert (joined["cluster"], joined["decision"]) == ("0", "split taken back")
     assert joined["reason"] in caplog.text
     (split,) = recorder.summary["splits"]
-    assert (split["trial"], split["verdict"]) == ("undone", joined["reason"])
+    assert (split["trial"], split["verdict"]) == ("joined", joined["reason"])
     (cluster,) = read_json(recorder.path, "tree.json")["clusters"].values()
     (join,) = cluster["undone"]
     assert (join["reason"], join["began"]) == (joined["reason"], joined["round"])
@@ -128,7 +128,7 @@ def test_a_run_resumed_in_the_middle_of_a_move_or_join_is_identical(tmp_path, ki
         _, first = recorded(kind(GROUPS), tmp_path, stop)
         again, resumed = recorded(kind(GROUPS), tmp_path, rounds, resume=first.path.name)
         assert again.state.moves == strategy.state.moves
-        assert again.state.norms == strategy.state.norms
+        assert again.state.memory == strategy.state.memory
         for path in ("tree.json", *(f"models/{n}.safetensors" for n in strategy.tree.clusters)):
             assert (whole.path / path).read_bytes() == (resumed.path / path).read_bytes()
         assert whole.summary["splits"] == resumed.summary["splits"]

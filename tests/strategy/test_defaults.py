@@ -5,7 +5,7 @@ from inspect import signature
 from cflower import ClusteredFL
 from cflower.config import RunConfig
 
-BY_CRITERION = {"trial_rounds", "inner_interval", "moving", "personal"}
+BY_CRITERION = {"trial_rounds", "moving", "personal"}
 """None: the criterion decides; in the config, -1 or True."""
 OF_THE_APP = {"min_available_nodes", "fraction_evaluate"}
 

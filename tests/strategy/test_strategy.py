@@ -112,7 +112,7 @@ def drawn_to_the_opposite(message, content, server_round):
 def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim):
     bad = (0, 1)
     clients = Quadratics((0,) * 6 + (1,) * 6, spoil=dict.fromkeys(bad, drawn_to_the_opposite))
-    options = {"trial_rounds": 2, "inner_interval": 5, "projection_dim": projection_dim}
+    options = {"trial_rounds": 2, "projection_dim": projection_dim}
     strategy, _, _ = run(clients, 16, criterion=Halves(), aggregation=rule, beta=0.4, **options)
     assert strategy.tree.root.split_round == 3
     errors = [
@@ -132,6 +132,8 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
         ({"fraction_train": 2}, "Got fraction_train=2, but expected a number > 0 and <= 1."),
         ({"round_share": "all"}, "Got round_share='all', but expected a number > 0 and <= 1."),
         ({"trial_rounds": -3}, "Got trial_rounds=-3, but expected a whole number >= 0."),
+        ({"inner_interval": 5}, "Got inner_interval=5: clients no longer train models above"),
+        ({"inner_interval": 0}, "the mean of the models below takes their place. Leave it out."),
         ({"seed": 1.5}, "Got seed=1.5, but expected a whole number >= 0."),
         ({"personal": "yes"}, "Got personal='yes', but expected True or False."),
         ({"metric": 3}, "Got metric=3, but expected a text."),
