@@ -309,7 +309,7 @@ class Recorder(Observer):
             **NO_SUMMARY,
             "rounds": num_rounds,
             "seed": self._seed,
-            "metric": self._metric._asdict(),
+            "metric": self._metric.as_json(),
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
             "not_split": why_not_split(tree, self._root),

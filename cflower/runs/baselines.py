@@ -90,7 +90,7 @@ def against(
         for name, client in summary["clients"].items()
         if name in other and client.get("held_out")
     ]
-    test = paired(comparisons, Measure(*metric))
+    test = paired(comparisons, Measure(metric.name, metric.higher_is_better, metric.share))
     return Paired(metric, test) if test else None
 
 

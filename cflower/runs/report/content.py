@@ -95,7 +95,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
-        "metric": {**run.metric._asdict(), "percent": run.metric.share},
+        "metric": {**run.metric.as_json(), "percent": run.metric.share},
         "ways": [
             only(way._asdict(), ("key", "words", "mean", "remark")) | {"against": way.against}
             for way in ways_to_serve(summary)
