@@ -6,6 +6,7 @@ A client may report any value. An implausible one must not change the mean over 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -263,7 +264,8 @@ def is_share(name: str) -> bool:
     return not words.isdisjoint(SHARES) and words.isdisjoint(LOWER_IS_BETTER)
 
 
-def words_in(name: str) -> set[str]:
+@lru_cache(maxsize=2**12)  # the same names come from every client
+def words_in(name: str) -> frozenset[str]:
     """The words of a metric's name in lower case, and each two that follow each other as one.
 
     Also without a final number or plural s.
@@ -273,8 +275,8 @@ def words_in(name: str) -> set[str]:
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     words = [word for word in re.split(r"[\W_]+", spaced.lower()) if word]
-    words += map("".join, pairwise(words))
-    return {*words, *(re.sub(r"s$|\d+$", "", word) for word in words)}
+    words = [*words, *map("".join, pairwise(words))]
+    return frozenset({*words, *(re.sub(r"s$|\d+$", "", word) for word in words)})
 
 
 def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
