@@ -139,7 +139,7 @@ def test_an_accuracy_in_per_cent_is_shown_as_it_is(tmp_path):
         even = summary["fairness"]["own"]
         even |= {key: 100 * value for key, value in even.items()}
     record = RunRecord.read(run)
-    words = as_text(run_view(record.summary, record.clusters))
+    words = " ".join(as_text(run_view(record.summary, record.clusters)).split())
     assert "this run: 90." in words and "conventional FL for all rounds: 70 (" in words
     assert "%" not in words.replace("95% interval", "") and "points" not in words
     assert not page_content(record)["run"]["metric"]["percent"]
