@@ -171,11 +171,12 @@ def compare(
     names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
+    metric: LeadingMetric = "",
 ) -> None:
     """Put runs side by side: one table, and the keys in which they differ."""
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
-    records = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
+    records = [RunRecord.read(find_run(runs.expanduser(), name), metric) for name in names]
     for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
     compared = pairs(records, DATA_KEYS)

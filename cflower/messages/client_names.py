@@ -16,8 +16,8 @@ from sysconfig import get_path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import make_ffn
 from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.serverapp import Grid
 from flwr.supercore import log

@@ -107,14 +107,19 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_split(splits: list[dict[str, Any]], line: Mapping[str, Any]) -> None:
-    """Add a line's split, or the result of its trial, to ``splits`` of the summary."""
+    """Add a line's split, or the result of its trial, to ``splits`` of the summary.
+
+    A split that nobody could judge, as no client measured both models, is not confirmed.
+    """
     outcome = line["decision"]
     if outcome == Outcome.SPLIT:
         keys = ("round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm")
         splits.append({**only(line, keys), "trial": None, "verdict": ""})
     elif outcome in TRIAL_STATUS:
         newest = {split["cluster"]: split for split in splits}[line["cluster"]]
-        newest.update(trial=TRIAL_STATUS[outcome], verdict=line["reason"])
+        measured = outcome != Outcome.CONFIRMED or line["figures"]
+        status = TRIAL_STATUS[outcome] if measured else None
+        newest.update(trial=status, verdict=line["reason"])
 
 
 def tree_lines(state: CFLState) -> dict[str, Any]:

@@ -28,8 +28,12 @@ class Paired(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``"worth it"``, ``"not worth it"``, or ``"cannot say"`` if chance explains it."""
+        """``"worth it"``, ``"not worth it"``, ``"equal"`` if no client has another value, or
+        ``"cannot say"`` if chance explains the difference.
+        """
         chance = self.test.chance
+        if not (self.test.better or self.test.worse):
+            return "equal"
         if chance is None or LEVEL <= chance <= 1 - LEVEL:
             return "cannot say"
         return "worth it" if chance < LEVEL else "not worth it"

@@ -181,7 +181,8 @@ class FinalReport:
         Most clients' word counts: a single one cannot change the sentence about a run.
         """
         apart = sum(bool(result.facts.get(PARTS_APART)) for result in self.clients.values())
-        if not self.judged:
+        measured = any(self.metric.name in one.leaf.metrics for one in self.clients.values())
+        if not (self.judged and measured):
             return "none"
         return "other" if 2 * apart > len(self.clients) else "reported"
 

@@ -41,7 +41,8 @@ def test_clients_and_interval_in_words():
         ([0.85] * 10, [0.95] * 10, "not worth it"),
         ([0.95] * 20, [0.1] * 2 + [0.95] * 18, "cannot say"),  # two of twenty may be chance
         ([1.0], [0.97], "cannot say"),
-        ([0.9] * 3, [0.9] * 3, "cannot say"),
+        ([0.9] * 3, [0.9] * 3, "equal"),
+        ([0.9] * 30, [0.9] * 30, "equal"),
     ],
 )
 def test_the_verdict(ours, theirs, verdict):
