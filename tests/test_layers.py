@@ -11,7 +11,7 @@ PACKAGE = PROJECT / "cflower"
 BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
-    "algorithm": {"errors", "ordering", "seeding"},
+    "algorithm": {"errors", "ordering", "seeding", "settings"},
     "data": BASE,
     "learning": BASE | {"data"},
     "messages": BASE | {"algorithm"},
