@@ -57,6 +57,8 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
     for column in table.columns:
         column.no_wrap = column.header not in ("app", "name", "tags")
+        words = [word for cell in column.cells for word in str(cell).split()]
+        column.min_width = min(12, max(map(len, words), default=0))
     Console(highlight=False).print(table)
 
 
