@@ -50,6 +50,11 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
         assert client["loss"] < 0.1 < client["leaf_loss"]
+    trained = sum(ask.kind == "train" and ask.client == 3 for ask in clients.seen)
+    evaluated = sum(ask.kind == "evaluate" and ask.client == 3 for ask in clients.seen)
+    counts = summary["clients"]["partition-3"]
+    assert (counts["trainings"], counts["evaluations"]) == (trained, evaluated)
+    assert counts["trainings"] > 6  # those of the rounds, and of the personal step
     assert "8 clients of 1 cluster have personal models" in finding(summary)
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
@@ -101,7 +106,7 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
 
 def test_a_resumed_run_has_as_many_clients_as_before(tmp_path):
     _, part = run(Enough(DIFFERENT), tmp_path, num_rounds=2)
-    with pytest.raises(RunFolderError, match="clients was 8 and is 9"):
+    with pytest.raises(RunFolderError, match="with 9 simulated clients: it had 8"):
         run(Enough((*DIFFERENT, 0)), tmp_path, num_rounds=3, resume=part.path.name)
 
 
