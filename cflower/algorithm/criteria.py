@@ -243,7 +243,7 @@ class NormCriterion(Checked, Criterion):
     ----------
     eps1 : float > 0
         ε1 of eq. 32, in units of the update norm: below it the cluster counts as stationary.
-    eps2 : float > 0
+    eps2 : float >= 0
         ε2 of eq. 33, same unit: above it some client still wants to move.
     gamma_max : float in [0, 1]
         γ_max of eq. 39: the approximation noise to allow for. Larger rejects more splits;
@@ -266,7 +266,7 @@ class NormCriterion(Checked, Criterion):
     name: ClassVar[str] = "norms"
 
     eps1: float = number(0.9, above=0)
-    eps2: float = number(1.75, above=0)
+    eps2: float = number(1.75, least=0)
     gamma_max: float = number(0.68, least=0, most=1)
     linkage: Linkage = choice("single", LINKAGES)
     min_cluster_size: int = number(2, least=1)

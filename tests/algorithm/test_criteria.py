@@ -139,7 +139,7 @@ def test_a_sample_hardly_changes_with_the_members():
         ({"linkage": "average"}, "linkage = 'average' is not known"),
         ({"linkage": "compleat"}, "did you mean 'complete'"),
         ({"eps1": 0}, "Got eps1=0, but expected a number > 0"),
-        ({"eps2": float("nan")}, "Got eps2=nan, but expected a number > 0"),
+        ({"eps2": float("nan")}, "Got eps2=nan, but expected a number >= 0"),
         ({"gamma_max": 1.5}, "Got gamma_max=1.5, but expected a number >= 0 and <= 1"),
         ({"min_cluster_size": 1.5}, "Got min_cluster_size=1.5, but expected a whole number >= 1"),
         ({"heard_share": 80}, "Got heard_share=80, but expected a number > 0 and <= 1"),
