@@ -276,7 +276,10 @@ class RollCall:
         reasons, count = {refusal.reason for refusal in self.refused.values()}, len(self.nodes)
         if not count and len(reasons) == 1:
             return reasons.pop()
-        refused = [f"{one.client}: {one.reason.rstrip('.')}" for one in self.refused.values()]
+        clients = defaultdict[str, list[str]](list)
+        for one in self.refused.values():
+            clients[one.reason.rstrip(".")].append(one.client)
+        refused = [f"{listed(in_order(names), 5)}: {reason}" for reason, names in clients.items()]
         gone = in_order(self.facts.keys() - self.nodes.keys())
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
         named = {words: listed(names, longest=500) for words, names in details.items() if names}

@@ -4,6 +4,7 @@ import pytest
 
 from cflower import NeverSplit, Observer, Recorder
 from cflower.errors import RunFolderError
+from cflower.recording.progress import RoundProgress
 from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
 
 
@@ -51,3 +52,14 @@ def test_another_number_of_simulated_clients_is_no_key_of_the_config(tmp_path):
     sentence = f"Cannot resume {recorder.path.name} with 4 simulated clients: it had 3"
     with pytest.raises(RunFolderError, match=sentence):
         started(tmp_path, resume=recorder.path.name, groups=(0, 0, 0, 0))
+
+
+def test_a_mean_of_the_sampled_clients_says_of_how_many():
+    said: list[str] = []
+    settings = {"fraction_evaluate": 0.5, "min_evaluate_nodes": 0, "metric": "loss"}
+    strategy = strategy_of(
+        criterion=NeverSplit(), observers=[RoundProgress(said.append)], **settings
+    )
+    strategy.start(Quadratics((0,) * 8).grid(), initial_arrays(), num_rounds=2)
+    (first,) = [text for text in said if text.startswith("Round 1/2")]
+    assert " of 4 of 8 clients," in first
