@@ -245,6 +245,7 @@ class ClusteredFL(Strategy):
         before = self._begin(Run(grid, result, num_rounds, timeout, *configs, evaluate_fn))
         clients = len(self.tree.clients), self.roll_call.connected
         log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
+        log(INFO, "The metric that leads: %s.", self.leading.asked.in_full)
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
