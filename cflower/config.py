@@ -58,7 +58,7 @@ class RunConfig(TrainingSettings, DataSettings):
     class_names: str = ""
     model: str = "cnn"
 
-    split_criterion: str = choice("auto", CRITERIA)
+    split_criterion: str = choice("auto", CRITERIA, own_code=True)
     eps1: float = number(NormCriterion.eps1, above=0)
     eps2: float = number(NormCriterion.eps2, above=0)
     gamma_max: float = number(NormCriterion.gamma_max, least=0, below=1)
@@ -68,7 +68,7 @@ class RunConfig(TrainingSettings, DataSettings):
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
 
-    server_optimizer: str = choice("fedavg", SERVER_OPTIMIZERS)
+    server_optimizer: str = choice("fedavg", SERVER_OPTIMIZERS, own_code=True)
     server_learning_rate: float = number(0.0, least=0)
     server_momentum: float = number(0.9, least=0, below=1)
     weighting: Weighting = choice("examples", WEIGHTINGS)
@@ -139,7 +139,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
         It does not depend on ``method``, so that baselines have the same parts.
         """
-        judged = self.split_criterion == "auto" and (self.trial_rounds != 0 or self.personal)
+        judged = self.split_criterion != "norms" and (self.trial_rounds != 0 or self.personal)
         return judged or self.trial_rounds > 0 or self.selection != "leaf"
 
     @property

@@ -59,3 +59,17 @@ def called(key: str, value: str, function: Callable[..., Any], *arguments: Any) 
         raise ConfigError(
             f"{key} = {value!r} failed ({type(error).__name__}: {first_line(error)}): correct it."
         ) from None
+
+
+def own_object(key: str, value: str, method: str) -> Any:
+    """What a user's class or function makes without arguments: an object with this method.
+
+    Raises a ConfigError as `own_function` and `called`, and if it lacks the method.
+    """
+    made = called(key, value, own_function(key, value))
+    if isinstance(made, type) or not callable(getattr(made, method, None)):
+        raise ConfigError(
+            f"{key} = {value!r} made {made!r:.100}, but expected an object with the method "
+            f"{method}."
+        )
+    return made

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
@@ -18,6 +18,7 @@ from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
+from cflower.own_code import names_own_code, own_object
 from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say
 from cflower.recording.recorder import Recorder
@@ -119,13 +120,12 @@ def strategy_of(
         settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
         settings[name] = None if settings[name] else False
-    learning_rate = config.server_learning_rate or None
     return ClusteredFL(
         criterion or criterion_of(config),
         **settings,
         min_train_nodes=1,
         min_evaluate_nodes=0,
-        optimizer=ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum),
+        optimizer=optimizer_of(config),
         isolated=config.method == "isolated",
         observers=observers,
         roll_call=roll_call,
@@ -138,7 +138,18 @@ def criterion_of(config: RunConfig) -> Criterion:
         return NeverSplit()
     if config.split_criterion == "auto":
         return AutoCriterion(heard_share=config.heard_share)
+    if names_own_code(config.split_criterion):
+        return cast(Criterion, own_object("split-criterion", config.split_criterion, "decide"))
     return config.part(NormCriterion)
+
+
+def optimizer_of(config: RunConfig) -> ServerOptimizer:
+    """How the model of a cluster follows the mean update."""
+    if names_own_code(config.server_optimizer):
+        own = own_object("server-optimizer", config.server_optimizer, "step")
+        return cast(ServerOptimizer, own)
+    learning_rate = config.server_learning_rate or None
+    return ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum)
 
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:

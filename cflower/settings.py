@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from cflower.errors import ConfigError, DataError
+from cflower.own_code import names_own_code
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -45,9 +46,9 @@ def number(default: float | None, **bounds: float) -> Any:
     return field(default=default, metadata={"range": Range(bounds)})
 
 
-def choice(default: str, options: tuple[str, ...]) -> Any:
-    """A key with a fixed set of values."""
-    return field(default=default, metadata={"options": options})
+def choice(default: str, options: tuple[str, ...], *, own_code: bool = False) -> Any:
+    """A key with a fixed set of values, and ``package.module:name`` if ``own_code``."""
+    return field(default=default, metadata={"options": options, "own_code": own_code})
 
 
 def key_of(spec: "dataclasses.Field[Any]") -> str:
@@ -80,8 +81,22 @@ def check_fields(
             require(value in (True, False), f"Got {key}={value!r}, but expected True or False.")
         elif str in kinds:
             require(isinstance(value, str), f"Got {key}={value!r}, but expected a text.")
-        if "options" in spec.metadata:
+        own = spec.metadata.get("own_code") and names_own_code(value)
+        if "options" in spec.metadata and not own:
             check_choice(key, value, spec.metadata["options"])
+
+
+class Checked:
+    """A base class of dataclasses: each field is checked when an object is made, as `check_fields`.
+
+    >>> from cflower.algorithm.optimizers import ServerOptimizer
+    >>> ServerOptimizer(momentum=2)
+    Traceback (most recent call last):
+    cflower.errors.ConfigError: Got momentum=2, but expected a number >= 0 and < 1.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(cast("DataclassInstance", self), operator.attrgetter("name"))
 
 
 def check_factor(key: str, value: float, off: str = "off", then: str = "") -> None:

@@ -154,11 +154,17 @@ def test_mods_on_all_messages(tmp_path, named):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_privacy_mod_on_all_messages(tmp_path, named):
+def test_a_privacy_mod_on_all_messages(tmp_path, named, caplog):
     def wrap(strategy):
         return DifferentialPrivacyClientSideFixedClipping(strategy, 1e-4, 4.0, len(GROUPS))
 
-    run(tmp_path, app_of(mods=[fixedclipping_mod], named=named), wrap)
+    strategy, _ = run(tmp_path, app_of(mods=[fixedclipping_mod], named=named), wrap)
+    # The mod finds no model in the roll call, so that nobody tells a name, and the run goes on.
+    assert all(name.isdigit() for name in strategy.tree.clients)
+    assert caplog.text.count("failed in the roll call and have no lasting name") == named
+    root = strategy.tree.root.model.trained
+    assert np.isfinite(root).all() and root.any()
+    assert strategy.final_report is None  # the wrapper's rounds have no final evaluation
 
 
 def test_trees_are_refused_in_words_about_trees():

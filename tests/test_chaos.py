@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.auto.criterion import AutoCriterion
 from cflower.seeding import generator
 from tests.run_content import content_of
 from tests.strategy.chaos import BAD, HARMLESS, Plan, Scenario, picture

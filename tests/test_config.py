@@ -1,6 +1,8 @@
 """The run config: one source of truth, checked at the edge."""
 
+import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.recording.recorder import Recorder
+from cflower.settings import key_of
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -17,6 +20,18 @@ def test_pyproject_lists_every_key_with_its_default_and_no_federations():
     listed, defaults = table["app"]["config"].items(), RunConfig().as_keys().items()
     assert {k: repr(v) for k, v in listed} == {k: repr(v) for k, v in defaults}
     assert "federations" not in table  # Flower would rewrite it
+
+
+def test_pyproject_says_every_choice_of_a_key():
+    """In the comment at the key, as "name"."""
+    text = PYPROJECT.read_text().partition("[tool.flwr.app.config]")[2]
+    for spec in fields(RunConfig):
+        comment = re.search(rf"^{key_of(spec)} = .*(\n +#.*)*", text, re.MULTILINE)
+        assert comment is not None, spec.name
+        options = spec.metadata.get("options", ())
+        missing = [name for name in options if f'"{name}"' not in comment[0]]
+        assert not missing, (spec.name, missing)
+        assert not spec.metadata.get("own_code") or "package.module:" in comment[0], spec.name
 
 
 @pytest.mark.parametrize(

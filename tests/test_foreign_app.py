@@ -182,8 +182,16 @@ def test_an_observer_that_raises_is_logged_once(tmp_path, caplog):
 def test_a_metric_that_no_client_sends_is_reported_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         start(tmp_path, metric="f1")
-    sentence = "No client sent the metric 'f1' (they sent rmse): choose another with "
+    sentence = "No client sent the metric 'f1' (they sent rmse), so by it nothing is compared."
     assert sum(sentence in text for text in caplog.messages) == 1
+
+
+def test_the_start_says_which_metric_leads_and_in_which_direction(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        start(tmp_path, metric="rmse")
+    assert caplog.messages.count("The metric that leads: rmse (lower is better).") == 1
+    with pytest.raises(CFlowerError, match="Got metric='my_figure', but whether higher or lower"):
+        ClusteredFL(metric="my_figure")
 
 
 def test_clients_may_send_different_keys(tmp_path):

@@ -12,8 +12,8 @@ BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
 BESIDE = {"auto", "changes", "robust"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
-    "algorithm": {"errors", "ordering", "seeding"},
-    "auto": {"ordering", "algorithm"},
+    "algorithm": {"errors", "ordering", "seeding", "settings"},
+    "auto": {"ordering", "settings", "algorithm"},
     "robust": {"ordering", "algorithm"},
     "changes": {"ordering", "algorithm", "robust"},
     "data": BASE,

@@ -191,3 +191,77 @@ def test_a_file_here_hides_nothing_that_is_installed(folder):
     assert build_model("our_models:net", (4,), 3, seed=0)
     with pytest.raises(CFlowerError, match=r"does not exist in .*torch"):
         build_model("torch:no_such_net", (4,), 3, seed=0)
+
+
+RULES = """
+from cflower.algorithm.criteria import Criterion, Outcome, verdict
+
+class InRoundTwo(Criterion):
+    name = "in-round-two"
+    trial_rounds = 1
+
+    def decide(self, evidence, memory):
+        if evidence.server_round != 2:
+            return verdict(evidence, Outcome.MOVING, "not now"), memory
+        middle = len(evidence.clients) // 2
+        sides = evidence.clients[:middle], evidence.clients[middle:]
+        return verdict(evidence, Outcome.SPLIT, "round two", sides=sides), memory
+
+def criterion():
+    return InRoundTwo()
+
+class HalfSteps:
+    name = "half-steps"
+
+    def step(self, model, mean_update, state):
+        return (model + mean_update / 2).astype(model.dtype), state
+
+class Neither:
+    pass
+
+def needs(argument):
+    pass
+"""
+
+
+@pytest.fixture
+def rules(folder):
+    (folder / "our_rules.py").write_text(RULES)
+    yield folder
+    sys.modules.pop("our_rules", None)
+
+
+@pytest.mark.parametrize("made", ["InRoundTwo", "criterion"])
+def test_a_run_with_a_criterion_and_an_optimizer_of_ones_own(rules, made):
+    keys = f"split-criterion='our_rules:{made}' server-optimizer='our_rules:HalfSteps' "
+    run = simulated(
+        rules / "runs",
+        f"{keys} num-server-rounds=3 min-available-nodes=4 personal=fal"
+        "se model='linear' moving=false",
+    )
+    settings, summary = read_json(run, "config.json")["settings"], read_json(run, "summary.json")
+    assert (settings["criterion"], settings["server-optimizer"]) == (
+        {"name": "in-round-two"},
+        {"name": "half-steps"},
+    )
+    (split,) = summary["splits"]
+    assert split["round"] == 2
+    assert settings["trial-rounds"] == 1
+    assert "round two" in output_of("explain", run)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("split-criterion", "our_rules:Neither", "expected an object with the method decide"),
+        ("server-optimizer", "our_rules:Neither", "expected an object with the method step"),
+        ("split-criterion", "our_rules:needs", "failed (TypeError: "),
+        ("server-optimizer", "our_rules:nope", "nope does not exist in "),
+        ("split-criterion", "our_rulez:X", "the module our_rulez cannot be imported"),
+        ("split-criterion", "normz", "did you mean 'norms'?"),
+        ("server-optimizer", "fedavgg", "did you mean 'fedavg'?"),
+    ],
+)
+def test_a_wrong_criterion_or_optimizer_is_refused_in_a_sentence(rules, key, value, words):
+    error = error_of("simulate", "--clients", "4", "-c", f"{key}='{value}' min-available-nodes=4")
+    assert words in " ".join(error.split()) and key in error

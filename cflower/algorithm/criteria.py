@@ -1,20 +1,30 @@
 """Split criteria: eqs. 32, 33 and 39, each decision with its figures and a sentence."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from math import ceil
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import Bipartition, Linkage, bipartition, largest_safe_gamma
+from cflower.algorithm.bipartition import (
+    LINKAGES,
+    Bipartition,
+    Linkage,
+    bipartition,
+    largest_safe_gamma,
+)
 from cflower.algorithm.constants import HEARD_SHARE
 from cflower.algorithm.similarity import Matrix, cosine_similarity
-from cflower.ordering import counted
+from cflower.errors import ConfigError
+from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
+from cflower.settings import Checked, choice, number
 
 Memory = dict[str, Any]
 """A criterion's memory of one cluster between rounds: arrays, plain numbers and tuples."""
@@ -169,6 +179,46 @@ def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -
     return Decision(evidence.cluster, evidence.server_round, outcome, reason, *norms, **figures)
 
 
+def check_sides(
+    criterion: object, answer: object, evidence: Evidence, known: Container[str]
+) -> tuple[Decision, Memory]:
+    """What a criterion's ``decide`` returned, as it has to be.
+
+    ``known`` are the clients that have sent an update, fresh or not: each child begins with some.
+    Raises a ConfigError unless the answer is a `Decision` and a dict, and of a split each side has
+    a member, there are two sides or more, and every member on one is in the cluster, has an update
+    and is on no other one, ``unsure`` ones included.
+    """
+    match answer:
+        case (Decision() as decision, dict() as memory):
+            pass
+        case _:
+            raise ConfigError(
+                f"The criterion {criterion!r} returned {answer!r:.200}, but expected a Decision "
+                "and the memory for the next round, a dict."
+            )
+    if decision.outcome is not Outcome.SPLIT:
+        return decision, memory
+    sided = list(chain.from_iterable(decision.sides))
+    placed = [*sided, *chain.from_iterable(decision.unsure)]
+    problems = {
+        "has fewer than two sides": len(decision.sides) < 2,
+        "has an empty side": not all(decision.sides),
+        "has more groups of unsure members than sides": len(decision.unsure) > len(decision.sides),
+        "has {}, not in the cluster": set(placed).difference(evidence.members),
+        "has {} on a side, without an update so far": [c for c in sided if c not in known],
+        "has {} on two sides": [c for c, times in Counter(placed).items() if times > 1],
+    }
+    for problem, found in problems.items():
+        if found:
+            names = listed(in_order(found)) if isinstance(found, set | list) else ""
+            raise ConfigError(
+                f"The criterion {criterion!r} returned a split of cluster {evidence.cluster} that "
+                f"{problem.format(names)}: expected each member with an update on one side at most."
+            )
+    return decision, memory
+
+
 @dataclass(frozen=True)
 class NeverSplit(Criterion):
     """Conventional federated learning and isolated training: clusters stay as they are."""
@@ -189,18 +239,18 @@ class NormVerdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NormCriterion(Criterion):
+class NormCriterion(Checked, Criterion):
     """The paper's criterion: split a stationary cluster of clients that are not (Algorithm 5).
 
     Parameters
     ----------
     eps1 : float > 0
         ε1 of eq. 32, in units of the update norm: below it the cluster counts as stationary.
-    eps2 : float > 0
+    eps2 : float >= 0
         ε2 of eq. 33, same unit: above it some client still wants to move.
-    gamma_max : float in [0, 1)
+    gamma_max : float in [0, 1]
         γ_max of eq. 39: the approximation noise to allow for. Larger rejects more splits;
-        0 accepts every bipartition.
+        0 accepts every bipartition, 1 none.
     linkage : {"single", "complete"}
         See `bipartition`.
     min_cluster_size : int >= 1
@@ -218,12 +268,12 @@ class NormCriterion(Criterion):
 
     name: ClassVar[str] = "norms"
 
-    eps1: float = 0.9
-    eps2: float = 1.75
-    gamma_max: float = 0.68
-    linkage: Linkage = "single"
-    min_cluster_size: int = 2
-    heard_share: float = HEARD_SHARE
+    eps1: float = number(0.9, above=0)
+    eps2: float = number(1.75, least=0)
+    gamma_max: float = number(0.68, least=0, most=1)
+    linkage: Linkage = choice("single", LINKAGES)
+    min_cluster_size: int = number(2, least=1)
+    heard_share: float = number(HEARD_SHARE, above=0, most=1)
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Apply eqs. 32 and 33, then Algorithm 1, then eq. 39; remembers nothing."""

@@ -11,7 +11,7 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ import numpy as np
 
 from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
 from cflower.algorithm.change import Change, Questions
-from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, verdict
+from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import (
@@ -37,8 +37,7 @@ from cflower.algorithm.state import (
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
-from cflower.errors import ConfigError
-from cflower.ordering import in_order, listed, natural_order, only, without
+from cflower.ordering import in_order, natural_order, only, without
 
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
@@ -224,7 +223,8 @@ class CFL:
         if mean is None:
             reason = "no member replied in this round"
             return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
-        decision, memory = self.criterion.decide(evidence, dict(leaf.memory))
+        decided = self.criterion.decide(evidence, dict(leaf.memory))
+        decision, memory = check_sides(self.criterion, decided, evidence, state.known)
         for change in self.changes:
             decision = change.revised(state, evidence, decision)
         weight = sum(map(self._weight, only(state.known, leaf.members).values()))
@@ -250,7 +250,6 @@ class CFL:
         sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
         parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
         dealt = [client for part in parts for side in part for client in side]
-        self._refuse_twice(dealt, leaf)
         others = tuple(without(dict.fromkeys(leaf.members), dealt))
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
         number = int(leaf.next_child.rpartition(".")[2])
@@ -273,14 +272,6 @@ class CFL:
         unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
         tree = state.tree.update(parent, *children, unassigned=unassigned)
         return replace(state, tree=tree), replace(decision, children=names)
-
-    def _refuse_twice(self, dealt: list[str], leaf: Cluster) -> None:
-        """Raise a ConfigError for a criterion that put a member on two sides of a split."""
-        if twice := in_order(client for client, times in Counter(dealt).items() if times > 1):
-            raise ConfigError(
-                f"The criterion {self.criterion!r} puts {listed(twice)} on two sides of a split of "
-                f"cluster {leaf.name}: expected each member on one side at most."
-            )
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update (eq. 2)."""

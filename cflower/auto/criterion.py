@@ -37,6 +37,7 @@ from cflower.auto.clustering import (
 )
 from cflower.auto.separation import centred, separation_test
 from cflower.ordering import counted, in_order, listed
+from cflower.settings import Checked, number
 
 
 class View(NamedTuple):
@@ -55,7 +56,7 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AutoCriterion:
+class AutoCriterion(Checked):
     """Split when the members' average updates form groups that stay separated over rounds.
 
     The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
@@ -95,9 +96,9 @@ class AutoCriterion:
     moving: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
-    confidence_level: float = 1 - ERROR
-    min_stable_rounds: int = FEW
-    heard_share: float = HEARD_SHARE
+    confidence_level: float = number(1 - ERROR, above=0, below=1)
+    min_stable_rounds: int = number(FEW, least=1)
+    heard_share: float = number(HEARD_SHARE, above=0, most=1)
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""

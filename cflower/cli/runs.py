@@ -57,6 +57,8 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
     for column in table.columns:
         column.no_wrap = column.header not in ("app", "name", "tags")
+        words = [word for cell in column.cells for word in str(cell).split()]
+        column.min_width = min(12, max(map(len, words), default=0))
     Console(highlight=False).print(table)
 
 
@@ -171,11 +173,12 @@ def compare(
     names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
+    metric: LeadingMetric = "",
 ) -> None:
     """Put runs side by side: one table, and the keys in which they differ."""
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
-    records = [RunRecord.read(find_run(runs.expanduser(), name)) for name in names]
+    records = [RunRecord.read(find_run(runs.expanduser(), name), metric) for name in names]
     for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
     compared = pairs(records, DATA_KEYS)

@@ -3,14 +3,13 @@
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -24,11 +23,11 @@ from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message
+    from flwr.app import Context
     from flwr.serverapp import Grid
 
     from cflower.simulation.app_folder import AppFolder
-    from cflower.simulation.inline_grid import ClientFunction, Failure, InlineGrid
+    from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
 MANY_CLIENTS = 50
 OWN = "cflower.server_app:app"
@@ -193,35 +192,12 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
 def simulate_foreign(
     folder: "AppFolder", config: Mapping[str, Any], clients: int, workers: int | None
 ) -> None:
-    """Run another app; without workers, the traceback of a client that fails is printed."""
+    """Run another app."""
     from cflower import simulate
 
     server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
-    grid: Callable[..., InlineGrid] = printing_grid()
-    if workers:
-        grid = grid_for(clients, workers, partial(folder.load, "clientapp"))
+    grid = grid_for(clients, workers or 0, partial(folder.load, "clientapp"))
     simulate(client_app, clients, server_app=server_app, run_config=config, grid_type=grid)
-
-
-def printing_grid() -> "type[InlineGrid]":
-    """A grid that prints the traceback of a client's error, once for each place in the code."""
-    from cflower.simulation.inline_grid import InlineGrid
-
-    class PrintingGrid(InlineGrid):
-        printed: ClassVar[list[traceback.FrameSummary]] = []
-
-        def run_client(
-            self, message: "Message", context: "Context"
-        ) -> "tuple[Message, Failure | None]":
-            reply, error = super().run_client(message, context)
-            place = traceback.extract_tb(error.__traceback__)[-1] if error else None
-            if place and place not in self.printed:
-                self.printed.append(place)
-                print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
-                traceback.print_exception(error)
-            return reply, error
-
-    return PrintingGrid
 
 
 def keys() -> None:

@@ -14,6 +14,7 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
   own, which `cflower.data.partition` deals out.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -23,10 +24,9 @@ from numpy.typing import NDArray
 from cflower.data.examples import Examples
 from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.data.settings import DataSettings, sizes_in
+from cflower.ordering import listed
 from cflower.seeding import generator
 from cflower.settings import require, require_data
-
-RELABELLINGS = {"label-swap": swapped_labels, "label-permutation": permuted_labels}
 
 
 @lru_cache(maxsize=8)
@@ -68,28 +68,84 @@ def apply_shift(examples: Examples, settings: DataSettings, group: int, client: 
     if ``missing-labels`` does not fit the groups, or the groups of "nested" do not come in pairs,
     and a DataError if the data do not suffice: too few classes, no images, or no example left.
     """
-    shift, num_groups, seed = settings.shift, settings.num_groups, settings.seed
-    if shift == "rotation":
-        return replace(examples, inputs=rotated(examples.inputs, group, num_groups))
-    if shift == "nested":
-        return nested(examples, group, num_groups, seed)
-    if shift in RELABELLINGS:
-        mapping = RELABELLINGS[shift](examples.num_classes, num_groups, seed)[group]
-        return replace(examples, labels=mapping[examples.labels])
-    if shift == "label-noise" and group == num_groups - 1:
-        rng = generator(seed, "label-noise", client)
-        return replace(examples, labels=rng.integers(examples.num_classes, size=len(examples)))
-    if shift == "label-subset":
-        parts = held_classes(examples.class_names, num_groups, seed, settings.missing_labels)
-        kept = examples.take(np.isin(examples.labels, parts[group]))
-        names = ", ".join(examples.class_names[label] for label in parts[group])
-        require_data(
-            len(kept) > 0 or not len(examples),
-            f"shift = 'label-subset' leaves client {client} (group {group}) without examples, "
-            f"as it has none of {names}: use fewer groups or clients, or partitioner = 'iid'.",
-        )
-        return kept
+    return SHIFTED[settings.shift](examples, settings, group, client)
+
+
+def unchanged(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """The examples as they were dealt out; those of "topic" differ by that alone."""
     return examples
+
+
+def rotation(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """Images turned by the group's angle."""
+    return replace(examples, inputs=rotated(examples.inputs, group, settings.num_groups))
+
+
+def label_swap(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """Two labels of the group's own exchanged."""
+    mapping = swapped_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
+    return replace(examples, labels=mapping[examples.labels])
+
+
+def label_permutation(
+    examples: Examples, settings: DataSettings, group: int, client: int
+) -> Examples:
+    """All labels in the group's own order."""
+    mapping = permuted_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
+    return replace(examples, labels=mapping[examples.labels])
+
+
+def label_noise(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """Random labels for the last group."""
+    if group < settings.num_groups - 1:
+        return examples
+    rng = generator(settings.seed, "label-noise", client)
+    return replace(examples, labels=rng.integers(examples.num_classes, size=len(examples)))
+
+
+def label_subset(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """The examples with one of the group's labels."""
+    names, num_groups, missing = examples.class_names, settings.num_groups, settings.missing_labels
+    labels = held_classes(names, num_groups, settings.seed, missing)[group]
+    kept = examples.take(np.isin(examples.labels, labels))
+    require_data(
+        len(kept) > 0 or not len(examples),
+        f"shift = 'label-subset' leaves client {client} (group {group}) without examples, as it "
+        f"has none of {listed(names[label] for label in labels)}: use fewer groups or clients, or "
+        "partitioner = 'iid'.",
+    )
+    return kept
+
+
+def nested(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
+    """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
+
+    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels,
+    the same two in every pair. Raises a ConfigError if the number of groups is odd.
+    """
+    num_groups = settings.num_groups
+    require(
+        num_groups % 2 == 0,
+        f"shift = 'nested' needs groups in pairs, but num-groups = {num_groups}: use an even "
+        "number, e.g. 4.",
+    )
+    inputs = rotated(examples.inputs, group // 2, num_groups // 2)
+    mapping = swapped_labels(examples.num_classes, 1, settings.seed)[0]
+    labels = mapping[examples.labels] if group % 2 else examples.labels
+    return replace(examples, inputs=inputs, labels=labels)
+
+
+SHIFTED: Mapping[str, Callable[[Examples, DataSettings, int, int], Examples]] = {
+    "none": unchanged,
+    "rotation": rotation,
+    "label-swap": label_swap,
+    "label-permutation": label_permutation,
+    "label-subset": label_subset,
+    "label-noise": label_noise,
+    "nested": nested,
+    "topic": unchanged,
+}
+"""Every shift: a function of the client's examples, the settings, its group and its number."""
 
 
 def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray[np.float32]:
@@ -113,20 +169,3 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
     degrees = 360 * group / num_groups
     turned = rotate(images, degrees, axes=(3, 2), order=1, reshape=False)
     return np.asarray(turned, dtype=np.float32)
-
-
-def nested(examples: Examples, group: int, num_groups: int, seed: int) -> Examples:
-    """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
-
-    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels,
-    the same two in every pair. Raises a ConfigError if the number of groups is odd.
-    """
-    require(
-        num_groups % 2 == 0,
-        f"shift = 'nested' needs groups in pairs, but num-groups = {num_groups}: use an even "
-        "number, e.g. 4.",
-    )
-    inputs = rotated(examples.inputs, group // 2, num_groups // 2)
-    mapping = swapped_labels(examples.num_classes, 1, seed)[0]
-    labels = mapping[examples.labels] if group % 2 else examples.labels
-    return replace(examples, inputs=inputs, labels=labels)

@@ -4,10 +4,11 @@ A ClientApp raises for a message that it has no function for, and Flower prints 
 functions are therefore looked up in the app, which the ServerApp's bundle (FAB) contains too.
 """
 
+import inspect
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from logging import WARNING
 from pathlib import Path
@@ -15,7 +16,9 @@ from sysconfig import get_path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from flwr.supercore.object_ref import load_app
@@ -57,8 +60,15 @@ NOT_IMPORTED = (
     "clients (cflower.name_clients) or adds noise: they go by their node ids, and there is no "
     "personal step. Install what it imports on this machine too."
 )
-PRIVATE_MODS = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod")
-"""Flower's mods for differential privacy."""
+HARMLESS = (arrays_size_mod, message_size_mod)
+"""Flower's mods that only look at a message."""
+NO_NOISE = "adds_no_noise"
+"""The attribute of a mod, true, that says so of one that cflower does not know."""
+MOD = (
+    "The mod %s on the ClientApp's training may clip updates or add noise, so that every training "
+    "costs privacy: nothing is trained beyond the ordinary rounds, and splits are final. "
+    "If a mod of your own does not, say so by its attribute: mod.adds_no_noise = True."
+)
 
 
 def name_clients(app: ClientApp) -> ClientApp:
@@ -132,24 +142,44 @@ def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
 
 
 def adds_noise(grid: Grid) -> bool:
-    """Whether a mod of the run's ClientApp clips updates, for differential privacy, or may do so.
+    """Whether a training of the run's clients may cost differential privacy, said once.
 
-    Mods are found where Flower keeps them: in the closures of the app's functions.
+    So may one with any mod that is not known to add no noise: Flower's for clipping and local
+    noise, those made of them, and those of the app's own. A mod's name shows nothing.
     """
     app = app_of(grid)
     if app is UNKNOWN:
         return True
     functions = getattr(app, "_registered_funcs", {})
-    left, seen = list(functions.values()), set[int]()
-    while left:
-        thing = left.pop()
-        if getattr(thing, "__name__", type(thing).__name__) in PRIVATE_MODS:
-            return True
-        seen.add(id(thing))
-        held = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
-        held += [mod for item in held if isinstance(item, list) for mod in item]
-        left += [one for one in held if callable(one) and id(one) not in seen]
-    return False
+    trained = [function for key, function in functions.items() if key.startswith("train.")]
+    unknown = [mod for function in trained for mod in mods_of(function) if not is_harmless(mod)]
+    if unknown:
+        warn_once(MOD, line(getattr(unknown[0], "__name__", type(unknown[0]).__name__), 60))
+    return bool(unknown)
+
+
+def mods_of(function: Any) -> Iterator[Any]:
+    """The mods around a function of a ClientApp, the outermost first.
+
+    Flower has no public way to ask for them: each is in the closure of the function that calls it,
+    next to the one that it calls.
+    """
+    while getattr(function, "__module__", "") == make_ffn.__module__:
+        held = inspect.getclosurevars(function).nonlocals
+        yield held.get("_mod")
+        function = held.get("_ffn")
+
+
+def is_harmless(mod: Any) -> bool:
+    """Whether a mod is known to add no noise; what a subclass adds is not known.
+
+    >>> is_harmless(message_size_mod), is_harmless(lambda message, context, call_next: None)
+    (True, False)
+    """
+    while isinstance(mod, partial):
+        mod = mod.func
+    said = vars(type(mod)).get(NO_NOISE) or getattr(mod, "__dict__", {}).get(NO_NOISE)
+    return mod in HARMLESS or said is True
 
 
 def app_of(grid: Grid) -> Any:

@@ -5,7 +5,7 @@ the simulation engine died: it stays in its pool and answers every message at on
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from logging import INFO, WARNING
@@ -115,6 +115,9 @@ class FailureRecord:
     """Rounds in a row, up to now, in which most replies failed."""
     unanswered: Mapping[str, int] = field(default_factory=dict)
     """Messages in a row to train that a client did not answer in time."""
+    trainings: Mapping[str, int] = field(default_factory=dict)
+    """How often each client was asked to train; each time may cost it privacy."""
+    evaluations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -125,6 +128,12 @@ class FailureRecord:
     def absent(self) -> set[str]:
         """Clients for which no decision waits: excluded ones and silent ones."""
         return {*self.excluded, *self.silent}
+
+    def asked(self, trainings: Iterable[str], evaluations: Iterable[str]) -> "FailureRecord":
+        """The record after these clients were asked to train and to evaluate."""
+        trained = dict(Counter(self.trainings) + Counter(trainings))
+        evaluated = dict(Counter(self.evaluations) + Counter(evaluations))
+        return replace(self, trainings=trained, evaluations=evaluated)
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
         """The record after an exchange, with the number of unusable replies by client."""
@@ -155,7 +164,8 @@ class FailureRecord:
         problems, rounds = self.noted(outcome.problems).problems, self.rounds_with_replies
         if outcome.responded:
             rounds, empty = rounds + 1, 0
-        return FailureRecord(problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered)
+        after = problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered
+        return FailureRecord(*after, self.trainings, self.evaluations)
 
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
         """Log what changed; the newly excluded clients, with the reason."""

@@ -141,11 +141,17 @@ class ClientMessenger:
         come in a later exchange.
         """
         before = self.outstanding if late else {}
+        messages = list(messages)
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, expire = self.grid, self.roll_call.remote
         exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
+        receivers = {message.metadata.dst_node_id for message in messages}
+        asks = [sent.ask for _, sent in self._sent if sent.node in receivers]
+        trains = [ask.client for ask in asks if ask.task == "train"]
+        evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
+        self.failures = self.failures.asked(trains, evaluates)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:

@@ -6,6 +6,8 @@ A client may report any value. An implausible one must not change the mean over 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
@@ -13,23 +15,81 @@ import numpy as np
 from flwr.supercore import log
 
 from cflower.algorithm.state import Reply
-from cflower.ordering import without
+from cflower.errors import ConfigError
+from cflower.ordering import listed, without
 from cflower.robust.robust_mean import limited
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 
-LOWER_IS_BETTER = {
-    *("loss", "losses", "logloss", "nll", "perplexity", "ppl", "error", "errors", "err"),
-    *("mae", "mse", "rmse", "nrmse", "rmsle", "mape", "smape", "bpc", "bpb", "wer", "cer"),
-}
+
+def named(words: str) -> frozenset[str]:
+    """Words separated by spaces, as a set."""
+    return frozenset(words.split())
+
+
+LOWER_IS_BETTER = named(
+    """
+    loss losses logloss nll perplexity ppl error err mistake misclassification misclassified
+    mae mse rmse nrmse nmse nmae rmsle msle mape smape wape wmape mspe rmspe mdae medae mdape mase
+    rmsse rmsd mad mre rse rrse rae nme mpjpe epe ade fde crps huber logcosh hinge poisson pinball
+    ce bce cce sce xent crossentropy brier deviance deviation ece mce bpc bpb bpd bpw aic bic
+    wer cer mer ter der wil eer hter far frr fdr fpr fnr fallout dcf mindcf false miss
+    kl kld kldiv jsd divergence distance hamming levenshtein hausdorff hd assd chamfer wasserstein
+    emd mmd fid kid fvd fad mifid lpips dists niqe brisque ergas mahalanobis bouldin regret cost
+    latency seconds sec secs lost squarederror absoluteerror time duration runtime ms
+    """
+)
 """Words in the names of metrics that are better the lower they are."""
-SHARES = {"accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "iou", "dice"}
+HIGHER_IS_BETTER = named(
+    """
+    accuracy acc top top1 correct precision recall f1 f2 fbeta fscore fmeasure auc auroc auprc roc
+   
+    ap map dcg ndcg mrr hit iou miou jaccard dice dsc overlap sensitivity specificity
+    tpr tnr ppv npv
+    true kappa mcc matthews corrcoef correlation pearson pearsonr spearman spearmanr kendall
+    rsquared explained concordance cindex ssim psnr snr sdr sdri pesq stoi uqi vif wip bleu
+    sacrebleu rouge meteor bertscore bleurt comet mauve chrf em exactmatch likelihood loglik
+    loglikelihood elbo r2 similarity reward return gain gini ari nmi ami homogeneity completeness
+    silhouette purity dunn score quality success win coverage throughput fps persecond preserved
+    predictivevalue
+    """
+)
+"""Words in the names of metrics that are better the higher they are, unless one of
+`LOWER_IS_BETTER` is in the name too."""
+WITH_ERRORS = frozenset({"d2", "skill", "persecond", "persec"})
+"""Words that make a metric better the higher it is, also with a word of `LOWER_IS_BETTER`."""
+LIKELIHOODS = frozenset({"likelihood", "loglik", "loglikelihood"})
+NEGATED, COUNTED = frozenset({"neg", "negative"}), frozenset({"true", "false"})
+"""Words that turn the direction of an error or a likelihood, unless of the others one is there."""
+SHARES = {
+    *("accuracy", "acc", "top", "precision", "recall", "f1", "auc", "auroc", "auprc", "iou"),
+    *("miou", "jaccard", "dice", "sensitivity", "specificity"),
+}
 """Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
-ACCURACY, OTHERS = {"accuracy", "acc"}, {"train", "training"} | LOWER_IS_BETTER
-"""Words in the names of metrics that mean accuracy, unless one of the others is in it too."""
+ACCURACY = ({"accuracy", "acc"}, {"top1"})
+LEADERS = (
+    *ACCURACY,
+    {"f1", "fscore", "fmeasure", "fbeta", "auc", "auroc", "auprc", "map", "miou", "iou", "dice"},
+    {"jaccard", "mcc", "kappa", "ndcg", "precision", "recall"},
+    {"loss", "nll", "logloss", "crossentropy", "ce", "bce", "perplexity"},
+    {"rmse"},
+    {"mse", "squarederror"},
+    {"mae", "absoluteerror"},
+    {"error", "mape", "smape", "r2", "brier"},
+)
+"""Words of the metrics that may lead where nobody chose one, the first choice first."""
+TRAINING = frozenset({"train", "training"})
+"""Words of metrics that are not of held-out examples."""
 CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
-LEADS = f"Most clients send no metric accuracy: %s leads instead; {CHOOSE}"
-NOT_SENT = f"No client sent the metric %r (they sent %s): {CHOOSE}"
+LEADS = f"Most clients send no metric %s: %s leads instead; {CHOOSE}"
+NOT_SENT = (
+    "No client sent the metric %r (they sent %s), so by it nothing is compared. Name the one that "
+    "leads: ClusteredFL(metric=..., higher_is_better=...)."
+)
+DIRECTION = (
+    "Got metric={name!r}, but whether higher or lower values of it are better is not known: give "
+    "higher_is_better=True or higher_is_better=False too."
+)
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""
 
@@ -39,22 +99,49 @@ class Metric(NamedTuple):
 
     name: str = "accuracy"
     higher_is_better: bool = True
+    above_one: bool = False
+    """Whether clients send values above 1, such as per cent: then they are shown as they are."""
 
     @classmethod
     def of(cls, name: str, higher_is_better: bool | None = None) -> "Metric":
         """A metric by its name, which decides the direction if that is None.
 
-        >>> Metric.of("val_rmse"), Metric.of("answer_f1").higher_is_better
-        (Metric(name='val_rmse', higher_is_better=False), True)
+        Raises a ConfigError for a name that does not show it.
+
+        >>> Metric.of("val_rmse").in_full, Metric.of("answer_f1").in_full
+        ('val_rmse (lower is better)', 'answer_f1')
         """
         if higher_is_better is None:
-            higher_is_better = LOWER_IS_BETTER.isdisjoint(words_in(name))
+            higher_is_better = direction_of(name)
+        if higher_is_better is None:
+            raise ConfigError(DIRECTION.format(name=name))
         return cls(name, higher_is_better)
+
+    def as_json(self) -> dict[str, Any]:
+        """The metric in ``summary.json``, whose values show whether they are above 1."""
+        return {"name": self.name, "higher_is_better": self.higher_is_better}
+
+    @property
+    def in_full(self) -> str:
+        """The name, and the direction unless it is a share, such as accuracy."""
+        if is_share(self.name):
+            return self.name
+        return f"{self.name} ({'higher' if self.higher_is_better else 'lower'} is better)"
 
     @property
     def share(self) -> bool:
         """Whether values are shares of 1, shown as percentages."""
-        return not SHARES.isdisjoint(words_in(self.name))
+        return not self.above_one and is_share(self.name)
+
+    def seen(self, values: Iterable[float]) -> "Metric":
+        """The metric, no share any more if most of these values are above 1.
+
+        >>> Metric().seen([93.5, 97.0, 0.5]).in_words(93.5), Metric().seen([0.5, 1.0]).share
+        ('93.5', True)
+        """
+        values = list(values)
+        above = 2 * sum(value > 1 for value in values) > len(values)
+        return self._replace(above_one=self.above_one or above)
 
     def in_words(self, value: float | None) -> str:
         """A value as shown to users; a dash for None.
@@ -64,7 +151,7 @@ class Metric(NamedTuple):
         """
         if value is None:
             return "-"
-        return f"{value:.1%}" if self.share else f"{value:.4g}"
+        return f"{value:.1%}" if self.share and value <= 1 else f"{value:.4g}"
 
     def best(self, values: Iterable[float]) -> float | None:
         """The best value; None if there are no values."""
@@ -107,43 +194,89 @@ class LeadingMetric:
         final one, of all clients, has the last word.
         """
         names, leads = sorted(set().union(*sent)), leading_among(self.asked, sent)
-        self.now = leads if leads.name in names else self.now
+        if leads.name in names:
+            values = [one[leads.name] for one in sent if np.ndim(one.get(leads.name, ())) == 0]
+            before = leads.name == self.now.name and self.now.above_one
+            self.now = leads._replace(above_one=before).seen(values)
         if sent and not self._logged:
             self._logged = True
             if self.now.name not in names:
-                log(WARNING, NOT_SENT, self.now.name, ", ".join(names) or "none")
-            elif self.now != self.asked:
-                log(INFO, LEADS, self.now.name)
+                log(WARNING, NOT_SENT, self.now.name, listed(names))
+            elif self.now.name != self.asked.name:
+                log(INFO, LEADS, self.asked.name, self.now.in_full)
         return self.now
 
 
 def leading_among(asked: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
-    """The asked metric, unless that is ``accuracy`` and most clients send it under another name.
+    """The asked metric, unless that is ``accuracy`` and most clients send another known one only.
 
-    >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}])
-    Metric(name='eval_acc', higher_is_better=True)
+    >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}]).name
+    'eval_acc'
     """
     counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
     common = [name for name, count in counts.items() if 2 * count > len(sent)]
     if asked.name != "accuracy" or asked.name in common:
         return asked
-    return Metric(accuracy_among(common) or asked.name)
+    leader = leader_among(common)
+    return Metric.of(leader) if leader else asked
 
 
-def accuracy_among(names: Iterable[str]) -> str:
-    """The shortest of the names of metrics that mean accuracy; empty if none does.
+def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEADERS) -> str:
+    """The first choice to lead among the names of metrics; empty if there is none.
 
-    >>> accuracy_among(["train_acc", "top5_accuracy", "val_acc", "accuracy_loss"])
+    Of several names with such a word the shortest leads.
+
+    >>> leader_among(["train_acc", "top5_accuracy", "val_acc", "accuracy_loss"])
     'val_acc'
+    >>> leader_among(["runtime", "mse", "val_loss"]), leader_among(["samples_per_second"])
+    ('val_loss', '')
     """
-    meant = [n for n in names if words_in(n) & ACCURACY and not words_in(n) & OTHERS]
-    return min(meant, key=lambda name: (len(name), name), default="")
+    places = {}
+    for name in names:
+        words = words_in(name)
+        deciding = words & LOWER_IS_BETTER or words & HIGHER_IS_BETTER
+        chosen = [not deciding.isdisjoint(choice) for choice in choices]
+        if any(chosen) and not words & TRAINING:
+            places[name] = chosen.index(True), "top" in words, len(name), name
+    return min(places, key=places.__getitem__, default="")
 
 
-def words_in(name: str) -> set[str]:
-    """The words of a metric's name in lower case, such as val, mae and f1 of ``valMAE/f1``."""
+def direction_of(name: str) -> bool | None:
+    """Whether higher values of a metric are better, by the words in its name; None if unknown.
+
+    >>> direction_of("neg_mean_squared_error"), direction_of("eval_nll"), direction_of("my_metric")
+    (True, False, None)
+    """
+    words = words_in(name)
+    negated = not words.isdisjoint(NEGATED) and words.isdisjoint(COUNTED)
+    if words & WITH_ERRORS:
+        return True
+    if words & LOWER_IS_BETTER:
+        return negated
+    if words & HIGHER_IS_BETTER:
+        return not (negated and words & LIKELIHOODS)
+    return None
+
+
+def is_share(name: str) -> bool:
+    """Whether a name is that of a share of 1 (or of 100)."""
+    words = words_in(name)
+    return not words.isdisjoint(SHARES) and words.isdisjoint(LOWER_IS_BETTER)
+
+
+@lru_cache(maxsize=2**12)  # the same names come from every client
+def words_in(name: str) -> frozenset[str]:
+    """The words of a metric's name in lower case, and each two that follow each other as one.
+
+    Also without a final number or plural s.
+
+    >>> sorted(words_in("valMAE/f1"))
+    ['f', 'f1', 'mae', 'maef', 'maef1', 'val', 'valmae']
+    """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    return set(re.split(r"[\W_]+", spaced.lower()))
+    words = [word for word in re.split(r"[\W_]+", spaced.lower()) if word]
+    words = [*words, *map("".join, pairwise(words))]
+    return frozenset({*words, *(re.sub(r"s$|\d+$", "", word) for word in words)})
 
 
 def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
@@ -168,7 +301,7 @@ def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
 
 def bounds_of(name: str, median_size: float) -> tuple[float, float]:
     """Least and largest plausible value of a metric, given the median of its absolute values."""
-    if Metric(name).share and median_size <= 100:
+    if is_share(name) and median_size <= 100:
         return 0.0, 1.0 if median_size <= 1 else 100.0
     largest = IMPLAUSIBLE_RATIO * max(1.0, median_size)
     return -largest, largest

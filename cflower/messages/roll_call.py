@@ -276,14 +276,18 @@ class RollCall:
         reasons, count = {refusal.reason for refusal in self.refused.values()}, len(self.nodes)
         if not count and len(reasons) == 1:
             return reasons.pop()
-        refused = [f"{one.client}: {one.reason.rstrip('.')}" for one in self.refused.values()]
+        clients = defaultdict[str, list[str]](list)
+        for one in self.refused.values():
+            clients[one.reason.rstrip(".")].append(one.client)
+        refused = [f"{listed(in_order(names), 5)}: {reason}" for reason, names in clients.items()]
         gone = in_order(self.facts.keys() - self.nodes.keys())
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
         named = {words: listed(names, longest=500) for words, names in details.items() if names}
         known = "".join(f"; {words}: {names}" for words, names in named.items())
         return (
-            f"This run needs {at_least} clients (min-available-nodes) and has {count}{known}. Add "
+            f"This run needs {at_least} clients and has {count}{known}. Add "
             f'--federation-config "num-supernodes={at_least}" to `flwr run`, or --clients '
-            f"{at_least} to `cflower simulate`, or start more SuperNodes, or set -c "
-            f"min-available-nodes={max(count, 1)}."
+            f"{at_least} to `cflower simulate`, or start more SuperNodes, or let it wait for "
+            f"fewer: min-available-nodes={max(count, 1)} in the config of cflower's own app, "
+            f"ClusteredFL(min_available_nodes={max(count, 1)}) in another."
         )

@@ -27,6 +27,8 @@ class PermutationMod:
         As the server's, see `Layout.of`.
     """
 
+    adds_no_noise = True
+
     def __init__(self, untrained: Sequence[str] = UNTRAINED) -> None:
         self.untrained = tuple(untrained)
 

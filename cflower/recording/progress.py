@@ -51,7 +51,10 @@ def state_of(report: RoundReport) -> str:
     metric, metrics = report.metric, report.metrics()
     if metric.name in metrics:
         value = cast(float, metrics[metric.name])
-        parts.append(f"{metric.name} {metric.in_words(value)}")
+        known = sum(metric.name in one.metrics for one in report.measured.values())
+        members = len(report.state.tree.clients)
+        some = f" of {known} of {members} clients" if known < members else ""
+        parts.append(f"{metric.name} {metric.in_words(value)}{some}")
     if report.problems:
         parts.append(f"{len(report.problems)} without a usable reply")
     return ", ".join(parts)

@@ -50,6 +50,12 @@ MANY = 1000
 only the similarity matrix of a split is kept (each has four megabytes and more)."""
 
 
+BROKEN_OFF = (
+    "The run ended before its last round. {path} has all {rounds} finished rounds; "
+    "Recorder(resume={name!r}) goes on from there."
+)
+
+
 class Recorder(Observer):
     """Writes the run folder of a `ClusteredFL` run after every round.
 
@@ -209,6 +215,9 @@ class Recorder(Observer):
                     self._write_summary(report.num_rounds, report)
                 self.say(as_text(run_view(self.summary, tree_lines(report.state)["clusters"])))
                 self.say(self._write_report())
+            elif self.summary.get("rounds") and self._labels["app"] != "cflower":
+                rounds, name = self.summary["rounds"], self.path.name
+                self.say(BROKEN_OFF.format(path=self.path, rounds=rounds, name=name))
         finally:
             self._lock.close()
 
@@ -312,7 +321,7 @@ class Recorder(Observer):
             **NO_SUMMARY,
             "rounds": num_rounds,
             "seed": self._seed,
-            "metric": self._metric._asdict(),
+            "metric": self._metric.as_json(),
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
             "splits": self._splits,
             "not_split": why_not_split(tree, self._root),

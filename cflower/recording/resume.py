@@ -65,6 +65,12 @@ def check_same_run(
     name: str, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
 ) -> None:
     """Refuse to resume a run if its ``config.json`` would now have other values."""
+    clients = [part["settings"].get("clients", 0) for part in (before, now)]
+    if all(clients) and clients[0] != clients[1]:
+        raise RunFolderError(
+            f"Cannot resume {name} with {clients[1]} simulated clients: it had {clients[0]}. Give "
+            "it as many, among which its data are dealt out as before."
+        )
     changed = dict[str, None]()  # the seed is in both parts
     for part in ("config", "settings"):
         then, values = before[part], {**dict.fromkeys(before[part]), **now[part]}
@@ -76,7 +82,8 @@ def check_same_run(
     if changed:
         raise RunFolderError(
             f"Cannot resume {name} with another config: {'; '.join(changed)}. "
-            "Give the same run config as the first time."
+            "Give the same run config as the first time, or name a key of the app's own that may "
+            "change, such as that of more rounds: Recorder(may_change=[...])."
         )
     if before.get("permutation") != now.get("permutation"):
         raise RunFolderError(

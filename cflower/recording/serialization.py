@@ -161,6 +161,8 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
         lines[name] = line | {
             "num_examples": result.num_examples,
             "held_out": result.leaf.num_examples,
+            "trainings": report.failures.trainings.get(name, 0),
+            "evaluations": report.failures.evaluations.get(name, 0),
             "best_cluster": result.best_cluster,
             "levels": {n: numbers(level).get(metric) for n, level in result.levels.items()},
             "entropies": dict(result.entropies),

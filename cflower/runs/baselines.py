@@ -29,8 +29,12 @@ class Paired(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``"worth it"``, ``"not worth it"``, or ``"cannot say"`` if chance explains it."""
+        """``"worth it"``, ``"not worth it"``, ``"equal"`` if no client has another value, or
+        ``"cannot say"`` if chance explains the difference.
+        """
         chance = self.test.chance
+        if not (self.test.better or self.test.worse):
+            return "equal"
         if chance is None or LEVEL <= chance <= 1 - LEVEL:
             return "cannot say"
         return "worth it" if chance < LEVEL else "not worth it"
@@ -91,7 +95,7 @@ def against(
         for name, client in summary["clients"].items()
         if name in other and metric.name in client and client.get("held_out")
     ]
-    test = paired(pairs, Measure(*metric))
+    test = paired(pairs, Measure(metric.name, metric.higher_is_better, metric.share))
     return Paired(metric, test) if test else None
 
 

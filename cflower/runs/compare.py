@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from cflower.errors import ConfigError
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
@@ -18,6 +19,7 @@ from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
 MEAN = "mean"
+GIVE_METRIC = "choose one that the clients of all of them sent, with --metric NAME."
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
@@ -28,18 +30,26 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 
 
 def comparison_table(runs: Sequence[RunRecord]) -> Table:
-    """One column for each run: the keys in which they differ, then their measures."""
+    """One column for each run: the keys in which they differ, then their measures.
+
+    Raises a ConfigError if another metric leads in one of the runs.
+    """
     metric, measures = runs[0].metric, list(map(measures_of, runs))
-    title = f"{metric.name} of the clients on held-out examples, run by run (* = best)"
+    if len({run.metric.name for run in runs}) > 1:
+        named = "; ".join(f"{run.metric.name} in {run.name}" for run in runs)
+        raise ConfigError(f"The runs have different leading metrics ({named}): {GIVE_METRIC}")
+    metric = metric._replace(above_one=any(run.metric.above_one for run in runs))
+    title = f"{metric.in_full} of the clients on held-out examples, run by run (* = best)"
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
     for run in runs:
         heading = re.sub(r"^\d{8}-", r"\g<0>\n", run.name)  # the date in a line of its own
         state = "" if run.finished else "\n(not finished)"
         table.add_column(Text(heading + state), justify="right", overflow="fold")
-    for key, values in differing(runs).items():
-        table.add_row(key, *map(Text, map(str, values)))
     columns = [in_words(one, metric) for one in measures]
+    for key, values in differing(runs).items():
+        heading = f"{key} (config)" if key in columns[0] else key
+        table.add_row(heading, *map(Text, map(str, values)))
     rows = {heading: [column[heading] for column in columns] for heading in columns[0]}
     rows[MEAN] = starred([one["mean"] for one in measures], metric)
     for heading, cells in rows.items():

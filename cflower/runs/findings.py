@@ -5,9 +5,23 @@ from typing import Any, NamedTuple, cast
 
 from cflower.algorithm.tree import ROOT, Status
 from cflower.errors import RunFolderError
-from cflower.messages.metrics import ClientMetrics, Metric, accuracy_among, mean_over_clients
-from cflower.ordering import counted, in_order
-from cflower.runs.baselines import BASELINES, Baseline, Paired, against, fairness_in_words
+from cflower.messages.metrics import (
+    ACCURACY,
+    ClientMetrics,
+    Metric,
+    direction_of,
+    leader_among,
+    mean_over_clients,
+)
+from cflower.ordering import counted, in_order, only
+from cflower.runs.baselines import (
+    BASELINES,
+    Baseline,
+    Paired,
+    against,
+    fairness,
+    fairness_in_words,
+)
 from cflower.runs.format import COLUMNS, OWN_FIELDS
 
 SAME_EXAMPLES = (
@@ -21,6 +35,7 @@ PERSONAL = (
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
 TO_COME, NOT_MEASURED = "measured next", "not measured"
+NOT_KEPT = "not kept by this metric"
 
 
 def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -31,7 +46,8 @@ def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The summary with another leading metric, without what was only kept for the run's own.
 
-    Raises a `RunFolderError` that names the metrics if no client sent this one.
+    Raises a `RunFolderError` that names the metrics if no client sent this one, or says that its
+    direction is not known: then ``name`` ends with ``:lower`` or ``:higher``.
     """
     if name in ("", summary["metric"]["name"]):
         return summary
@@ -39,19 +55,33 @@ def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     numbers = {k for one in clients.values() for k in one if isinstance(one[k], int | float)}
     columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
     sent = sorted(numbers - columns - OWN_FIELDS)
+    higher = direction_of(name)
+    if name not in sent and name.endswith((":lower", ":higher")):
+        name, _, way = name.rpartition(":")
+        higher = way == "higher"
     if name not in sent:
         raise RunFolderError(
             f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
             "these."
         )
+    if higher is None:
+        raise RunFolderError(
+            f"Got --metric {name}, but its name does not show which values are better: write "
+            f"--metric {name}:lower or --metric {name}:higher."
+        )
+    metric, kept = Metric(name, higher), {key: dict[str, Any]() for key in baselines_of(summary)}
+    own = [ClientMetrics(dict(only(one, [name])), 0) for one in clients.values()]
     without_levels = {client: {**line, "levels": {}} for client, line in clients.items()}
-    metric = Metric.of(name)._asdict()
-    others = {"clients": without_levels, "baselines": None, "fairness": {}}
-    return {**summary, "metric": metric, **others}
+    even = {"own": fairness(own, metric)}
+    others = {"clients": without_levels, "baselines": kept, "fairness": even}
+    return {**summary, "metric": metric.as_json(), **others}
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:
-    return Metric(**summary["metric"])
+    """The metric that leads; no share if the clients' values are above 1."""
+    metric = Metric(**summary["metric"])
+    values = [client.get(metric.name) for client in summary["clients"].values()]
+    return metric.seen(value for value in values if value is not None)
 
 
 def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, Any]]:
@@ -86,7 +116,7 @@ def finding(summary: Mapping[str, Any]) -> str:
     - this run: 50.0%
     """
     metric, ways = metric_of(summary), ways_to_serve(summary)
-    head = [f"Mean {metric.name} on held-out examples:"] if ways else []
+    head = [f"Mean {metric.in_full} on held-out examples:"] if ways else []
     lines = [f"- {way.line(metric)}" for way in ways]
     return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head, *lines])
 
@@ -143,10 +173,13 @@ def personal_steps(summary: Mapping[str, Any]) -> dict[str, str]:
 def ways_to_serve(summary: Mapping[str, Any]) -> list[Way]:
     """This run and what it is compared with, as far as they were measured or are to come."""
     metric, means, ways = metric_of(summary), summary["metrics"], list[Way]()
+    clients = summary["clients"].values()
     planned = summary["baselines"] or {}
     if metric.name in means:
         fair = fairness_in_words(summary["fairness"].get("own", {}), metric)
-        ways.append(Way("own", "this run", means[metric.name], fair))
+        known = sum(one.get(metric.name) is not None for one in clients)
+        remark = ", ".join(filter(None, [of_all(known, summary), fair]))
+        ways.append(Way("own", "this run", means[metric.name], remark))
         if lasting(summary["splits"]):  # else the common model is the run's
             ways.append(Way("fl", common_in_words(summary), means.get(f"fl_{metric.name}")))
             planned = {"federated": None, **planned}
@@ -160,9 +193,21 @@ def baseline_way(summary: Mapping[str, Any], key: Baseline) -> Way:
     """A baseline that was measured, is to come, or would be good to know."""
     metric, baselines = metric_of(summary), summary["baselines"] or {}
     if not (line := baselines.get(key)):
-        return Way(key, BASELINES[key], None, TO_COME if key in baselines else NOT_MEASURED)
-    test = against(summary, line["clients"], metric)
-    return Way(key, BASELINES[key], line[metric.name], fairness_in_words(line, metric), test)
+        to_come = TO_COME if key in baselines else NOT_MEASURED
+        return Way(key, BASELINES[key], None, to_come if line is None else NOT_KEPT)
+    test, fair = against(summary, line["clients"], metric), fairness_in_words(line, metric)
+    remark = ", ".join(filter(None, [of_all(len(line["clients"]), summary), fair]))
+    return Way(key, BASELINES[key], line[metric.name], remark, test)
+
+
+def of_all(known: int, summary: Mapping[str, Any]) -> str:
+    """How many of the clients a mean is of; empty for all of them.
+
+    >>> of_all(1, {"clusters": {"0.0": ["a"], "0.1": ["b"]}})
+    'of 1 of 2 clients'
+    """
+    members = sum(map(len, summary["clusters"].values()))
+    return f"of {known} of {counted(members, 'client')}" if 0 < known < members else ""
 
 
 def central_metric(summary: Mapping[str, Any]) -> str:
@@ -171,9 +216,9 @@ def central_metric(summary: Mapping[str, Any]) -> str:
     Empty without a central evaluation by one of these.
     """
     sent, leads = summary.get("central", {}), summary["metric"]["name"]
-    if leads in sent or not accuracy_among([leads]):
+    if leads in sent or not leader_among([leads], ACCURACY):
         return leads if leads in sent else ""
-    return accuracy_among(sent)
+    return leader_among(sent, ACCURACY)
 
 
 def common_in_words(summary: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ TRIAL_STATUS = {
 
 OWN_FIELDS = frozenset(
     {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies", "served_by"}
+    | {"trainings", "evaluations"}
 )
 """Fields of a client in the summary; a metric with such a name is left out."""
 COLUMNS = ("fl", "leaf", "best", "ensemble")

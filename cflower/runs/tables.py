@@ -20,7 +20,7 @@ MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY = 25
 """Clients above which the table is by cluster."""
-TRIALS = {Status.OPEN: ", still on trial", Status.CONFIRMED: ", confirmed", None: ""}
+TRIALS = {Status.OPEN: ", on trial until round {until}", Status.CONFIRMED: ", confirmed", None: ""}
 HEADINGS = {
     **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
@@ -53,7 +53,9 @@ def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
         if split := splits.get(name):
-            text += f", split in round {split['round']}{TRIALS[split['trial']]}"
+            trial = cluster.get("trial") or {}
+            judged = TRIALS[split["trial"]].format(until=trial.get("until", "a later round"))
+            text += f", split in round {split['round']}{judged}"
         elif not cluster["children"]:
             text += members_in_words(summary, cluster["members"])
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
@@ -61,12 +63,21 @@ def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
 
 
 def members_in_words(summary: Mapping[str, Any], members: Sequence[str]) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and their mean."""
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
+
+    Also that of the models that serve them, where these are others.
+    """
     if not members:
         return ", closed because its last client moved away"
-    metric = metric_of(summary)
-    mean = weighted(metric.name, only(summary["clients"], members).values())
-    return f", mean {metric.name} {metric.in_words(mean)}: {listed(members, MOST_NAMES)}"
+    metric, clients = metric_of(summary), only(all_clients(summary), members)
+    own, served = (weighted(f"{way}_{metric.name}", clients.values()) for way in ("leaf", "own"))
+    words = f", mean {metric.name} {metric.in_words(own)}"
+    known = sum(one.get(metric.name) is not None for one in clients.values())
+    if 0 < known < len(members):
+        words += f" of {known} of them"
+    if any(one.get("served_by", {}).get("model", "leaf") != "leaf" for one in clients.values()):
+        words += f" ({metric.in_words(served)} with the models that serve them)"
+    return f"{words}: {listed(members, MOST_NAMES)}"
 
 
 def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:

@@ -1,5 +1,7 @@
 """A Grid in one process, without Ray, SuperLink and polling."""
 
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 from uuid import uuid4
@@ -9,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from cflower.errors import CFlowerError
 from cflower.messages.failures import CLIENT_FAILED
 
 ClientFunction = Callable[[Message, Context], Message]
@@ -45,6 +48,7 @@ class InlineGrid(Grid):
             node = FIRST_NODE_ID + i
             self._contexts[node] = Context(run_id, node, place, RecordDict(), dict(run_config))
         self._pending: dict[str, Message] = {}
+        self._printed = set[str]()
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
@@ -87,8 +91,24 @@ class InlineGrid(Grid):
             if message_id in wanted:
                 message = self._pending.pop(message_id)
                 context = self._contexts[message.metadata.dst_node_id]
-                return [self.run_client(message, context)[0]]
+                reply, failure = self.run_client(message, context)
+                self._print(failure, context)
+                return [reply]
         return []
+
+    def _print(self, failure: Failure | None, context: Context) -> None:
+        """The traceback of a client's error, once for each place in the code.
+
+        It is lost in the error reply, and where most people look for a mistake. cflower's own
+        errors need none.
+        """
+        if failure is None or isinstance(failure, CFlowerError):
+            return
+        places = traceback.extract_tb(failure.__traceback__)[-1:]
+        if not self._printed.issuperset(map(str, places)):
+            self._printed.update(map(str, places))
+            print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
+            traceback.print_exception(failure)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

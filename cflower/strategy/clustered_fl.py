@@ -42,7 +42,7 @@ from cflower.settings import choice, number, require
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observer, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
-from cflower.strategy.results import CentralEvaluation, ClusteredResult, Run, keep
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, Run, keep, model_of
 from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import (
@@ -211,6 +211,11 @@ class ClusteredFL(Strategy):
             raise FederationError(f"No client is {client!r}: {listed(self.tree.clients, 5)} are.")
         return self.tree.leaf_of(client).name
 
+    def model_of(self, client: str) -> ArrayRecord:
+        """The model that serves a client: its own by a personal step, else its cluster's."""
+        self.cluster_of(client)
+        return model_of(self.state, client, self.layout)
+
     settings = property(settings_of)
 
     def summary(self) -> None:
@@ -250,6 +255,7 @@ class ClusteredFL(Strategy):
         before = self._begin(Run(grid, result, num_rounds, timeout, *configs, evaluate_fn))
         clients = len(self.tree.clients), self.roll_call.connected
         log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
+        log(INFO, "The metric that leads: %s.", self.leading.asked.in_full)
         log_strategy_start_info(num_rounds, initial_arrays, *configs)
         self.summary()
         try:
@@ -444,7 +450,7 @@ class ClusteredFL(Strategy):
         )
         self._messenger.log_limited_examples(report.served)
         log_unable(report)
-        if metrics := self._messenger.mean(report.served, self.evaluate_metrics_aggr_fn):
+        if metrics := self._messenger.mean(report.by_clusters, self.evaluate_metrics_aggr_fn):
             run.result.evaluate_metrics_clientapp[run.num_rounds] = metrics
         return report
 

@@ -86,7 +86,8 @@ class FinalEvaluation:
             by_client[client][level] = metrics
         results = {client: self._result(client, by_client[client]) for client in clients}
         evaluated = {client: result for client, result in results.items() if result}
-        return replace(report, clients=evaluated, problems=problems)
+        failures = messenger.failures
+        return replace(report, clients=evaluated, problems=problems, failures=failures)
 
     def _asks(self, clients: Iterable[str]) -> Iterator[tuple[Ask, dict[str, Weights]]]:
         """What each client is asked, with the models by their keys in the message."""

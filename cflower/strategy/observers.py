@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from logging import ERROR
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
@@ -59,7 +60,7 @@ class Observer:
         return None
 
     def on_round(self, report: RoundReport) -> bool | None:
-        """A round is over; True ends the run after it, with the final evaluation.
+        """A round is over; True, also NumPy's, ends the run after it, with the final evaluation.
 
         Splits that are on trial then stand.
         """
@@ -67,6 +68,16 @@ class Observer:
 
     def on_end(self, report: FinalReport | None) -> None:
         """The run is over; None if it was broken off."""
+
+
+def ends(answer: object) -> bool:
+    """Whether an observer's answer ends a run: only True does, also that of NumPy or PyTorch.
+
+    >>> ends(np.mean([0.8, 1.0]) > 0.5), ends(1), ends("no"), ends(np.ones(2))
+    (True, False, False, False)
+    """
+    same = np.asarray(answer)
+    return same.dtype == bool and same.shape == () and bool(same)
 
 
 class Observers:
@@ -103,7 +114,7 @@ class Observers:
     def round(self, report: RoundReport) -> bool:
         """Call all observers after a round; whether one of them ends the run."""
         answers = [self._call(o, o.on_round, report) for o in self._observers]
-        return any(answer is True for answer in answers)
+        return any(answer is not None and ends(answer) for answer in answers)
 
     def end(self, report: FinalReport | None) -> None:
         """Call all observers at the end of the run, in reverse order."""

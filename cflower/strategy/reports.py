@@ -147,8 +147,12 @@ class ClientResult:
 
         Its own model, if it has one, takes the place of its leaf's.
         """
-        chosen = self.columns[selection] or self.leaf
+        chosen = self.by_cluster(selection)
         return self.personal or chosen if selection == "leaf" else chosen
+
+    def by_cluster(self, selection: Selection) -> ClientMetrics:
+        """As `served`, without models of its own."""
+        return self.columns[selection] or self.leaf
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,8 @@ class FinalReport:
         Most clients' word counts: a single one cannot change the sentence about a run.
         """
         apart = sum(bool(result.facts.get(PARTS_APART)) for result in self.clients.values())
-        if not self.judged:
+        measured = any(self.metric.name in one.leaf.metrics for one in self.clients.values())
+        if not (self.judged and measured):
             return "none"
         return "other" if 2 * apart > len(self.clients) else "reported"
 
@@ -184,9 +189,10 @@ class FinalReport:
         """Each client's metrics under the model that serves it."""
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
-    def metrics_of(self, members: Iterable[str]) -> Mapping[str, Any]:
-        """Means over these clients, weighted by held-out examples, as they are served."""
-        return mean_over_clients(only(self.served, members).values())
+    @property
+    def by_clusters(self) -> dict[str, ClientMetrics]:
+        """Each client's metrics under the clusters' models, as in the rounds before."""
+        return {name: one.by_cluster(self.selection) for name, one in self.clients.items()}
 
     @property
     def metrics(self) -> Metrics:

@@ -11,10 +11,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import ClientMetrics, weighted_mean
-from cflower.ordering import counted, listed
+from cflower.messages.metrics import ClientMetrics, mean_over_clients, weighted_mean
+from cflower.ordering import counted, listed, only
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.settings import plain
 
@@ -68,12 +69,18 @@ class ClusteredResult(Result):
     clusters : dict of str to tuple of str
         The clients of each leaf.
     cluster_metrics : dict of str to MetricRecord
-        Means of the final evaluation over the clients of each leaf, weighted by examples.
+        Means of each leaf's model in the final evaluation, over its clients, weighted by examples.
+    served_metrics : dict of str to MetricRecord
+        The same of the models that serve these clients, such as their own by a personal step.
+    evaluated : dict of str to int
+        The number of clients of each leaf in these means.
     """
 
     models: dict[str, ArrayRecord] = field(default_factory=dict)
     clusters: dict[str, tuple[str, ...]] = field(default_factory=dict)
     cluster_metrics: dict[str, MetricRecord] = field(default_factory=dict)
+    served_metrics: dict[str, MetricRecord] = field(default_factory=dict)
+    evaluated: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,22 +88,49 @@ class ClusteredResult(Result):
     ) -> "ClusteredResult":
         """A plain result with the final evaluation."""
         clusters = {leaf.name: leaf.members for leaf in report.state.tree.leaves}
-        metrics = {n: MetricRecord(dict(report.metrics_of(m))) for n, m in clusters.items()}
-        return cls(**vars(result), models=dict(models), clusters=clusters, cluster_metrics=metrics)
+        leaves = {name: one.leaf for name, one in report.clients.items()}
+        means = [
+            {
+                n: MetricRecord(mean_over_clients(only(measured, m).values()))
+                for n, m in clusters.items()
+            }
+            for measured in (leaves, report.served)
+        ]
+        counts = {name: len(only(leaves, members)) for name, members in clusters.items()}
+        return cls(
+            **vars(result),
+            models=dict(models),
+            clusters=clusters,
+            cluster_metrics=means[0],
+            served_metrics=means[1],
+            evaluated=counts,
+        )
 
     def __repr__(self) -> str:
         """Flower's lines, and one for each cluster."""
         lines = [super().__repr__(), "Clusters:"]
         for name, members in self.clusters.items():
-            words = counted(len(members), "client"), in_words(self.cluster_metrics[name])
+            words = counted(len(members), "client"), self._figures(name)
             lines.append(f"\t{name}: {': '.join(filter(None, words))}: {listed(members)}")
         return "\n".join(lines)
 
+    def _figures(self, cluster: str) -> str:
+        """The figures of a cluster's model, of how many clients, and those as they are served."""
+        own, served = (in_words(m[cluster]) for m in (self.cluster_metrics, self.served_metrics))
+        known, members = self.evaluated[cluster], len(self.clusters[cluster])
+        some = f" (of {known} of them)" if 0 < known < members else ""
+        return own + some + (f"; as they are served: {served}" if served != own else "")
+
     def _repr_html_(self) -> str:
         """The clusters as a table, in a notebook."""
-        words = {name: in_words(metrics) for name, metrics in self.cluster_metrics.items()}
-        rows = [(name, str(len(members)), words[name]) for name, members in self.clusters.items()]
+        rows = [(name, str(len(m)), self._figures(name)) for name, m in self.clusters.items()]
         return html_table(("cluster", "clients", "metrics"), rows)
+
+
+def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
+    """The model that serves a client: its own by a personal step, else that of its leaf."""
+    own = state.personal_models.get(client)
+    return layout.record(own or state.tree.leaf_of(client).model)
 
 
 def in_words(metrics: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from flwr.supercore import log
 
 from cflower.algorithm.tree import ParameterTree
-from cflower.ordering import in_order
+from cflower.ordering import in_order, listed
 
 
 def sample(
@@ -24,7 +24,8 @@ def sample(
     0 samples none. Clients that are named in ``first`` take part in any case. So do unassigned
     clients, because only their updates show their place (Algorithm 4), as long as they are no more
     than the share of all that are connected; a large cluster that is split leaves more, which take
-    turns. At least ``least`` clients are drawn in all, if there are as many.
+    turns. At least ``least`` clients are drawn in all, if there are as many: the further ones from
+    all others alike.
     """
     if fraction == 0:
         return ()
@@ -43,7 +44,8 @@ def sample(
         chosen += order[:share]
         others += order[share:]
     others += waiting[most:]
-    return in_order(chosen + others[: max(0, least - len(chosen))])
+    more = min(len(others), max(0, least - len(chosen)))
+    return in_order(chosen + (rng.permutation(others).tolist()[:more] if more else []))
 
 
 def admitted(
@@ -54,5 +56,5 @@ def admitted(
     for client in newcomers:
         tree = tree.admit(client, server_round, isolated=isolated)
     if newcomers:
-        log(INFO, "New client(s): %s", ", ".join(newcomers))
+        log(INFO, "New client(s): %s", listed(newcomers))
     return tree

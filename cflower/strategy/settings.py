@@ -165,12 +165,14 @@ def decides(cfl: CFL) -> bool:
 def algorithm_of(strategy: Any, run: Any) -> CFL:
     """The algorithm of a strategy in a run.
 
-    A wrapper accounts for one model a client and round: then splits are final, and members do not
-    move. Without an evaluate function in the ClientApp, splits are final too.
+    A wrapper accounts for one model a client and round, and so does noise on the clients: then
+    splits are final, and members do not move. Without an evaluate function in the ClientApp, splits
+    are final too.
     """
     check_fields(strategy, attrgetter("name"))  # again: they can be changed before the start
-    layout, alone, trial_rounds = strategy.layout, run.alone, strategy.trial_rounds
-    if not alone:
+    layout, trial_rounds = strategy.layout, strategy.trial_rounds
+    alone = run.alone and not adds_noise(run.grid)
+    if not run.alone:
         log(INFO, NOT_ALONE)
     if trial_rounds and not has_function(run.grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")

@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import LARGE, NormCriterion, Outcome, sampled
+from cflower.algorithm.criteria import (
+    LARGE,
+    NormCriterion,
+    Outcome,
+    check_sides,
+    sampled,
+    verdict,
+)
+from cflower.errors import ConfigError
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of, laws
 
@@ -123,3 +131,82 @@ def test_a_sample_hardly_changes_with_the_members():
     assert len(before) == len(set(before)) == LARGE
     assert len(set(before) - set(after)) < 30
     assert set(before) != set(sampled(members, "0.1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"linkage": "average"}, "linkage = 'average' is not known"),
+        ({"linkage": "compleat"}, "did you mean 'complete'"),
+        ({"eps1": 0}, "Got eps1=0, but expected a number > 0"),
+        ({"eps2": float("nan")}, "Got eps2=nan, but expected a number >= 0"),
+        ({"gamma_max": 1.5}, "Got gamma_max=1.5, but expected a number >= 0 and <= 1"),
+        ({"min_cluster_size": 1.5}, "Got min_cluster_size=1.5, but expected a whole number >= 1"),
+        ({"heard_share": 80}, "Got heard_share=80, but expected a number > 0 and <= 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        NormCriterion(**settings)
+
+
+def split_into(*sides, unsure=()):
+    """A split of eight members, of which the last has no fresh update and client-6 never one."""
+    evidence = evidence_of(np.eye(6), num_members=8)
+    decision = verdict(evidence, Outcome.SPLIT, "so be it", sides=sides, unsure=unsure)
+    known = {*evidence.clients, "client-7"}
+    return check_sides("mine", (decision, {}), evidence, known)
+
+
+def test_a_split_of_members_with_updates_is_taken_as_it_is():
+    decision, memory = split_into(
+        ("client-0", "client-7"), ("client-1",), unsure=(("client-6",), ("client-2",))
+    )
+    assert (decision.sides[0], memory) == (("client-0", "client-7"), {})
+    assert split_into(("client-0",), ("client-1",), ("client-2",), unsure=(("client-6",),))
+
+
+@pytest.mark.parametrize(
+    ("sides", "unsure", "words"),
+    [
+        ((("client-0", "client-1"),), (), "has fewer than two sides"),
+        ((), (), "has fewer than two sides"),
+        ((("client-0",), ()), (), "has an empty side"),
+        ((("client-0",), ("nobody",)), (), "has nobody, not in the cluster"),
+        ((("client-0",), ("client-1",)), (("nobody",),), "has nobody, not in the cluster"),
+        ((("client-0",), ("client-6",)), (), "has client-6 on a side, without an update so far"),
+        ((("client-0",), ("client-0",)), (), "has client-0 on two sides"),
+        ((("client-0",), ("client-1",)), ((), ("client-0",)), "has client-0 on two sides"),
+        ((("client-0",), ("client-1",)), ((),) * 3, "has more groups of unsure members than sides"),
+    ],
+)
+def test_other_sides_are_refused_by_name(sides, unsure, words):
+    sentence = f"The criterion 'mine' returned a split of cluster 0 that {words}"
+    with pytest.raises(ConfigError, match=sentence):
+        split_into(*sides, unsure=unsure)
+
+
+@pytest.mark.parametrize("answer", [None, (None, {}), Outcome.SPLIT, ("split", {}), (1, 2, 3)])
+def test_an_answer_of_another_kind_is_refused(answer):
+    with pytest.raises(ConfigError, match="but expected a Decision and the memory"):
+        check_sides("mine", answer, opposed, opposed.clients)
+
+
+@laws
+@given(st.lists(st.lists(st.sampled_from([f"client-{i}" for i in range(8)] + ["x"]))))
+def test_only_a_partition_of_members_passes(sides):
+    placed = [client for side in sides for client in side]
+    fits = len(sides) > 1 and all(sides) and len(placed) == len(set(placed))
+    fits = fits and not {"client-6", "x"} & set(placed)
+    try:
+        split_into(*map(tuple, sides))
+    except ConfigError:
+        assert not fits
+    else:
+        assert fits
+
+
+def test_every_own_criterion_passes_its_own_check():
+    for evidence in (opposed, moving, content, hexagon):
+        answer = NormCriterion(**SETTINGS).decide(evidence, {})
+        assert check_sides("norms", answer, evidence, evidence.clients) == answer

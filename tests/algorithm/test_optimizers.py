@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm.optimizers import ADAPTIVE, SERVER_OPTIMIZERS, ServerOptimizer
+from cflower.errors import ConfigError
 
 ROUNDS = np.random.default_rng(0).normal(size=(6, 4))
 """The mean updates of six rounds."""
@@ -72,5 +73,19 @@ def test_the_models_precision_is_kept_and_updates_of_zero_move_nothing(rule):
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'adam', expected one of .*'fedadam'"):
+    with pytest.raises(ConfigError, match=r"'adam' is not known: did you mean 'fedadam'"):
         ServerOptimizer("adam")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"learning_rate": -1}, "Got learning_rate=-1, but expected a number > 0"),
+        ({"momentum": 1.0}, "Got momentum=1.0, but expected a number >= 0 and < 1"),
+        ({"second_momentum": "much"}, "Got second_momentum='much', but expected a number"),
+        ({"tau": float("nan")}, "Got tau=nan, but expected a number > 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        ServerOptimizer("fedadam", **settings)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cflower.data.examples import Examples
 from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.data.settings import SHIFTS, DataSettings
-from cflower.data.shifts import apply_shift, groups_of, rotated
+from cflower.data.shifts import SHIFTED, apply_shift, groups_of, rotated
 from cflower.errors import ConfigError, DataError
 
 
@@ -134,6 +134,10 @@ def test_noise_is_for_the_last_group_and_differs_by_client():
     assert not np.array_equal(noisy, other)
     assert 0.02 < np.mean(noisy == before) < 0.5
     np.testing.assert_array_equal(noisy, shifted("label-noise").labels)
+
+
+def test_the_config_knows_every_shift():
+    assert sorted(SHIFTED) == sorted(SHIFTS)
 
 
 @pytest.mark.parametrize("shift", SHIFTS)

@@ -2,30 +2,78 @@
 
 import pytest
 
-from cflower.messages.metrics import ClientMetrics, Metric, mean_over_clients, plausible
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["val_loss", "test-rmse", "perplexity", "mae", "wer", "cer", "valMAE", "eval/loss", "log loss"],
+from cflower.errors import ConfigError
+from cflower.messages.metrics import (
+    ClientMetrics,
+    LeadingMetric,
+    Metric,
+    direction_of,
+    mean_over_clients,
+    plausible,
 )
-def test_the_words_of_a_name_make_lower_values_better(name):
+from tests.messages.metric_names import HIGHER, LOWER, UNKNOWN
+
+
+@pytest.mark.parametrize("name", sorted(LOWER))
+def test_losses_errors_and_times_are_better_the_lower_they_are(name):
     assert not Metric.of(name).higher_is_better
     assert Metric.of(name, True).higher_is_better
     assert Metric.of(name).best([0.1, 0.2]) == Metric.of(name).worst([0.1, 0.0]) == 0.1
+    assert direction_of(f"val_{name}") is direction_of(f"{name}_mean") is False
+
+
+@pytest.mark.parametrize("name", sorted(HIGHER))
+def test_scores_are_better_the_higher_they_are(name):
+    assert Metric.of(name).higher_is_better
+    assert not Metric.of(name, False).higher_is_better
+    assert direction_of(f"eval_{name}") is direction_of(f"{name}_mean") is True
+
+
+@pytest.mark.parametrize("name", sorted(UNKNOWN))
+def test_a_name_that_shows_no_direction_is_refused_with_what_to_give(name):
+    with pytest.raises(ConfigError, match=f"metric='{name}'.*higher_is_better=True or"):
+        Metric.of(name)
+    assert Metric.of(name, False) == Metric(name, False)
 
 
 @pytest.mark.parametrize(
-    "name", ["answer_f1", "power", "lossless_ratio", "eval_acc", "accumulated_cost", "sauce_score"]
+    ("sent", "leads"),
+    [
+        ("eval_loss eval_acc train_acc", "eval_acc"),
+        ("top1 top5 loss", "top1"),
+        ("loss f1 mae", "f1"),
+        ("auc val_loss runtime", "auc"),
+        ("eval_runtime eval_samples_per_second eval_loss", "eval_loss"),
+        ("mae mse", "mse"),
+        ("mae rmse mse", "rmse"),
+        ("test_mean_absolute_error", "test_mean_absolute_error"),
+        ("rmse my_accuracy_loss", "my_accuracy_loss"),
+        ("train_loss latency n_clients", "accuracy"),
+    ],
 )
-def test_parts_of_words_do_not_make_lower_values_better(name):
-    assert Metric.of(name).higher_is_better
+def test_without_accuracy_the_best_known_metric_leads(sent, leads):
+    leading = LeadingMetric(Metric())
+    assert leading.among([dict.fromkeys(sent.split(), 0.5)] * 3) == Metric.of(leads)
+    assert LeadingMetric(Metric("mae", False)).among([{"rmse": 1.0, "mae": 1.0}]).name == "mae"
+
+
+def test_values_above_1_are_no_shares():
+    leading = LeadingMetric(Metric())
+    per_cent = leading.among([{"accuracy": 99.3}, {"accuracy": 0.4}, {"accuracy": 98.0}])
+    assert (per_cent.share, per_cent.in_words(99.306), per_cent.in_words(0.4)) == (
+        *(False, "99.31", "0.4"),
+    )
+    assert not leading.among([{"accuracy": 0.4}]).share  # once in per cent, always
+    assert leading.among([]).as_json() == {"name": "accuracy", "higher_is_better": True}
+    one_lies = LeadingMetric(Metric()).among([{"accuracy": 99.3}, {"accuracy": 0.4}, {}])
+    assert one_lies.share
+    assert Metric().in_words(93.06) == "93.06"  # also where only one value is known
 
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [(name, True) for name in ("eval_acc", "answer_f1", "mean.iou", "Dice", "rocAUC")]
-    + [(name, False) for name in ("accumulated_cost", "sauce_score", "power", "val_loss", "wer")],
+    [(name, True) for name in ("eval_acc", "answer_f1", "mean.iou", "Dice", "rocAUC", "top1")]
+    + [(name, False) for name in ("accumulated_cost", "sauce_score", "power", "acc_loss", "wer")],
 )
 def test_shares_are_percentages(name, share):
     assert Metric(name).share is share

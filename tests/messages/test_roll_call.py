@@ -275,3 +275,13 @@ def test_others_take_the_place_of_sampled_nodes_that_cannot_take_part(real_nodes
 def test_all_nodes_of_a_simulation_are_asked_whatever_their_share():
     grid = grid_of(partitions(40, num_partitions=40))
     assert len(sampling().gather(grid, 2)) == 40
+
+
+def test_clients_refused_for_the_same_reason_share_its_sentence():
+    facts = named(**{f"c{i}": i for i in range(30)}, good=30)
+    roll_call = RollCall(timeout=0.1)
+    roll_call.require(lambda facts: "" if facts.get("client-id") == "good" else "too few examples.")
+    with pytest.raises(FederationError) as error:
+        roll_call.gather(grid_of(facts), 3)
+    assert str(error.value).count("too few examples") == 1
+    assert "refused: c0, c1, c2, c3, c4 and 25 more: too few examples" in str(error.value)

@@ -10,6 +10,7 @@ from cflower.runs.baselines import against
 from cflower.runs.findings import finding, ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
+from cflower.runs.tables import as_text, run_view
 from tests.runs.folders import edited, made_up_run
 
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)
@@ -40,7 +41,8 @@ def test_clients_and_interval_in_words():
         ([0.85] * 10, [0.95] * 10, "not worth it"),
         ([0.95] * 20, [0.1] * 2 + [0.95] * 18, "cannot say"),  # two of twenty may be chance
         ([1.0], [0.97], "cannot say"),
-        ([0.9] * 3, [0.9] * 3, "cannot say"),
+        ([0.9] * 3, [0.9] * 3, "equal"),
+        ([0.9] * 30, [0.9] * 30, "equal"),
     ],
 )
 def test_the_verdict(ours, theirs, verdict):
@@ -110,6 +112,47 @@ def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
     record = RunRecord.read(run, "loss")
     assert record.metric == Metric("loss", higher_is_better=False)
     assert record.scores == {n: line["loss"] for n, line in record.summary["clients"].items()}
-    assert "Mean loss on held-out examples:\n- this run: 0." in finding(record.summary)
+    words = finding(record.summary)
+    assert "Mean loss (lower is better) on held-out examples:\n- this run: 0." in words
+    assert "(worst tenth 0." in words
+    assert "conventional FL for all rounds: not kept by this metric" in words
     with pytest.raises(RunFolderError, match="the clients sent accuracy, loss: give one"):
         RunRecord.read(run, "rmse")
+
+
+def test_another_metric_with_a_name_that_shows_no_direction_needs_one(tmp_path):
+    run = made_up_run(tmp_path / "run")
+    with edited(run / "summary.json") as summary:
+        for client in summary["clients"].values():
+            client["power"] = 0.5
+    with pytest.raises(RunFolderError, match="write --metric power:lower or --metric power:hig"):
+        RunRecord.read(run, "power")
+    assert RunRecord.read(run, "power:lower").metric == Metric("power", higher_is_better=False)
+    assert RunRecord.read(run, "power:higher").metric == Metric("power")
+
+
+def test_an_accuracy_in_per_cent_is_shown_as_it_is(tmp_path):
+    run = made_up_run(tmp_path / "run", baselines={"federated": 70.0})
+    with edited(run / "summary.json") as summary:
+        for client in summary["clients"].values():
+            client["accuracy"] *= 100
+        summary["metrics"] = {key: 100 * value for key, value in summary["metrics"].items()}
+        even = summary["fairness"]["own"]
+        even |= {key: 100 * value for key, value in even.items()}
+    record = RunRecord.read(run)
+    words = " ".join(as_text(run_view(record.summary, record.clusters)).split())
+    assert "this run: 90." in words and "conventional FL for all rounds: 70 (" in words
+    assert "%" not in words.replace("95% interval", "") and "points" not in words
+    assert not page_content(record)["run"]["metric"]["percent"]
+
+
+def test_a_mean_over_some_clients_says_over_how_many(tmp_path):
+    run = made_up_run(tmp_path / "run", baselines={"federated": 0.7})
+    with edited(run / "summary.json") as summary:
+        del summary["clients"]["client-0"]["accuracy"]
+        del summary["baselines"]["federated"]["clients"]["client-1"]
+        del summary["baselines"]["federated"]["clients"]["client-2"]
+    record = RunRecord.read(run)
+    words = finding(record.summary)
+    assert "% (of 7 of 8 clients, worst tenth" in words
+    assert "conventional FL for all rounds: 70.0% (of 6 of 8 clients, worst" in words

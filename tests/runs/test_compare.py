@@ -1,7 +1,10 @@
 """Runs side by side."""
 
+from shutil import copytree
+
 import pytest
 
+from cflower.errors import ConfigError
 from cflower.runs.compare import comparison_table, differing, pairs
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
@@ -51,3 +54,30 @@ def test_two_runs_of_the_same_clients_are_paired(run, tmp_path):
     with edited(path / "summary.json") as summary:
         summary["clients"]["client-0"]["held_out"] = 21.0  # not the same examples
     assert pairs([run, RunRecord.read(path)]) == []
+
+
+def test_a_run_and_its_copy_are_equal(run, made_up, tmp_path):
+    other = RunRecord.read(copytree(made_up, tmp_path / "copy"))
+    ((_, _, pair),) = pairs([run, other])
+    assert pair.verdict == pair.as_json()["verdict"] == "equal"
+    assert pair.sentence.endswith("0 clients better, 0 worse: equal")
+
+
+def test_runs_with_different_leading_metrics_are_not_compared(run, tmp_path):
+    path = made_up_run(tmp_path / "other")
+    with edited(path / "summary.json") as summary:
+        summary["metric"] = {"name": "loss", "higher_is_better": False}
+    other = RunRecord.read(path)
+    for runs in ([run, other], [other, run]):
+        with pytest.raises(ConfigError, match=r"accuracy in made-up.*with --metric NAME"):
+            comparison_table(runs)
+    table = table_of(RunRecord.read(run.path, "loss"), other)
+    assert "loss (lower is better) of the clients" in table
+
+
+def test_a_key_of_the_app_with_the_name_of_a_measure_is_told_apart(run, tmp_path):
+    other = RunRecord.read(made_up_run(tmp_path / "other"))
+    run.config, other.config = {"rounds": 3}, {"rounds": 4}
+    rows = [line.split() for line in table_of(run, other).splitlines()]
+    assert ["rounds", "(config)", "3", "4"] in rows
+    assert [row[1:] for row in rows if row[:1] == ["rounds"]][1:] == [["20", "20"]]

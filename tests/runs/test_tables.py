@@ -1,10 +1,12 @@
 """The end of a run in the terminal."""
 
+import re
+
 import pytest
 
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text, model_tables, run_view
-from tests.runs.folders import made_up_run
+from tests.runs.folders import edited, made_up_run
 
 
 def view(run, width=100, **keys):
@@ -53,3 +55,16 @@ def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(tmp_path, width, c
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     assert "95.0%*" in text
+
+
+def test_the_tree_has_the_mean_of_the_clusters_model_and_of_those_that_serve(tmp_path):
+    run = made_up_run(tmp_path / "run")
+    with edited(run / "summary.json") as summary:
+        client = summary["clients"]["client-0"]
+        client |= {"accuracy": 1.0, "leaf_accuracy": 0.5}
+        client["served_by"] = {"model": "personal", "cluster": "0.0", "share": 0.5, "file": "x"}
+        del summary["clients"]["client-7"]["accuracy"]
+        summary["clients"]["client-7"]["leaf_accuracy"] = None
+    text = view(run, 300)
+    means = re.findall(r"0\.\d: 4 clients, mean accuracy ([^:]*): client", text)
+    assert means == ["80.2% (92.7% with the models that serve them)", "90.5% of 3 of them"]

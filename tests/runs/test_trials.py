@@ -63,7 +63,8 @@ def test_every_judgement_of_the_clients_is_shown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "standing", "words"), [(9, "confirmed", "confirmed"), (5, "open", "still on trial")]
+    ("rounds", "standing", "words"),
+    [(9, "confirmed", "confirmed"), (5, "open", "on trial until round 6")],
 )
 def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp_path):
     run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), 9, EndsAfter(rounds))
@@ -85,3 +86,17 @@ def test_a_split_in_the_last_round_is_judged_in_the_same_round(groups, standing,
     page = page_content(run)
     assert [(trial["round"], trial["standing"]) for trial in page["trials"]] == [(3, standing)]
     assert "round 3" in explanation(run)
+
+
+def test_what_was_not_measured_is_not_confirmed(tmp_path):
+    def none_held_out(message, content, _):
+        content["metrics"] = MetricRecord({"loss": 1.0, "num-examples": 0})
+        return Message(content, reply_to=message)
+
+    spoilt = dict.fromkeys(range(6), none_held_out)
+    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1), spoil_evaluate=spoilt), 9)
+    assert run.summary["splits"][0]["trial"] is None
+    (shown,) = page_content(run)["trials"]
+    assert not (shown["tested"] or shown["sure"])
+    assert "confirmed" not in as_text(cluster_tree(run.summary, run.clusters))
+    assert run.summary["decided_by"] == "none"

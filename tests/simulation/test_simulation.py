@@ -142,3 +142,20 @@ def test_arguments_that_do_not_fit_together_are_refused(clients, arguments, prob
     with pytest.raises(ConfigError, match=problem) as raised:
         cflower.simulate(app_of(), clients, **arguments)
     assert "\n" not in str(raised.value)
+
+
+def test_the_traceback_of_a_clients_error_is_printed_once(capsys):
+    def helper(config):
+        return config["weihgts"]
+
+    def client_app(message, context):
+        if context.node_config["partition-id"] < 3:
+            helper({})
+        raise ConfigError("one sentence")
+
+    arrays = ArrayRecord({"w": Array(np.zeros(1))})
+    with pytest.raises(cflower.errors.FederationError):
+        cflower.simulate(client_app, 4, strategy=cflower.ClusteredFL(), arrays=arrays)
+    errors = capsys.readouterr().err
+    assert errors.count("Client 0 failed:\nTraceback") == errors.count("Traceback") == 1
+    assert 'return config["weihgts"]' in errors

@@ -12,6 +12,7 @@ from cflower import Recorder
 from cflower.auto.criterion import AutoCriterion
 from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.run_files import read_json, read_lines
+from cflower.strategy.observers import Observer
 from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
 
 GROUPS, CHANGE, PERIOD = (0, 1) * 5, 20, 20
@@ -43,10 +44,21 @@ class Converging(Quadratics):
 AUTO = {"criterion": AutoCriterion(), "metric": "loss", "fraction_evaluate": 0.0}
 
 
-def recorded(clients, folder: Path, num_rounds, resume="", **settings):
-    """The strategy and the recorder of a run."""
+class Stop(Observer):
+    """Ends a run early."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def on_round(self, report):
+        return report.server_round == self.after
+
+
+def recorded(clients, folder: Path, num_rounds, resume="", stop=0, **settings):
+    """The strategy and the recorder of a run; ``stop`` is a round that is not known to be last."""
     recorder = Recorder(folder, resume=resume)
-    strategy, _, _ = run(clients, num_rounds, observers=[recorder], **AUTO, **settings)
+    observers = [recorder, Stop(stop)]
+    strategy, _, _ = run(clients, num_rounds, observers=observers, **AUTO, **settings)
     return strategy, recorder
 
 
@@ -65,10 +77,11 @@ def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_pat
     moved = [line for line in lines_of(recorder) if line["moves"]]
     assert [(line["round"], line["cluster"]) for line in moved] == [(CHANGE + 1, move.origin)]
     assert moved[0]["moves"] == recorder.summary["moves"] == [move._asdict()]
-    # Only the suspected client trains the root's model after the trial, and only once.
-    above = [(s.client, s.server_round) for s in clients.seen if s.cluster == "0"]
+    # Only the suspected client trains the root's model after the split, and only once.
+    trained = [seen for seen in clients.seen if seen.kind == "train"]
+    above = [(s.client, s.server_round) for s in trained if s.cluster == "0"]
     split = strategy.tree.root.split_round
-    late = [(c, r) for c, r in above if split + 5 <= r < CHANGE + 5]
+    late = [(c, r) for c, r in above if split < r < CHANGE + 5]
     assert late == [(0, CHANGE + 1)]
 
 
@@ -96,10 +109,11 @@ def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp
     assert (joined["cluster"], joined["decision"]) == ("0", "split taken back")
     assert joined["reason"] in caplog.text
     (split,) = recorder.summary["splits"]
-    assert (split["trial"], split["verdict"]) == ("joined", joined["reason"])
+    assert (split["trial"], split["verdict"]) == ("undone", joined["reason"])
     (cluster,) = read_json(recorder.path, "tree.json")["clusters"].values()
     (join,) = cluster["undone"]
-    assert (join["reason"], join["began"]) == (joined["reason"], joined["round"])
+    assert (join["reason"], join["until"]) == (joined["reason"], joined["round"])
+    assert (join["standing"], join["began"]) == ("joined", split["round"])
     assert sorted(name for part in join["parts"] for name in part) == sorted(root.members)
     assert root.rounds > CHANGE + PERIOD  # the joined model goes on learning
     assert root.next_child not in {"0.0", "0.1"}
@@ -125,7 +139,7 @@ def test_a_run_resumed_in_the_middle_of_a_move_or_join_is_identical(tmp_path, ki
     changes = [move.server_round for move in strategy.state.moves]
     assert [*changes, *(join.due for join in strategy.tree.root.undone)][0] == change
     for stop in (change - 1, change):
-        _, first = recorded(kind(GROUPS), tmp_path, stop)
+        _, first = recorded(kind(GROUPS), tmp_path, rounds, stop=stop)
         again, resumed = recorded(kind(GROUPS), tmp_path, rounds, resume=first.path.name)
         assert again.state.moves == strategy.state.moves
         assert again.state.memory == strategy.state.memory

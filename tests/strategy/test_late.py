@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cflower import ClusteredFL
-from cflower.auto.criterion import AutoCriterion
 from cflower.algorithm.criteria import NeverSplit
+from cflower.auto.criterion import AutoCriterion
 from cflower.recording.serialization import round_line
 from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint

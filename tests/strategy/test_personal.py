@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
-from cflower.errors import RunFolderError
+from cflower.errors import FederationError, RunFolderError
 from cflower.exporting.export import export
 from cflower.runs.findings import finding
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -50,6 +50,11 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
         assert client["loss"] < 0.1 < client["leaf_loss"]
+    trained = sum(ask.kind == "train" and ask.client == 3 for ask in clients.seen)
+    evaluated = sum(ask.kind == "evaluate" and ask.client == 3 for ask in clients.seen)
+    counts = summary["clients"]["partition-3"]
+    assert (counts["trainings"], counts["evaluations"]) == (trained, evaluated)
+    assert counts["trainings"] > 6  # those of the rounds, and of the personal step
     assert "8 clients of 1 cluster have personal models" in finding(summary)
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
@@ -59,6 +64,30 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
     whole = export(recorder.path, cluster="0", output=tmp_path / "all.safetensors")
     root = strategy.tree.root.model
     np.testing.assert_array_equal(load_file(whole)["w"].ravel(), root.trained[:12])
+
+
+def test_results_are_what_their_names_say(tmp_path):
+    clients, strategy = (
+        Enough(DIFFERENT),
+        strategy_of(criterion=NeverSplit(), personal=True, metric="loss", fraction_evaluate=1.0),
+    )
+    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=6)
+
+    def loss_of(arrays, name):
+        vector = np.concatenate([arrays[key].numpy().ravel() for key in ("w", "b")])
+        return np.linalg.norm(vector - CENTERS[DIFFERENT[int(name[-1])]])
+
+    names = strategy.tree.clients
+    common = np.mean([loss_of(strategy.models["0"], name) for name in names])
+    own = np.mean([loss_of(strategy.model_of(name), name) for name in names])
+    assert own < 0.1 < common
+    assert result.cluster_metrics["0"]["loss"] == pytest.approx(common, rel=1e-3)
+    assert result.evaluate_metrics_clientapp[6]["loss"] == pytest.approx(common, rel=1e-3)
+    assert result.served_metrics["0"]["loss"] == pytest.approx(own, abs=1e-3)
+    assert f"loss {common:.4g}"[:8] in repr(result)
+    assert f"; as they are served: loss {own:.2g}"[:28] in repr(result)
+    with pytest.raises(FederationError, match="No client is 'nobody'"):
+        strategy.model_of("nobody")
 
 
 def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
@@ -77,7 +106,7 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
 
 def test_a_resumed_run_has_as_many_clients_as_before(tmp_path):
     _, part = run(Enough(DIFFERENT), tmp_path, num_rounds=2)
-    with pytest.raises(RunFolderError, match="clients was 8 and is 9"):
+    with pytest.raises(RunFolderError, match="with 9 simulated clients: it had 8"):
         run(Enough((*DIFFERENT, 0)), tmp_path, num_rounds=3, resume=part.path.name)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.strategy.sampling import sample
+from cflower.strategy.sampling import admitted, sample
 from tests.algorithm.planted import laws
 
 
@@ -81,3 +81,17 @@ def test_named_clients_take_part_in_any_case():
     chosen = sample(tree, tree.clients, 0.1, 0, rng, {"0-1", "0-2", "1-9", "gone"})
     assert {"0-1", "0-2", "1-9"} < set(chosen)
     assert len(chosen) == 3 + 1 + 1
+
+
+def test_clients_are_topped_up_from_all_leaves_alike():
+    drawn = Counter(name for seed in range(400) for name in draw(tree_of(5, 5), 0.2, 4, seed=seed))
+    of_leaf = [sum(drawn[f"{leaf}-{i}"] for i in range(5)) for leaf in (0, 1)]
+    assert sum(of_leaf) == 400 * 4
+    assert abs(of_leaf[0] - of_leaf[1]) < 160  # 1,190 and 400 of 2,000 before
+
+
+def test_many_new_clients_are_listed_in_a_short_line(caplog):
+    caplog.set_level("INFO", "flwr")
+    admitted(tree_of(2), [f"client-{i}" for i in range(1000)], 1, isolated=False)
+    (said,) = caplog.messages
+    assert said.endswith("client-11 and 988 more")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.tree import Status
 from cflower.runs.findings import remarks
 from tests.strategy.quadratics import (
     Halves,
@@ -33,20 +35,30 @@ def test_a_split_that_serves_the_clients_is_confirmed(settings):
     assert clusters_of(strategy) == clients.planted
     end = reports[strategy.tree.root.split_round + 2].decisions[-1]
     assert (end.cluster, end.outcome) == ("0", Outcome.CONFIRMED)
-    assert end.figures["loss_better"] == end.figures["loss_num_clients"] == 6
+    assert end.figures["better"] == end.figures["voters"] == 6
+    # Each client trained one model in each round, and evaluated two in one of them.
+    trainings = Counter(seen.server_round for seen in clients.seen if seen.kind == "train")
+    assert max(trainings.values()) == max(2, round(6 * settings.get("fraction_train", 1.0)))
 
 
 def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     caplog.set_level(logging.INFO, "flwr")
     recorder = Recorder(tmp_path)
-    strategy, _, _ = on_trial(Quadratics(ALIKE), 9, criterion=Halves(), observers=[recorder])
+    alike = Quadratics(ALIKE)
+    strategy, _, _ = on_trial(
+        alike, 9, criterion=Halves(), observers=[recorder], trial_rounds=1, weighting="uniform"
+    )
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
     lines = [json.loads(x) for x in (recorder.path / "rounds.jsonl").read_text().splitlines()]
-    ends = [line for line in lines if line["round"] == 6]
+    # Three votes without a result: in rounds 4, 5 and 7.
+    on = [line["round"] for line in lines if line["decision"] == "on trial"]
+    assert on == [4, 5]
+    ends = [line for line in lines if line["round"] == 7]
     counts = [(line["cluster"], len(line["members"]), len(line["clients"])) for line in ends]
     assert counts == [("0.0", 3, 3), ("0.1", 3, 3), ("0", 6, 0)]
     assert ends[2]["decision"] == "split taken back"
-    assert ends[2]["figures"]["loss_gain"] < 0
+    assert ends[2]["figures"]["voters"] == 6
+    assert ends[2]["figures"]["gain_chance"] > 1 / 64
     assert f"cluster 0, split taken back: {ends[2]['reason']}" in caplog.text
     (split,) = recorder.summary["splits"]
     assert split["children"] == ["0.0", "0.1"]
@@ -86,32 +98,64 @@ def test_an_app_without_evaluation_is_trained_without_trials(caplog):
     assert strategy.final_report.clients == {}
 
 
-def test_a_split_that_no_client_evaluates_stands():
+def test_a_split_that_no_client_evaluates_is_not_judged_and_final(tmp_path):
     clients = Quadratics(ALIKE, spoil_evaluate=dict.fromkeys(range(6), fails_in(*range(99))))
-    strategy, _, reports = on_trial(clients, num_rounds=8, criterion=Halves())
+    recorder = Recorder(tmp_path)
+    strategy, _, reports = on_trial(clients, num_rounds=8, criterion=Halves(), observers=[recorder])
     assert len(strategy.tree.leaves) == 2
-    assert "no client evaluated both models" in strategy.tree.root.trial.reason
+    assert strategy.tree.root.trial is None
+    (line,) = [d for report in reports for d in report.decisions if d.outcome is Outcome.UNJUDGED]
+    assert (line.cluster, line.server_round) == ("0", 6)
+    assert "no client evaluated both models" in line.reason
     assert reports[5].problems["partition-0"].startswith("is an error")
     assert not strategy.failures.excluded
+    (split,) = recorder.summary["splits"]
+    assert split["trial"] is None
+    assert json.loads((recorder.path / "tree.json").read_text())["clusters"]["0"]["trial"] is None
 
 
-def test_a_client_with_a_bad_reply_for_the_common_model_counts_with_its_own():
+def test_a_client_with_a_bad_reply_for_the_common_model_has_no_voice_and_trains_on():
     def spoil(message, content, server_round):
-        if message.content["config"]["cluster"] == "0" and server_round > 3:
+        if message.content["config"]["cluster"] == "0":
             raise ValueError("boom")
         return type(message)(content, reply_to=message)
 
-    strategy, _, reports = on_trial(Quadratics(ALIKE, spoil={2: spoil}), 6, criterion=Halves())
-    assert "partition-2" in reports[4].trained_on
-    assert set(reports[4].general["0"]) == {f"partition-{i}" for i in (0, 1, 3, 4, 5)}
-    assert strategy.tree.root.undone
+    clients = Quadratics(GROUPS, spoil_evaluate={2: spoil})
+    strategy, _, reports = on_trial(clients, 20)
+    judged = reports[strategy.tree.root.split_round + 2]
+    assert judged.decisions[-1].figures["voters"] == 5
+    assert "partition-2" in judged.trained_on
+    assert strategy.tree.root.trial.status is Status.CONFIRMED
+    assert clusters_of(strategy) == clients.planted
+
+
+def test_a_client_that_lies_about_both_models_does_not_undo_a_split():
+    def lies(message, content, server_round):
+        worse = message.content["config"]["cluster"] != "0"
+        content["metrics"]["loss"] = 1e12 if worse else 0.0
+        return type(message)(content, reply_to=message)
+
+    clients = Quadratics(GROUPS * 3, spoil_evaluate={3: lies})
+    strategy, _, _ = on_trial(clients, 20)
+    assert clusters_of(strategy) == clients.planted
+    assert strategy.tree.root.trial.status is Status.CONFIRMED
+
+
+@pytest.mark.parametrize("rounds", [4, 5])
+def test_a_run_that_ends_during_a_trial_asks_the_clients(rounds):
+    clients = Quadratics(ALIKE)
+    settings = {"criterion": Halves(), "weighting": "uniform", "trial_rounds": 9}
+    strategy, _, reports = on_trial(clients, rounds, **settings)
+    assert strategy.tree.root.is_leaf
+    assert [trial.status for trial in strategy.tree.root.undone] == [Status.OPEN]
+    assert reports[-1].decisions[-1].outcome is Outcome.UNDONE
 
 
 def test_under_a_wrapper_splits_are_final_and_each_client_trains_one_model():
     clients = Quadratics(GROUPS)
-    strategy = strategy_of(trial_rounds=3, inner_interval=2, metric="loss")
+    strategy = strategy_of(trial_rounds=3, moving=True, personal=True, metric="loss")
     private = DifferentialPrivacyClientSideFixedClipping(strategy, 1e-6, 10.0, 6)
     private.start(clients.grid(), initial_arrays(), num_rounds=12)
     assert len(strategy.tree.leaves) == 2
-    assert strategy.tree.root.trial is strategy.tree.root.general is None
+    assert strategy.tree.root.trial is None
     assert sum(seen.kind == "train" for seen in clients.seen) == 12 * 6

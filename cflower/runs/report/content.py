@@ -95,7 +95,11 @@ def about(run: RunRecord) -> dict[str, Any]:
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.planned, run.rounds),
-        "metric": {**run.metric._asdict(), "percent": run.metric.share},
+        "metric": {
+            **run.metric.as_json(),
+            "title": run.metric.in_full,
+            "percent": run.metric.share,
+        },
         "ways": [
             only(way._asdict(), ("key", "words", "mean", "remark")) | {"against": way.against}
             for way in ways_to_serve(summary)
@@ -183,13 +187,14 @@ def cost(run: RunRecord) -> dict[str, Any]:
 def trials(run: RunRecord) -> list[dict[str, Any]]:
     """The clients' judgements of each split on trial, and the last line of one that is open.
 
-    ``sure``: whether the gain is significant.
+    ``tested``: whether the figures allow a test; ``sure``: whether the gain is significant.
     """
     judged = []
     for line, began in run.judgements:
         outcome, figures = line["decision"], line["figures"]
-        sure = any(figures[name] < LEVEL for name in figures if name.endswith("_chance"))
-        more = {"outcome": outcome, "standing": TRIAL_STATUS[outcome], "began": began, "sure": sure}
+        chances = [figures[name] for name in figures if name.endswith("_chance")]
+        tested = {"tested": bool(chances), "sure": any(chance < LEVEL for chance in chances)}
+        more = {"outcome": outcome, "standing": TRIAL_STATUS[outcome], "began": began, **tested}
         judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
     return judged
 

@@ -4,12 +4,15 @@ function drawFacts() {
   byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
   byId('remarks').textContent = about.remarks;
-  const most = Math.max(...about.ways.map(({ mean }) => mean ?? 0), metric().percent ? 1 : 0);
+  const means = about.ways.map(({ mean }) => mean).filter(known);
+  const [least, most] = [Math.min(...means), Math.max(...means, metric().percent ? 1 : 0)];
+  // The best has the longest bar, also where lower is better.
+  const wide = (mean) => Math.max(0, 100 * (metric().higher_is_better ? mean / most : mean > 0 ? least / mean : 1));
   fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${(mean / most) * 100}%` } }))] : remark),
+    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : remark),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
     against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
-  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().name} on held-out examples.` : '';
+  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().title} on held-out examples.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
   if (gains.length && !about.ways.some(({ against }) => against)) {

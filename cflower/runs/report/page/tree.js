@@ -157,9 +157,10 @@ const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7,
   svg('rect', { width: 2.2, height: 7, fill: 'var(--card)' })));
 
 // What a trial came to: a sign, and its meaning.
-const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely, or cannot be tested: the split stays'],
+const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split stays'],
+  untested: ['?', 'not enough was measured to test it: the split stays'],
   undone: ['✗', 'taken back'], open: ['…', 'still on trial'] };
-const standingOf = ({ standing, sure }) => SIGNS[standing === 'confirmed' && !sure ? 'likely' : standing];
+const standingOf = ({ standing, tested, sure }) => SIGNS[standing !== 'confirmed' || sure ? standing : tested ? 'likely' : 'untested'];
 
 function treeLegend() {
   const signs = new Set(run.trials.map(standingOf));
