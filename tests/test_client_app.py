@@ -1,16 +1,26 @@
 """The ClientApp by itself: its answer to the roll call, and the modules that it loads."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from cflower import ClusteredFL, NeverSplit
+from cflower.algorithm.weights import Weights
+from cflower.changes.personal import HELD_OUT, Leaf
 from cflower.client_app import app
 from cflower.config import RunConfig
 from cflower.data import own_data
+from cflower.errors import CFlowerError
+from cflower.learning.models import arrays_of, build_model
+from cflower.messages.arrays import record_of
+from cflower.messages.client_names import ADAPT_MESSAGE
+from cflower.messages.layout import Layout
 from cflower.messages.roll_call import FACTS, ROLL_CALL
+from cflower.simulation.inline_grid import InlineGrid
 from tests.command import in_new_process
 
 
@@ -78,3 +88,81 @@ def test_a_message_does_not_load_what_it_does_not_need(tmp_path):
     slow = {"datasets", "flwr_datasets", "torchvision", "PIL", "pandas", "sklearn", "scipy.special"}
     slow |= {"pydantic", "cflower.strategy", "cflower.messages.roll_call"}
     assert loaded & slow == set()
+
+
+def message_to(kind, arrays, server_round, node=1005, **told):
+    """A message with a model."""
+    config = ConfigRecord({"server-round": server_round, "part": "decide", **told})
+    message = Message(RecordDict({"arrays": arrays, "config": config}), node, kind)
+    message.metadata.__dict__["_message_id"] = "the question"
+    return message
+
+
+DIGITS = RunConfig(dataset_size=400, local_epochs=1, batch_size=16)
+
+
+def node_of(config=DIGITS, **node):
+    return Context(1, 1005, {"partition-id": 0, "num-partitions": 4} | node, RecordDict(), config)
+
+
+def first_model():
+    return record_of(arrays_of(build_model("cnn", (1, 8, 8), 10, 0)))
+
+
+def test_the_whole_personal_step_is_what_single_messages_would_do():
+    context, leaf, kappas = node_of(DIGITS.as_keys()), first_model(), [0.0, 20.0, 60.0, 180.0]
+    told = {"trainings": 3, "kappas": kappas}
+    reply = app(message_to(ADAPT_MESSAGE, leaf, 5, **told), context).content
+    model = leaf
+    for server_round in (6, 7, 8):
+        replied = app(message_to("train", model, server_round), context).content
+        model = replied.array_records["arrays"]
+    for key, array in model.items():
+        np.testing.assert_array_equal(reply["arrays"][key].numpy(), array.numpy())
+    size = replied["metrics"]["num-examples"]
+    assert reply["metrics"]["num-examples"] == size
+    layout = Layout.of(leaf)
+    own, before = layout.weights(model), layout.weights(leaf)
+    here = Leaf("0", before, {"client": size}, {"client": own})
+    assert len(kappas) == len(here.kappas)
+    for number, kappa in enumerate([np.inf, *kappas]):
+        share = size / (size + kappa)
+        mix = Weights(*(w + share * (v - w) for w, v in zip(before, own, strict=True)))
+        evaluated = app(message_to("evaluate", layout.record(mix), 5), context).content["metrics"]
+        assert reply["metrics"][HELD_OUT] == evaluated["num-examples"]
+        for name in ("accuracy", "loss"):
+            measured = reply["metrics"][f"{name}.{number}"]
+            assert measured == pytest.approx(evaluated[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("rounds", [3, 7])
+def test_the_personal_step_costs_one_message_for_each_client_of_the_own_app(rounds, caplog):
+    caplog.set_level("INFO", "flwr")
+    kinds = Counter()
+
+    class Counting(InlineGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            kinds.update(message.metadata.message_type for message in messages)
+            return super().push_messages(messages)
+
+    settings = {"personal": True, "fraction_evaluate": 0.0}
+    strategy = ClusteredFL(NeverSplit(), **settings)
+    strategy.start(Counting(app, 4, DIGITS.as_keys()), first_model(), rounds)
+    assert kinds["train"] == 4 * rounds
+    assert kinds[ADAPT_MESSAGE] == (4 if rounds == 7 else 0)
+    (step,) = strategy.state.personal.values() if rounds == 7 else (None,)
+    assert step is None or step.trainings == 2
+    assert ("a run of 3 rounds is too short for one" in caplog.text) == (rounds == 3)
+
+
+@pytest.mark.parametrize("kind", ["train", ADAPT_MESSAGE])
+def test_with_permuted_weights_no_message_trains_a_model_that_the_server_chose(tmp_path, kind):
+    (tmp_path / "seed").write_bytes(b"0123456789abcdef0123456789abcdef")
+    config = RunConfig(
+        dataset_size=400, privacy="permutation", seed_file=str(tmp_path / "seed")
+    ).as_keys()
+    zeros = {key: np.zeros_like(array.numpy()) for key, array in first_model().items()}
+    message = message_to(kind, record_of(zeros), 5, trainings=1, kappas=[0.0])
+    with pytest.raises(CFlowerError, match="Refused to train"):
+        app(message, node_of(config))
