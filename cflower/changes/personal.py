@@ -157,7 +157,7 @@ class PersonalStep(Pending):
         return tuple(
             Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
             for name, leaf in self.leaves.items()
-            for client in leaf.own or leaf.sizes
+            for client in (leaf.own if self.done else leaf.sizes)
             for number in numbers
         )
 

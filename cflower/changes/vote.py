@@ -66,7 +66,7 @@ class Ballot(NamedTuple):
         True
         """
         own, other = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.candidate))
-        if not (measure.higher_is_better and 0 <= other < own <= 1):
+        if not (measure.higher_is_better and 0 <= other < own <= 1 <= self.num_examples):
             return False
         error = math.sqrt((own + other) * (2 - own - other) / 2 / self.num_examples)
         if error == 0:

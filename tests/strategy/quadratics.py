@@ -77,6 +77,8 @@ class Quadratics:
     evaluate_path: Callable[[Message, Context], Message] | None = None
     evaluates_path: Container[int] = ()
     reports_entropies: bool = False
+    adapts: bool = False
+    """Whether the clients do the whole personal step by themselves."""
     noise: float = 1e-3
     seen: list[Seen] = field(default_factory=list)
     received: list[RecordDict] = field(default_factory=list)
@@ -90,6 +92,8 @@ class Quadratics:
             app.query("roll_call")(self._answer)
         app.train()(self._train)
         app.evaluate()(self._evaluate)
+        if self.adapts:
+            app.train("adapt")(self._adapt)
         if self.evaluate_path is not None:
             app.evaluate("way")(self.evaluate_path)
         return app
@@ -113,6 +117,7 @@ class Quadratics:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
         facts = {"num_partitions": number, "tells_entropies": self.reports_entropies}
         facts["evaluates_way"] = client in self.evaluates_path
+        facts["adapts"] = self.adapts
         return answer(message, client_id=f"partition-{client}", **facts)
 
     def _read(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:
@@ -137,6 +142,23 @@ class Quadratics:
         record = ArrayRecord({key: Array(np.asarray(value)) for key, value in arrays.items()})
         metrics = MetricRecord({**self.metrics(client), "num-examples": 10 + client})
         content = RecordDict({"arrays": record, "metrics": metrics})
+        if client in self.spoil:
+            return self.spoil[client](message, content, server_round)
+        return Message(content, reply_to=message)
+
+    def _adapt(self, message: Message, context: Context) -> Message:
+        client, server_round, leaf = self._read("adapt", message, context)
+        told, size = message.content["config"], 10 + client
+        center, model = self.center(client, server_round), leaf
+        for _ in range(int(told["trainings"])):
+            model = model + (center - model) / 2
+        metrics = {"num-examples": size, "held-out": 9}
+        for number, share in enumerate([0.0, *(size / (size + k) for k in told["kappas"])]):
+            mix = leaf + share * (model - leaf)
+            metrics[f"loss.{number}"] = float(np.linalg.norm(mix - center))
+        model = model.astype(leaf.dtype)
+        arrays = {"b": Array(model[12:]), "w": Array(model[:12].reshape(3, 4))}
+        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord(metrics)})
         if client in self.spoil:
             return self.spoil[client](message, content, server_round)
         return Message(content, reply_to=message)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
@@ -26,7 +26,11 @@ class Enough(Quadratics):
         return reply
 
 
-def run(clients, tmp_path, num_rounds=6, resume="", first=0, **settings):
+ROUNDS = 40
+"""Of a run that is long enough for five trainings by messages, or ten at once."""
+
+
+def run(clients, tmp_path, num_rounds=ROUNDS, resume="", first=0, **settings):
     """The strategy after a run in which nothing is split, and its recorder."""
     recorder = Recorder(tmp_path, resume=resume)
     settings = {"personal": True, "metric": "loss", "fraction_evaluate": 0.0} | settings
@@ -36,8 +40,13 @@ def run(clients, tmp_path, num_rounds=6, resume="", first=0, **settings):
     return strategy, recorder
 
 
-def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
-    clients = Enough(DIFFERENT)
+def counted(clients, kind, client=3):
+    return sum(seen.kind == kind and seen.client == client for seen in clients.seen)
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, adapts):
+    clients = Enough(DIFFERENT, adapts=adapts)
     strategy, recorder = run(clients, tmp_path)
     summary = json.loads((recorder.path / "summary.json").read_text())
     step = summary["personal"]["0"]
@@ -49,12 +58,13 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path):
         vector = np.concatenate([arrays["w"].ravel(), arrays["b"]])
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
-        assert client["loss"] < 0.1 < client["leaf_loss"]
-    trained = sum(ask.kind == "train" and ask.client == 3 for ask in clients.seen)
-    evaluated = sum(ask.kind == "evaluate" and ask.client == 3 for ask in clients.seen)
+        assert client["loss"] < 0.2 < client["leaf_loss"]
     counts = summary["clients"]["partition-3"]
-    assert (counts["trainings"], counts["evaluations"]) == (trained, evaluated)
-    assert counts["trainings"] > 6  # those of the rounds, and of the personal step
+    assert counts["trainings"] == ROUNDS + step["trainings"]
+    assert step["trainings"] == (10 if adapts else 5)
+    if not adapts:
+        assert counts["trainings"] == counted(clients, "train")
+        assert counts["evaluations"] == counted(clients, "evaluate")
     assert "8 clients of 1 cluster have personal models" in finding(summary)
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
@@ -71,7 +81,7 @@ def test_results_are_what_their_names_say(tmp_path):
         Enough(DIFFERENT),
         strategy_of(criterion=NeverSplit(), personal=True, metric="loss", fraction_evaluate=1.0),
     )
-    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=6)
+    result = strategy.start(clients.grid(), initial_arrays(), num_rounds=ROUNDS)
 
     def loss_of(arrays, name):
         vector = np.concatenate([arrays[key].numpy().ravel() for key in ("w", "b")])
@@ -80,9 +90,9 @@ def test_results_are_what_their_names_say(tmp_path):
     names = strategy.tree.clients
     common = np.mean([loss_of(strategy.models["0"], name) for name in names])
     own = np.mean([loss_of(strategy.model_of(name), name) for name in names])
-    assert own < 0.1 < common
+    assert own < 0.2 < common
     assert result.cluster_metrics["0"]["loss"] == pytest.approx(common, rel=1e-3)
-    assert result.evaluate_metrics_clientapp[6]["loss"] == pytest.approx(common, rel=1e-3)
+    assert result.evaluate_metrics_clientapp[ROUNDS]["loss"] == pytest.approx(common, rel=1e-3)
     assert result.served_metrics["0"]["loss"] == pytest.approx(own, abs=1e-3)
     assert f"loss {common:.4g}"[:8] in repr(result)
     assert f"; as they are served: loss {own:.2g}"[:28] in repr(result)
@@ -91,12 +101,12 @@ def test_results_are_what_their_names_say(tmp_path):
 
 
 def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
-    _, whole = run(Enough(DIFFERENT), tmp_path / "whole", num_rounds=8)
-    _, part = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5)
-    again = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=5, resume=part.path.name)[1]
+    _, whole = run(Enough(DIFFERENT), tmp_path / "whole", num_rounds=30)
+    _, part = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=24)
+    again = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=24, resume=part.path.name)[1]
     assert again.summary == part.summary
     # An app's first model need not be the same in the process that goes on.
-    more = {"num_rounds": 8, "resume": part.path.name, "first": 9}
+    more = {"num_rounds": 30, "resume": part.path.name, "first": 9}
     resumed = run(Enough(DIFFERENT), tmp_path / "part", **more)[1]
     assert {**resumed.summary, "run_id": ""} == {**whole.summary, "run_id": ""}
     for name in ("partition-0", "partition-7"):
@@ -111,7 +121,7 @@ def test_a_resumed_run_has_as_many_clients_as_before(tmp_path):
 
 
 def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
-    _, recorder = run(Enough((0,) * 6, noise=0.0), tmp_path, num_rounds=40)
+    _, recorder = run(Enough((0,) * 6, noise=0.0), tmp_path)
     assert not recorder.summary["personal"]["0"]["accepted"]
     assert not (recorder.path / "personal").exists()
     served = recorder.summary["clients"]["partition-0"]["served_by"]
@@ -119,14 +129,14 @@ def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
 
 
 class Silent(InlineGrid):
-    """The first node answers nothing in the personal step after six rounds."""
+    """The first node answers nothing in the personal step."""
 
     lost = 0
 
     def push_messages(self, messages):
         for message_id in super().push_messages(messages):
             message = self._pending[message_id]
-            late = dict(message.content.get("config", {})).get("server-round", 0) > 6
+            late = dict(message.content.get("config", {})).get("server-round", 0) > ROUNDS
             if late and message.metadata.dst_node_id == FIRST_NODE_ID:
                 self.lost += 1
                 del self._pending[message_id]
@@ -136,13 +146,74 @@ class Silent(InlineGrid):
 def test_a_silent_client_is_waited_for_once():
     grid = Silent(Enough(DIFFERENT).app(), len(DIFFERENT), {})
     strategy = strategy_of(criterion=NeverSplit(), personal=True, metric="loss")
-    strategy.start(grid, initial_arrays(), 6, timeout=0.2)
+    strategy.start(grid, initial_arrays(), ROUNDS, timeout=0.2)
     assert grid.lost == 1
     assert len(strategy.state.personal["0"].models) == len(DIFFERENT) - 1
 
 
 def test_a_client_that_stops_answering_keeps_its_leafs_model(tmp_path):
-    _, recorder = run(Enough(DIFFERENT, spoil={2: fails_in(*range(9, 99))}), tmp_path)
+    _, recorder = run(Enough(DIFFERENT, spoil={2: fails_in(*range(ROUNDS + 3, 99))}), tmp_path)
     kinds = {c: line["served_by"]["model"] for c, line in recorder.summary["clients"].items()}
     assert kinds.pop("partition-2") in ("leaf", "personal")
     assert set(kinds.values()) == {"personal"}
+
+
+@pytest.mark.parametrize(("adapts", "rounds"), [(True, 3), (True, 4), (False, 19), (False, 20)])
+def test_short_runs_have_no_personal_step_and_the_log_says_why(tmp_path, caplog, adapts, rounds):
+    caplog.set_level("INFO", "flwr")
+    strategy, _ = run(Enough(DIFFERENT, adapts=adapts), tmp_path, rounds)
+    short = f"There is no personal step: a run of {rounds} rounds is too short for one."
+    assert (short in caplog.text) == (rounds in (3, 19)) == (not strategy.state.personal)
+
+
+@pytest.mark.parametrize("rounds", [4, 10, 24, 60])
+@pytest.mark.parametrize("adapts", [True, False])
+def test_the_step_adds_three_tenths_of_the_runs_trainings_at_most(tmp_path, adapts, rounds):
+    clients = Enough(DIFFERENT, adapts=adapts)
+    strategy, _ = run(clients, tmp_path, rounds)
+    steps = strategy.state.personal.values()
+    trainings = sum(step.trainings for step in steps)
+    assert trainings <= 0.3 * rounds
+    if adapts:
+        assert counted(clients, "adapt") == 1
+        assert counted(clients, "train") == rounds
+    else:
+        # A training is two models of three that a round sends and receives; so much for messages.
+        trained = counted(clients, "train") - rounds
+        evaluated = counted(clients, "evaluate") - 1 - 1  # the final evaluation, by two models
+        assert 2 * trained + evaluated <= 0.3 * 3 * rounds
+        assert trained == trainings
+
+
+def test_one_client_whose_app_cannot_do_the_step_alone_makes_it_one_of_messages(tmp_path):
+    class Some(Enough):
+        def _answer(self, message, context):
+            self.adapts = context.node_config["partition-id"] != 3
+            return super()._answer(message, context)
+
+    clients = Some(DIFFERENT, adapts=True)
+    strategy, _ = run(clients, tmp_path)
+    assert counted(clients, "adapt", 0) == 0
+    assert strategy.state.personal["0"].trainings == 5
+
+
+@pytest.mark.parametrize("claim", [0, -5, float("nan"), float("inf"), [1, 2]])
+def test_what_one_client_claims_about_its_held_out_examples_ends_no_run(tmp_path, claim):
+    def lies(message, content, server_round):
+        if server_round == ROUNDS and "trainings" in message.content["config"]:
+            metrics = {k: v for k, v in content["metrics"].items() if "." not in k}
+            metrics |= {f"accuracy.{n}": 0.9 if n == 0 else 0.1 for n in range(5)}
+            content["metrics"] = MetricRecord({**metrics, "held-out": claim})
+        else:
+            content["metrics"]["accuracy"] = 0.5
+        return type(message)(content, reply_to=message)
+
+    def honest(message, content, server_round):
+        if "trainings" in message.content["config"]:
+            content["metrics"] |= {f"accuracy.{n}": 0.1 if n == 0 else 0.9 for n in range(5)}
+        return type(message)(content, reply_to=message)
+
+    spoil = {client: honest for client in range(10)} | {3: lies}
+    clients = Enough((*DIFFERENT, 0, 1), adapts=True, spoil=spoil)
+    strategy, _ = run(clients, tmp_path, metric="accuracy")
+    assert {f"partition-{i}" for i in (0, 1, 2, 9)} <= set(strategy.state.personal_models)
