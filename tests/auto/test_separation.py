@@ -8,14 +8,16 @@ from cflower.algorithm.constants import ERROR
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.similarity import cosine_similarity
 from cflower.auto.averages import Averages
+from cflower.auto.clustering import best_parts
 from cflower.auto.criterion import AutoCriterion, significance
-from cflower.auto.null_distribution import (
-    LARGEST_SAMPLE,
+from cflower.auto.separation import (
+    MOST_COMPARED,
     Centred,
+    by_chance,
     centred,
-    critical_separations,
     dimensions,
     separation,
+    separation_test,
 )
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
@@ -130,33 +132,42 @@ def test_lengths_of_updates_do_not_matter_by_angle(noise: float, separated: bool
     assert (by_angle[0] > 0) == separated
 
 
-def points_of(size: int, entries: int) -> np.ndarray:
-    points = generator(0, "points").normal(size=(size, entries))
-    return centred(points, np.zeros(size)).gram
+def by_chance_in(size: int, entries: int, samples: int = 300) -> tuple[np.ndarray, float]:
+    """The 0.99 quantiles of both separations in Gaussian samples, and their directions."""
+    rng, found, directions = generator(0, "by chance", size, entries), [], []
+    for _ in range(samples):
+        sample = centred(rng.normal(size=(size, entries)), np.zeros(size))
+        parts = best_parts(sample.cosines)
+        most_alone = 2 * parts.grouped.sum() < size
+        found.append(np.zeros(2) if most_alone else sample.separations(parts.labels))
+        directions.append(dimensions(sample.gram))
+    return np.quantile(found, 0.99, axis=0), float(np.median(directions))
 
 
-def test_leaving_out_the_least_sure_points_separates_the_others() -> None:
-    """So as many are left out of the null samples as of the data."""
-    needed = []
-    for left_out in (0, 2, 5):
-        rng = generator(1, "null")
-        needed.append(critical_separations(points_of(20, 4), np.full(2, np.inf), left_out, rng))
-    assert np.all(np.diff(needed, axis=0) > 0)
+@pytest.mark.parametrize("entries", [2, 3, 5, 10, 30])
+@pytest.mark.parametrize("size", [6, 10, 20, 40, 80])
+def test_the_curve_is_the_null_distribution_within_a_quarter(size: int, entries: int) -> None:
+    quantiles, directions = by_chance_in(size, entries)
+    assert np.array(by_chance(size, directions, 0)) == pytest.approx(quantiles, rel=0.25)
 
 
-def test_groups_exceed_all_samples_in_one_measure_or_nearly_all_in_both() -> None:
-    def needed(*observed: float) -> np.ndarray:
-        rng = generator(1, "null")
-        return critical_separations(points_of(10, 4), np.array(observed), 0, rng)
+def test_what_is_needed_grows_with_fewer_members_and_with_those_left_out() -> None:
+    needed = [by_chance(members, 5.0, 0) for members in (3, 4, 6, 10, 20, 80)]
+    assert np.all(np.diff(needed, axis=0) < 0)
+    assert np.all(np.greater(by_chance(20, 5.0, 1), by_chance(20, 5.0, 0)))
+    assert by_chance(20, 1.0, 0)[1] > 1e6  # on a line there are only two angles
 
-    maxima = needed(np.inf, 0.0)
-    quantiles = needed(np.inf, np.inf)
-    assert np.all(quantiles < maxima)
-    assert needed(*maxima - 1e-9) == pytest.approx(quantiles)
-    assert np.all(needed(maxima[0] + 1e-9, 0.0) == maxima)
-    # Between the two in one measure, and below both in the other: chance.
-    between = maxima[0] - 1e-9
-    assert np.all(needed(between, quantiles[1] - 1e-9) >= [between, quantiles[1]])
+
+def test_the_test_names_both_measures_and_what_each_must_exceed() -> None:
+    points = two_groups()
+    figures = separation_test(centred(points, np.zeros(8)), np.repeat([0, 1], 4), 0)
+    assert list(figures) == [
+        "separation",
+        "separation_by_angle",
+        "separation_by_chance",
+        "separation_by_angle_by_chance",
+    ]
+    assert figures["separation"] > figures["separation_by_chance"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +187,7 @@ def test_one_significant_measure_is_enough(observed, outcome, reason) -> None:
 def test_noise_in_many_directions_makes_shorter_distances_than_on_a_line() -> None:
     assert dimensions(np.eye(7)) == pytest.approx(7)
     assert dimensions(np.ones((7, 7))) == pytest.approx(1)
-    assert dimensions(np.eye(300)) == pytest.approx(LARGEST_SAMPLE)
+    assert dimensions(np.eye(300)) == pytest.approx(MOST_COMPARED)
     labels = np.repeat([0, 1], 5)
     line = np.where(labels, 1.0, -1.0)[:, None]
     # Five standard errors squared: nothing on a line, enough with eight more directions.
