@@ -123,6 +123,8 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
         return "the ClientApp has no evaluate function"
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
+    if personal_trainings(strategy, run)[0] < 1:
+        return f"a run of {counted(run.num_rounds, 'round')} is too short for one"
     layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
     if needed > MOST_GIGABYTES:
@@ -131,30 +133,26 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
 
 
 def personal_step(strategy: Any, run: Any) -> PersonalStep | None:
-    """The personal step of a run; None without one.
-
-    Its trainings, and where it takes ordinary messages these, are at most `PERSONAL_SHARE` of those
-    of the run, in which a client got two models and sent one in each round in which it took part.
-    """
-    if not strategy.personal:
-        return None
-    facts = strategy.roll_call.facts
+    """The personal step of a run; None without one."""
     leaves = leaves_of(strategy.state)
-    at_once = all(
-        facts[c].get(ADAPTS) for leaf in leaves.values() for c in leaf.sizes if c in facts
-    )
-    rounds = run.num_rounds * strategy.fraction_train
-    share = PERSONAL_SHARE * rounds
+    if not strategy.personal or personal_obstacle(strategy, run) or not leaves:
+        return None
+    trainings, at_once = personal_trainings(strategy, run)
+    return PersonalStep(run.num_rounds, leaves, trainings, ADAPT if at_once else "train")
+
+
+def personal_trainings(strategy: Any, run: Any) -> tuple[int, bool]:
+    """The trainings of a client in a personal step, and whether it does the step by itself.
+
+    They, and where the step takes ordinary messages these, are at most `PERSONAL_SHARE` of those of
+    the run, in which a client got two models and sent one in each round in which it took part.
+    """
+    share = PERSONAL_SHARE * run.num_rounds * strategy.fraction_train
+    facts = strategy.roll_call.facts.values()
+    at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
     # A training is two of the three models that a client gets or sends in a round.
     trainings = share if at_once else (3 * share / 2 - EVALUATIONS) / 2
-    trainings = min(MOST_TRAININGS, int(trainings + 1e-9))
-    obstacle = personal_obstacle(strategy, run)
-    if not obstacle and trainings < 1:
-        obstacle = f"a run of {counted(run.num_rounds, 'round')} is too short for one"
-    if obstacle or not leaves:
-        log(INFO, "There is no personal step: %s.", obstacle or "no cluster has two members")
-        return None
-    return PersonalStep(run.num_rounds, leaves, trainings, ADAPT if at_once else "train")
+    return min(MOST_TRAININGS, int(trainings + 1e-9)), at_once
 
 
 def decides(cfl: CFL) -> bool:
@@ -177,6 +175,8 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
     if trial_rounds and not has_function(run.grid, EVALUATE, if_unknown=True):
         log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
         trial_rounds = 0
+    if strategy.personal and (obstacle := personal_obstacle(strategy, run)):
+        log(INFO, "There will be no personal step: %s.", obstacle)
     moving = strategy.moving and alone and not strategy.isolated
     # Where clients permute their weights, no array is what its shape shows.
     permuted = any(COMMITMENT in facts for facts in strategy.roll_call.facts.values())
