@@ -61,11 +61,14 @@ def test_permuting_the_clients_changes_nothing() -> None:
     assert decided(two_groups(), noise=0.0, order=[5, 2, 7, 0, 1, 4, 6, 3]) == FOURS
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_points_on_a_line_are_no_groups(seed: int) -> None:
-    rng = generator(seed, "line")
-    line = np.outer(rng.normal(size=10), rng.normal(size=30))
-    assert decided(line - line.mean(axis=0), noise=0.01, rounds=20, seed=seed) == set()
+def test_points_on_a_line_are_hardly_ever_groups() -> None:
+    """By chance, as the level says; a line is where it happens most."""
+    split = 0
+    for seed in range(60):
+        rng = generator(seed, "line")
+        line = np.outer(rng.normal(size=10), rng.normal(size=30))
+        split += bool(decided(line - line.mean(axis=0), noise=0.01, rounds=8, seed=seed))
+    assert split <= 0.05 * 60
 
 
 def test_two_clusters_of_points_on_a_line_are_groups() -> None:
