@@ -37,6 +37,13 @@ WITHOUT_EFFECT = frozenset({"output-dir", "resume", "baselines", "run-name", "ru
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
+GONE = {
+    "inner-interval": ": clients no longer train models above their own, because the mean of the "
+    "models below takes their place. Leave it out."
+}
+"""Keys of earlier versions, with what became of them."""
+
+
 @dataclass(frozen=True)
 class RunConfig(TrainingSettings, DataSettings):
     """One run: the settings of every layer, and those of the run itself.
@@ -157,7 +164,7 @@ class RunConfig(TrainingSettings, DataSettings):
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
-                hint = did_you_mean(key, known) or ": `cflower keys` lists them."
+                hint = GONE.get(key) or did_you_mean(key, known) or ": `cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}{hint}")
         return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
 

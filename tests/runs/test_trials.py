@@ -31,7 +31,13 @@ def recorded(path, clients, rounds, *others):
 
 
 def test_a_split_that_was_taken_back(tmp_path):
-    undone = recorded(tmp_path, Quadratics((0,) * 6), 9)
+    def worse_apart(message, content, _):
+        apart = message.content["config"]["cluster"] != "0"
+        content["metrics"] = MetricRecord({"loss": 1.0 + apart, "num-examples": 30})
+        return Message(content, reply_to=message)
+
+    clients = Quadratics((0,) * 6, spoil_evaluate=dict.fromkeys(range(6), worse_apart))
+    undone = recorded(tmp_path, clients, 9)
     page = page_content(undone)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0"]
     assert set(page["lines"]["cluster"]) == {"0"}
@@ -55,10 +61,10 @@ def test_every_judgement_of_the_clients_is_shown(tmp_path):
         return Message(content, reply_to=message)
 
     clients = Quadratics((0,) * 6, spoil_evaluate=dict.fromkeys(range(6), always_one))
-    run = recorded(tmp_path, clients, 14)
+    run = recorded(tmp_path, clients, 16)
     trials = page_content(run)["trials"]
     standings = [(trial["round"], trial["standing"]) for trial in trials]
-    assert standings == [(6, "open"), (9, "open"), (12, "undone")]
+    assert standings == [(6, "open"), (9, "open"), (15, "undone")]
     assert all(trial["reason"] in explanation(run) for trial in trials)
 
 
@@ -70,9 +76,10 @@ def test_a_lasting_split_is_shown_with_its_standing(rounds, standing, words, tmp
     run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), 9, EndsAfter(rounds))
     page = page_content(run)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
-    assert run.summary["splits"][0]["trial"] == page["trials"][-1]["standing"] == standing
-    common = f"common model (trained in {min(rounds, 6)} of {rounds} rounds)"
-    assert common_in_words(run.summary) == common
+    assert run.summary["splits"][0]["trial"] == standing
+    judged = [trial["standing"] for trial in page["trials"]]
+    assert judged == (["confirmed"] if rounds == 9 else [])
+    assert common_in_words(run.summary) == "common model (mean of the clusters' models)"
     assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))
 
 
