@@ -87,7 +87,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     second = Cluster("0.3", ("b", "c"), model, 2, optimizer={"momentum": model.trained})
     tree = ParameterTree({c.name: c for c in (root, first, second)}, {"c": "0"})
     known = {"a": KnownUpdate(3, model.trained, 1.0, 10.0, model.trained, 0.5, 0.25)}
-    norms = {"a": NormHistory("0.2", 4, 0.1, 0.2, 0.3, 1, 2.5, "0")}
+    norms = {"a": NormHistory("0.2", 4, 0.1, 0.3, 1, 2.5, "0")}
     moves = (Move(3, "b", "0.2", "0.3", "a reason"),)
     state = CFLState(tree, known, moves, first=model, memory={"moves": norms})
     outstanding = tuple(
