@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cflower.algorithm.constants import FEW
+from cflower.algorithm.constants import FEW, LONG
 from cflower.changes.norm_history import NormHistory, updated
 
 
@@ -29,12 +29,29 @@ def test_norms_have_no_unit(unit):
     assert state["2"].suspected == 2
 
 
-@pytest.mark.parametrize(("leaf", "expected"), [("0", []), ("0.0", ["4"])])
-def test_norms_that_always_vary_are_no_change_in_an_unsplit_root(leaf, expected):
-    rng = np.random.default_rng(0)
-    rounds = np.exp(rng.normal(scale=[0.01] * 4 + [0.5], size=(12, 5)))
-    rounds[11, 4] = 1.1 * rounds[1:, 4].max()
+@pytest.mark.parametrize("leaf", ["0", "0.0"])
+@pytest.mark.parametrize("seed", range(5))
+def test_norms_that_always_vary_are_suspicious_for_too_few_rounds_to_leave_a_root(leaf, seed):
+    rng = np.random.default_rng(seed)
+    rounds = np.exp(rng.normal(scale=[0.01] * 4 + [0.5], size=(40, 5)))
+    for end in range(1, 41):
+        assert all(h.suspected < FEW for h in histories(rounds[:end], leaf).values())
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(LONG - 0.1, []), (LONG + 0.1, ["2"])])
+@pytest.mark.parametrize(("leaf", "needed"), [("0", 2 * FEW), ("0.0", FEW)])
+def test_an_update_is_suspicious_from_twice_the_usual_length(leaf, needed, factor, expected):
+    rounds = np.ones((needed + 1, 5))
+    rounds[needed, 2] = factor
     assert suspects(histories(rounds, leaf)) == expected
+    assert suspects(histories(rounds[1:], leaf)) == []  # too short a history
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(3, ["0", "1", "2"]), (2, [])])
+def test_less_is_suspicious_if_most_members_updates_are_longer_than_ever(longer, expected):
+    rounds = np.ones((FEW + 1, 5))
+    rounds[FEW, :longer] = 1.2
+    assert suspects(histories(rounds, "0.0")) == expected
 
 
 def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_ends():
