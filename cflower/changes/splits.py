@@ -14,7 +14,7 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Status, Trial
 from cflower.algorithm.weights import Vector, Weights
 from cflower.changes.vote import verdict_of
-from cflower.ordering import in_order, listed
+from cflower.ordering import in_order, listed, only
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,23 @@ class SplitTrials(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The splits that are due; in the last round all that are on trial."""
         for name in in_order(state.tree.clusters):
-            cluster = state.tree.clusters[name]
-            if cluster.trial and cluster.on_trial and (last or cluster.trial.due <= server_round):
+            trial = state.tree.clusters[name].trial
+            if trial is None or trial.status is not Status.OPEN:
+                continue
+            waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
+            if last or (trial.due <= server_round and waited):
                 mean = question_of(state.tree, name, state.tree.model_of(name))
                 yield SplitTrial(server_round, (mean,), self.rounds, last)
+
+    def _trained_apart(self, state: CFLState, name: str, trial: Trial) -> bool:
+        """Whether every part has trained since the split, or since the last vote.
+
+        The members of a part that takes part seldom would not be there to vote. A vote waits for
+        them until the number of rounds has doubled: they may have left.
+        """
+        since = (trial.began + trial.due) // 2  # the gaps double
+        parts = (only(state.known, leaf.members) for leaf in state.tree.leaves_below(name))
+        return all(any(u.server_round > since for u in known.values()) for known in parts)
 
 
 def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
