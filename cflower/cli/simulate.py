@@ -13,14 +13,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 import cflower
-from cflower.config import RunConfig, read_overrides
-from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -65,6 +59,8 @@ def simulate(
     default is one for each core from 50 clients on. `cflower keys` lists the config of cflower's
     own app; `-c "resume='RUN'"` resumes an interrupted run of it.
     """
+    from cflower.config import read_overrides
+
     given = read_overrides(config or [])
     defaults: Mapping[str, Any] = {}
     if app is not None:
@@ -94,6 +90,8 @@ def simulate_own(
     workers: int | None,
 ) -> None:
     """Run cflower's own app, with its progress on standard output."""
+    from cflower.config import RunConfig
+
     wanted = config_to_resume(given) | given
     if clients is not None:
         wanted.setdefault("min-available-nodes", clients)
@@ -155,6 +153,9 @@ def grid_for(
 
 def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     """The config of the run that ``resume`` names; {} without it."""
+    from cflower.config import RunConfig
+    from cflower.runs.run_files import find_run, read_json
+
     config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
     if not config.resume:
         return {}
@@ -165,6 +166,9 @@ def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def folder_of(context: "Context") -> Path | None:
     """The run folder; None if the run ended before it had one."""
+    from cflower.config import RunConfig
+    from cflower.runs.run_files import find_run
+
     config = RunConfig.read(context.run_config)
     if config.resume:
         return find_run(config.output_path, config.resume)
@@ -174,6 +178,8 @@ def folder_of(context: "Context") -> Path | None:
 
 def name_of(folder: Path) -> str:
     """A run's id, or its path if it is not in the default folder of runs."""
+    from cflower.config import RunConfig
+
     default = RunConfig().output_path
     return folder.name if folder.absolute().parent == default else str(folder.absolute())
 
@@ -226,6 +232,13 @@ def printing_grid() -> "type[InlineGrid]":
 
 def keys() -> None:
     """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from cflower.config import RunConfig
+
     columns = (Column(heading, overflow="fold") for heading in ("key", "default", "meaning"))
     table, meanings = Table(*columns, box=SIMPLE_HEAD, padding=0), meanings_in(app_toml())
     for spec in fields(RunConfig):
