@@ -16,6 +16,7 @@ from cflower.algorithm.robust_mean import limited
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
+from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
@@ -117,7 +118,7 @@ class ClientMessenger:
             for key, model in models.items():
                 if id(model) not in made:
                     made[id(model)] = self.layout.record(model)
-                content[key] = ArrayRecord(dict(made[id(model)]))
+                content[key] = copy_of(made[id(model)])
             content[self.config_key] = ConfigRecord(
                 {**config, "server-round": ask.server_round, "cluster": ask.cluster, PART: ask.part}
             )
