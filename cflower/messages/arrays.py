@@ -38,8 +38,8 @@ def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """
     record = ArrayRecord()
     for key, values in arrays.items():
-        content = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        data = b"".join((header_of(values.shape, values.dtype), memoryview(content)))
+        content: Any = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        data = b"".join((header_of(values.shape, values.dtype), content))
         record[key] = Array(str(values.dtype), values.shape, "numpy.ndarray", data)
     return record
 
