@@ -3,13 +3,9 @@
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from cflower.errors import RunFolderError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from typing_extensions import Buffer
 
 LOCK = ".lock"
 
@@ -19,8 +15,8 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
-def replace_file(path: Path, *contents: "Buffer | NDArray[Any]", lasting: bool = True) -> None:
-    """Replace a file as a whole by these bytes; with ``lasting``, it survives a power cut."""
+def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
+    """Replace a file as a whole by bytes and arrays; with ``lasting``, it survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
