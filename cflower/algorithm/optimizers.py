@@ -58,10 +58,12 @@ class ServerOptimizer:
         eta = self.learning_rate
         if eta is None:
             eta = 0.1 if self.rule in ADAPTIVE else 1.0
-        zero, after = np.zeros_like(mean_update), state
         if self.rule == "fedavg":
-            move = eta * mean_update
-        elif self.rule == "fedavgm":
+            move = mean_update if eta == 1 else eta * mean_update
+            return (model + move).astype(model.dtype, copy=False), state
+        zero: Vector = np.zeros_like(mean_update)
+        after: OptimizerState
+        if self.rule == "fedavgm":
             velocity = self.momentum * state.get("momentum", zero) + mean_update
             move, after = eta * velocity, {"momentum": velocity}
         else:
