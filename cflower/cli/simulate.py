@@ -104,6 +104,8 @@ def simulate_own(
         f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
         "the run would wait for more than there are; leave one of them out.",
     )
+    load = partial(resolve_name, "cflower.client_app:app")
+    grid = grid_for(num_clients, workers, load, ["cflower.client_app"])
     # These load PyTorch, which is not needed to refuse a config.
     from cflower import simulate
     from cflower.client_app import app as client_app
@@ -121,13 +123,12 @@ def simulate_own(
     getLogger("flwr").addFilter(
         lambda record: record.levelno >= WARNING or hasattr(record, "progress")
     )
-    load = partial(resolve_name, "cflower.client_app:app")
     simulate(
         client_app,
         num_clients,
         server_app=server,
         run_config=RunConfig.read(values).as_keys(),
-        grid_type=grid_for(num_clients, workers, load, ["cflower.client_app"]),
+        grid_type=grid,
     )
 
 
@@ -141,13 +142,15 @@ def grid_for(
 
     A worker takes seconds to start and reads the data set again, too long for few clients.
     """
-    from cflower.simulation.inline_grid import InlineGrid
-    from cflower.simulation.worker_grid import WorkerGrid
-
     if workers is None:
         workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
     if not workers:
+        from cflower.simulation.inline_grid import InlineGrid
+
         return InlineGrid
+    from cflower.simulation.worker_grid import WorkerGrid, started_server
+
+    started_server(preload)  # while this process loads PyTorch too
     return partial(WorkerGrid, load=load, workers=workers, preload=preload)
 
 
