@@ -19,7 +19,7 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
-from cflower.ordering import in_order, listed, only
+from cflower.ordering import in_order, listed, only, without
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
@@ -146,6 +146,7 @@ class Recorder(Observer):
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._splits: list[dict[str, Any]] = []
         self._clients: dict[str, dict[str, Any]] = {}
+        self._members: dict[str, list[str]] = {}
         self._central: dict[str, float] = {}
         self._root: Mapping[str, Any] = {}
 
@@ -183,8 +184,9 @@ class Recorder(Observer):
             self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten[File.ROUNDS] += json_line(line)
+                known = self._members.get(decision.cluster) == line["members"]
                 self._note(line)
+                self._unwritten[File.ROUNDS] += json_line(without(line, ["members"] * known))
                 is_split = decision.outcome is Outcome.SPLIT
                 if decision.clients and (is_split or len(decision.clients) < MANY):
                     name, content = similarity_file(decision)
@@ -308,6 +310,7 @@ class Recorder(Observer):
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
+        self._members[line["cluster"]] = line["members"]
         for client, metrics in line["clients"].items():
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)

@@ -59,7 +59,7 @@ class Config(TypedDict):
 class Line(TypedDict):
     round: int
     cluster: str
-    members: list[str]
+    members: NotRequired[list[str]]
     heard: list[str]
     mean_norm: Number
     max_norm: Number

@@ -75,11 +75,22 @@ def check_format(run: str, begun: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
+    """The lines of ``rounds.jsonl`` so far, without a last one that is still being written.
+
+    A line without members has those of the line before it about its cluster.
+    """
     if not path.is_file():
         return ()
     lines = read_text(path).rpartition("\n")[0].splitlines()
-    return tuple(parse(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, start=1))
+    read, members = list[Mapping[str, Any]](), dict[str, list[str]]()
+    for number, text in enumerate(lines, start=1):
+        entry = parse(text, Line, f"Line {number} of {path}")
+        before = members.get(entry["cluster"])
+        if before is None and "members" not in entry:
+            raise RunFolderError(f"Line {number} of {path} is damaged: it has no members.")
+        members[entry["cluster"]] = entry.setdefault("members", before)
+        read.append(entry)
+    return tuple(read)
 
 
 def read_text(path: Path) -> str:

@@ -136,8 +136,10 @@ def descend(
 def written(quick: bool) -> Iterator[Figure]:
     """The recorder's part of a round in which 100 of many clients reply, small models."""
     quieten_flower()
-    for clients in (100,) if quick else (100, 10_000, 100_000):
-        recorder, all_in_all = recorded(clients, 3 if quick else 40)
+    for clients, long in (100, 400), (10_000, 400), (100_000, 150):
+        if quick and clients > 100:
+            continue
+        recorder, all_in_all = recorded(clients, 3 if quick else long)
         what = f"what a round writes, 100 of {clients:,} clients"
         yield Figure(what, "the whole round", recorder, all_in_all, 0.05)
 

@@ -1,5 +1,7 @@
 """When a run writes its whole state, and that nothing of it is lost in between."""
 
+import json
+
 import pytest
 
 from cflower import ClusteredFL, Observer, Recorder
@@ -44,6 +46,15 @@ def test_the_state_is_written_first_at_a_change_of_the_clusters_at_the_end_and_i
     expected = [after if n >= after else 1 for n in range(1, 13)]
     expected = [after + 5 if after + 5 <= n < 12 else e for n, e in enumerate(expected, start=1)]
     assert saved == [*expected[:-1], 12]
+
+
+def test_members_are_written_when_they_change(tmp_path):
+    recorder, _ = run(tmp_path)
+    path = recorder.path / "rounds.jsonl"
+    written = [json.loads(text) for text in path.read_text().splitlines()]
+    first = {line["cluster"]: line["round"] for line in reversed(written)}
+    assert {(n["cluster"], n["round"]) for n in written if "members" in n} == {*first.items()}
+    assert all(line["members"] for line in read_lines(path))
 
 
 def test_by_itself_the_state_takes_at_most_a_small_share_of_the_time(tmp_path, monkeypatch):
