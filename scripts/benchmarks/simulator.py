@@ -76,7 +76,7 @@ def simulated(keys: Mapping[str, Any]) -> float:
         simulate(client_app, clients, server_app=server, run_config=config.as_keys())
     finally:
         shutil.rmtree(folder)
-    return median(np.diff(ends)[1:])
+    return float(median(np.diff(ends)[1:]))
 
 
 def bare(config: RunConfig) -> float:
