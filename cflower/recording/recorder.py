@@ -46,9 +46,9 @@ from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
 
-TIMES = 25
+TIMES = 40
 """How many times as long as the state took to write the run goes on before it is written again:
-then it takes at most a twenty-fifth of the time."""
+then it takes at most a fortieth of the time."""
 MANY = 1000
 """Clients from which on the summary is one line (Python takes ten times as long to indent it), and
 only the similarity matrix of a split is kept (each has four megabytes and more)."""
@@ -83,7 +83,7 @@ class Recorder(Observer):
         Further keys of ``config`` that may have other values when the run is resumed.
     checkpoint_interval : int
         Rounds from one checkpoint to the next, from which an interrupted run goes on. 0: as often
-        as it takes at most a twenty-fifth of the time.
+        as it takes at most a fortieth of the time.
 
     Attributes
     ----------

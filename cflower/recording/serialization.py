@@ -42,15 +42,19 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     """
     cluster = decision.cluster
     members = report.trained.clusters[cluster].members
-    own = () if decision.outcome in TRIAL_STATUS else members
-    general = report.general.get(cluster, {})
+    trained = {client for client, on in report.trained_on.items() if on == cluster}
+    trained.update(report.general.get(cluster, ()))
     moves = [move for move in report.state.moves if move.server_round == report.server_round]
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
+    # Of ten thousand members a hundred may have replied.
+    present = set().union(report.measured, report.problems, report.late, outstanding)
+    is_leaf = decision.outcome not in TRIAL_STATUS
+    own = [client for client in members if client in present] if is_leaf else []
     return {
         "round": report.server_round,
         "cluster": cluster,
         "members": list(members),
-        "heard": [c for c in members if report.trained_on.get(c) == cluster or c in general],
+        "heard": [client for client in members if client in trained],
         "mean_norm": decision.mean_norm,
         "max_norm": decision.max_norm,
         "alpha_cross": decision.alpha_cross,
@@ -61,7 +65,7 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
         "metrics": scalars(report.metrics(cluster)),
         **({"central": scalars(report.central)} if report.central else {}),
         "seconds": round(report.seconds, 3),
-        "moves": [move._asdict() for move in moves if own and move.origin == cluster],
+        "moves": [move._asdict() for move in moves if is_leaf and move.origin == cluster],
         "clients": {client: numbers(one) for client, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),
