@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.runs.findings import remarks
+from cflower.runs.run_files import read_lines
 from tests.strategy.quadratics import (
     Halves,
     Quadratics,
@@ -41,7 +42,7 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     recorder = Recorder(tmp_path)
     strategy, _, _ = on_trial(Quadratics(ALIKE), 9, criterion=Halves(), observers=[recorder])
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
-    lines = [json.loads(x) for x in (recorder.path / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(recorder.path / "rounds.jsonl")
     ends = [line for line in lines if line["round"] == 6]
     counts = [(line["cluster"], len(line["members"]), len(line["clients"])) for line in ends]
     assert counts == [("0.0", 3, 3), ("0.1", 3, 3), ("0", 6, 0)]
