@@ -4,7 +4,6 @@
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     # Lazy, so that `import cflower.algorithm` needs neither Flower nor PyTorch.
     if name == "__version__":  # pyproject.toml has it: Flower refuses a dynamic one
-        return version("cflower")
+        return import_module("importlib.metadata").version("cflower")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,7 +32,9 @@ METRICS = ("accuracy", "loss", "perplexity")
 """What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
-WITHOUT_EFFECT = frozenset({"output-dir", "resume", "baselines", "run-name", "run-tags"})
+WITHOUT_EFFECT = frozenset(
+    {"output-dir", "resume", "baselines", "run-name", "run-tags", "checkpoint-interval"}
+)
 """Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
@@ -97,6 +99,7 @@ class RunConfig(TrainingSettings, DataSettings):
     output_dir: str = "~/cflower-runs"
     run_name: str = ""
     run_tags: str = ""
+    checkpoint_interval: int = number(0, least=0)
     resume: str = ""
     tracker: str = choice("", TRACKERS)
     baselines: bool = False

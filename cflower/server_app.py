@@ -64,6 +64,7 @@ def run(
         resume=config.resume,
         run_id=context.run_id,
         say=say,
+        checkpoint_interval=config.checkpoint_interval,
     )
     trackers = [Tracker(config.tracker, recorder)] if config.tracker else []
     roll_call = RollCall(timeout=config.node_timeout)

@@ -38,6 +38,7 @@ def test_pyproject_says_every_choice_of_a_key():
     ("values", "words"),
     [
         ({"lerning-rate": 0.1}, "Unknown run-config key 'lerning-rate': did you mean 'learning-r"),
+        ({"inner-interval": 5}, "'inner-interval': clients no longer train models above their own"),
         ({"zzz": 1}, "Unknown run-config key 'zzz': `cflower keys` lists"),
         ({"learning-rate": "fast"}, "Got learning-rate='fast' (str), but expected a number"),
         ({"batch-size": 3.5}, "Got batch-size=3.5 (float), but expected a whole number"),

@@ -23,7 +23,7 @@ Step = tuple[Vector, OptimizerState]
 
 def fedavg(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
     """The mean update itself (eq. 2)."""
-    return settings.eta * update, state
+    return update if settings.eta == 1 else settings.eta * update, state
 
 
 def fedavgm(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:

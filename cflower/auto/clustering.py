@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, ward
-from scipy.spatial.distance import squareform
-from scipy.special import stdtrit
 
 from cflower.algorithm.constants import FEW, LEAST_NEXT_TO_ONE
 from cflower.algorithm.similarity import ROUNDING, Matrix
@@ -102,6 +99,8 @@ def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float
         among = similarity[np.ix_(members, members)]
         parts = best_parts(among)
         margins, freedom = margin_errors(among, parts)
+        from scipy.special import stdtrit  # SciPy takes longer to import than all of cflower
+
         needed = float(stdtrit(freedom, level))
         if alone is None:  # later, members are alone because the others of their part are left out
             alone = np.isin(np.arange(size), members[~parts.grouped])
@@ -136,6 +135,9 @@ def best_parts(similarity: Matrix) -> Parts:
 def ward_parts(similarity: Matrix) -> Labels:
     """Ward's tree of the members, cut at the largest drop between two merges."""
     squares = np.diag(similarity)[:, None] + np.diag(similarity) - 2.0 * similarity
+    from scipy.cluster.hierarchy import fcluster, ward
+    from scipy.spatial.distance import squareform
+
     distances = np.sqrt(np.maximum(squareform(squares, checks=False), 0.0))
     merges = ward(distances)
     heights = merges[:, 2]

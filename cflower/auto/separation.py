@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri
 
 from cflower.algorithm.constants import ERROR
 from cflower.algorithm.similarity import ROUNDING, Matrix, cosine_similarity
@@ -92,6 +91,8 @@ def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     np.fill_diagonal(squares, np.inf)
     # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
+    from scipy.special import chdtri  # SciPy takes longer to import than all of cflower
+
     noise_quantile = chdtri(freedom, ERROR) / freedom * (variance[:, None] + variance)
     if np.any(squares <= noise_quantile):
         return 0.0

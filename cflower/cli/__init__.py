@@ -1,4 +1,8 @@
-"""The command `cflower`, the companion of `flwr run`."""
+"""The command `cflower`, the companion of `flwr run`.
+
+The modules of commands import at their beginning only what a help text needs: what else a command
+needs, it imports itself. So `cflower --help` loads neither NumPy nor Flower.
+"""
 
 import sys
 from typing import Annotated
@@ -8,7 +12,7 @@ import typer
 import cflower
 from cflower.cli import federation, models, runs, simulate
 from cflower.errors import CFlowerError
-from cflower.runs.run_files import printable
+from cflower.ordering import line as one_line
 
 app = typer.Typer(
     help="Clustered federated learning: simulate a run here, look at runs, take models from them.",
@@ -49,6 +53,7 @@ def main() -> None:
     try:
         app()
     except CFlowerError as error:
-        text = "\n".join(printable(str(error).splitlines()))  # it may quote a file of somebody else
+        # It may quote a file of somebody else.
+        text = "\n".join(one_line(part, sys.maxsize) for part in str(error).splitlines())
         print(f"Error: {text}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -1,11 +1,12 @@
 """`cflower federation`: a real federation on this one machine, for trying out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cflower.deployment.federation import Federation
+if TYPE_CHECKING:
+    from cflower.deployment.federation import Federation
 
 app = typer.Typer(
     help="A SuperLink and SuperNodes on this one machine, for trying out: up, status, down.",
@@ -34,16 +35,23 @@ def up(
     data folders every SuperNode gets handwritten digits, upside down for every second one.
     """
     folders = data or []
-    Federation(folder).up(nodes or (0 if folders else 4), folders, insecure)
+    federation_in(folder).up(nodes or (0 if folders else 4), folders, insecure)
 
 
 @app.command()
 def status(folder: Folder = DEFAULT_DIR) -> None:
     """Show which of its processes are running."""
-    Federation(folder).print_status()
+    federation_in(folder).print_status()
 
 
 @app.command()
 def down(folder: Folder = DEFAULT_DIR) -> None:
     """End exactly the processes that `up` started."""
-    Federation(folder).down()
+    federation_in(folder).down()
+
+
+def federation_in(folder: Path) -> "Federation":
+    """The federation of a folder."""
+    from cflower.deployment.federation import Federation
+
+    return Federation(folder)

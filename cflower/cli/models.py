@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cflower.cli.runs import DEFAULT_RUNS, AsJson, Run, RunsDir
 from cflower.cli.simulate import name_of
-from cflower.config import read_overrides
 from cflower.errors import ConfigError
 from cflower.ordering import line
-from cflower.runs.run_files import find_run
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cflower.newcomers.assign import Assignment
     from cflower.newcomers.unlabelled import Recognition
 
@@ -54,6 +52,11 @@ def assign(
     the side with the most similar updates. Without labels the clusters' models are compared by
     their entropy on its inputs, which does not always suffice.
     """
+    from rich.console import Console
+
+    from cflower.config import read_overrides
+    from cflower.runs.run_files import find_run
+
     folder = find_run(runs.expanduser(), run)
     data = data and data.expanduser()
     permits: Any = {"seed_file": seed_file, "own_code": own_code}
@@ -111,8 +114,10 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
     }
 
 
-def path_table(assignment: "Assignment") -> Table:
+def path_table(assignment: "Assignment") -> "Table":
     """The models on the newcomer's path, and its similarity to the children of each cluster."""
+    from rich.table import Table
+
     metric = assignment.metric
     table = Table(
         *("cluster", "clients", f"{metric.name} on {assignment.num_held_out} held out"),
@@ -157,8 +162,10 @@ def personal_sentence(assignment: "Assignment") -> str:
     )
 
 
-def recognition_table(recognition: "Recognition") -> Table:
+def recognition_table(recognition: "Recognition") -> "Table":
     """The leaves, and which of them are possible."""
+    from rich.table import Table
+
     headings = ("cluster", "clients", "entropy in nats", "of members", "confirmed", "probability")
     count = recognition.num_examples
     table = Table(*headings, title=f"entropy of the models on {count} examples without labels")
@@ -229,6 +236,10 @@ def export(
     Without --format the ending of --output decides, else it is safetensors. Existing files are
     never overwritten.
     """
+    from rich.console import Console
+
+    from cflower.runs.run_files import find_run
+
     folder = find_run(runs.expanduser(), run)
     from cflower.exporting.export import export as export_model  # loads PyTorch
 

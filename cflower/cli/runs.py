@@ -8,26 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from cflower.config import DATA_KEYS, WITHOUT_EFFECT, RunConfig, read_overrides
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
-from cflower.messages.metrics import Metric
 from cflower.ordering import line, only, without
-from cflower.runs.compare import comparison_table, differing, measures_of, pairs
-from cflower.runs.explain import explanation
-from cflower.runs.figures import write_figures
-from cflower.runs.record import RunRecord
-from cflower.runs.report import write_report
-from cflower.runs.run_files import find_run, run_folders
-from cflower.runs.tables import run_view, table_of
-from cflower.runs.watch import ReportServer
 
 DEFAULT_RUNS = Path("~/cflower-runs")
 
 
 def run_ids(incomplete: str) -> list[str]:
     """The runs in the default folder that a shell can complete to."""
+    from cflower.runs.run_files import run_folders
+
     names = (path.name for path in run_folders(DEFAULT_RUNS.expanduser()))
     return [name for name in names if name.startswith(incomplete)]
 
@@ -49,6 +40,11 @@ LEFT = ("run", "state", "app", "name", "tags")
 
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
+    from rich.console import Console
+
+    from cflower.runs.run_files import run_folders
+    from cflower.runs.tables import table_of
+
     rows = [row_of(folder) for folder in run_folders(runs.expanduser())]
     if as_json:
         return print(json.dumps(rows, indent=1))
@@ -66,6 +62,8 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
     """A value of the list; a dash where there is none."""
     value = row[key]
     if key == "mean":
+        from cflower.messages.metrics import Metric
+
         value = Metric(str(row["metric"])).in_words(value)
     elif key == "tags":
         value = ", ".join(value or ())
@@ -74,6 +72,8 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
+    from cflower.runs.record import RunRecord
+
     row = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
     try:
         record = RunRecord(folder)
@@ -103,9 +103,16 @@ def show(
     metric: LeadingMetric = "",
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
+    from cflower.runs.record import RunRecord
+    from cflower.runs.run_files import find_run
+
     record = RunRecord(find_run(runs.expanduser(), run), metric)
     if as_json:
         return print(json.dumps({**record.summary, "tree": record.clusters}, indent=1))
+    from rich.console import Console
+
+    from cflower.runs.tables import run_view
+
     Console().print(run_view(record.summary, record.clusters, every=every))
     print(f"Run folder: {line(record.path)}")
 
@@ -120,11 +127,16 @@ def report(
     metric: LeadingMetric = "",
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
+    from cflower.runs.report import write_report
+    from cflower.runs.run_files import find_run
+
     folder = find_run(runs.expanduser(), run)
     with writing(folder, "RUN"):
         path = write_report(folder, metric)
     print(f"Report: {line(path)}")
     if figures is not None:
+        from cflower.runs.figures import write_figures
+
         with writing(figures, "--figures"):
             for written in write_figures(path, figures.expanduser()):
                 print(f"Figure: {written}")
@@ -141,6 +153,9 @@ def watch(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
     """Show the report of a run while it goes on, on this machine only, until Ctrl-C."""
+    from cflower.runs.run_files import find_run
+    from cflower.runs.watch import ReportServer
+
     with ReportServer(find_run(runs.expanduser(), run), port) as server:
         print(f"{server.run_folder.name}: {server.url} (Ctrl-C stops)", flush=True)
         if open_it:
@@ -162,6 +177,13 @@ def explain(
 
     Takes the recorded norms and similarities; nothing is trained.
     """
+    from rich.console import Console
+
+    from cflower.config import RunConfig, read_overrides
+    from cflower.runs.explain import explanation
+    from cflower.runs.record import RunRecord
+    from cflower.runs.run_files import find_run
+
     record = RunRecord.read(find_run(runs.expanduser(), run))
     given = read_overrides(config or [])
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
@@ -176,6 +198,13 @@ def compare(
     metric: LeadingMetric = "",
 ) -> None:
     """Put runs side by side: one table, and the keys in which they differ."""
+    from rich.console import Console
+
+    from cflower.config import DATA_KEYS, WITHOUT_EFFECT
+    from cflower.runs.compare import comparison_table, differing, measures_of, pairs
+    from cflower.runs.record import RunRecord
+    from cflower.runs.run_files import find_run
+
     if len(names) < 2:
         raise ConfigError("Got one run, but expected two or more to compare.")
     records = [RunRecord.read(find_run(runs.expanduser(), name), metric) for name in names]

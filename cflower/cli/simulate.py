@@ -12,14 +12,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 import cflower
-from cflower.config import RunConfig, read_overrides
-from cflower.runs.run_files import find_run, read_json
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -64,6 +58,8 @@ def simulate(
     default is one for each core from 50 clients on. `cflower keys` lists the config of cflower's
     own app; `-c "resume='RUN'"` resumes an interrupted run of it.
     """
+    from cflower.config import read_overrides
+
     given = read_overrides(config or [])
     defaults: Mapping[str, Any] = {}
     if app is not None:
@@ -93,6 +89,8 @@ def simulate_own(
     workers: int | None,
 ) -> None:
     """Run cflower's own app, with its progress on standard output."""
+    from cflower.config import RunConfig
+
     wanted = config_to_resume(given) | given
     if clients is not None:
         wanted.setdefault("min-available-nodes", clients)
@@ -105,6 +103,8 @@ def simulate_own(
         f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
         "the run would wait for more than there are; leave one of them out.",
     )
+    load = partial(resolve_name, "cflower.client_app:app")
+    grid = grid_for(num_clients, workers, load, ["cflower.client_app"])
     # These load PyTorch, which is not needed to refuse a config.
     from cflower import simulate
     from cflower.client_app import app as client_app
@@ -122,13 +122,12 @@ def simulate_own(
     getLogger("flwr").addFilter(
         lambda record: record.levelno >= WARNING or hasattr(record, "progress")
     )
-    load = partial(resolve_name, "cflower.client_app:app")
     simulate(
         client_app,
         num_clients,
         server_app=server,
         run_config=RunConfig.read(values).as_keys(),
-        grid_type=grid_for(num_clients, workers, load, ["cflower.client_app"]),
+        grid_type=grid,
     )
 
 
@@ -142,18 +141,23 @@ def grid_for(
 
     A worker takes seconds to start and reads the data set again, too long for few clients.
     """
-    from cflower.simulation.inline_grid import InlineGrid
-    from cflower.simulation.worker_grid import WorkerGrid
-
     if workers is None:
         workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
     if not workers:
+        from cflower.simulation.inline_grid import InlineGrid
+
         return InlineGrid
+    from cflower.simulation.worker_grid import WorkerGrid, started_server
+
+    started_server(preload)  # while this process loads PyTorch too
     return partial(WorkerGrid, load=load, workers=workers, preload=preload)
 
 
 def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     """The config of the run that ``resume`` names; {} without it."""
+    from cflower.config import RunConfig
+    from cflower.runs.run_files import find_run, read_json
+
     config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
     if not config.resume:
         return {}
@@ -164,6 +168,9 @@ def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def folder_of(context: "Context") -> Path | None:
     """The run folder; None if the run ended before it had one."""
+    from cflower.config import RunConfig
+    from cflower.runs.run_files import find_run
+
     config = RunConfig.read(context.run_config)
     if config.resume:
         return find_run(config.output_path, config.resume)
@@ -173,6 +180,8 @@ def folder_of(context: "Context") -> Path | None:
 
 def name_of(folder: Path) -> str:
     """A run's id, or its path if it is not in the default folder of runs."""
+    from cflower.config import RunConfig
+
     default = RunConfig().output_path
     return folder.name if folder.absolute().parent == default else str(folder.absolute())
 
@@ -202,6 +211,13 @@ def simulate_foreign(
 
 def keys() -> None:
     """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from cflower.config import RunConfig
+
     columns = (Column(heading, overflow="fold") for heading in ("key", "default", "meaning"))
     table, meanings = Table(*columns, box=SIMPLE_HEAD, padding=0), meanings_in(app_toml())
     for spec in fields(RunConfig):

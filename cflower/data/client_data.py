@@ -1,7 +1,9 @@
 """The data of one client: its share of the source, shifted as its group, in three parts."""
 
+from collections import OrderedDict
 from functools import lru_cache
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -57,8 +59,45 @@ def client_data(
     return prepared(list(map(examples.take, places)), true_group, settings.standardise)
 
 
-load_client_data = lru_cache(maxsize=512)(client_data)
-"""Cached, so that a later round gets the same arrays at once."""
+class KeptData:
+    """`client_data`, kept in memory: a later round gets the same arrays at once.
+
+    Decoding a client's pictures takes as long as training on them. The data used longest ago are
+    dropped where all together have more than so many bytes.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._lock = Lock()
+        self.cache_clear()
+
+    def cache_clear(self) -> None:
+        """Drop all data."""
+        self._kept, self._bytes = OrderedDict[Any, ClientData](), 0
+
+    def __call__(
+        self,
+        settings: DataSettings,
+        partition: int,
+        num_partitions: int,
+        group: int | None = None,
+    ) -> ClientData:
+        """One client's examples, see `client_data`."""
+        key = settings, partition, num_partitions, group
+        with self._lock:
+            if (data := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return data
+        data = client_data(*key)
+        with self._lock:
+            if key not in self._kept:  # two threads may have made them
+                self._kept[key], self._bytes = data, self._bytes + data.num_bytes
+            while self._bytes > self.most_bytes and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1].num_bytes
+        return data
+
+
+load_client_data = KeptData(most_bytes=2 * 10**9)
 
 
 def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -> str:

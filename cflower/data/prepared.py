@@ -24,6 +24,12 @@ class ClientData:
     group: int | str | None
 
     @property
+    def num_bytes(self) -> int:
+        """The memory that the examples take."""
+        parts = {id(part): part for part in (self.train, self.decide, self.report)}.values()
+        return sum(part.inputs.nbytes + part.labels.nbytes for part in parts)
+
+    @property
     def apart(self) -> bool:
         """Whether nothing is decided by the examples that are reported."""
         return self.decide is not self.report

@@ -1,6 +1,7 @@
 """Sources of examples: the embedded digits, a folder, the Hub, a user's own function."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -97,12 +98,12 @@ def own_table(name: str) -> Table:
 
 def _digits() -> Table:
     """Optical recognition of handwritten digits (Alpaydin and Kaynak, UCI), values n/16."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
+    # As `sklearn.datasets.load_digits` reads it, which takes most of a second to import.
+    (package,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr,misc]
+    rows = np.loadtxt(Path(package) / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     columns = {
-        "image": (digits.images / 16).astype(np.float32),
-        "label": digits.target.astype(np.int64),
+        "image": (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32),
+        "label": rows[:, -1].astype(np.int64),
     }
     return Table("digits", columns, {"label": tuple("0123456789")})
 

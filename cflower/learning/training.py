@@ -39,7 +39,7 @@ def train(
     it.
     """
     with _reproducible(), _own_randomness(seed):
-        model.to(device()).train()
+        on_device(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
         parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -101,7 +101,7 @@ def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     with _reproducible(), torch.no_grad():
-        model.to(device()).eval()
+        on_device(model).eval()
         inputs, labels = _tensors(examples)
         starts = range(0, len(examples), EVALUATION_BATCH)
         logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
@@ -112,6 +112,13 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
 def device() -> torch.device:
     """The device that clients compute on: CUDA if there is any, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def on_device(model: nn.Module) -> nn.Module:
+    """The model, moved to `device` if it is elsewhere: to look at each array takes a while."""
+    first = next(model.parameters(), None)
+    there = first is not None and first.device.type == device().type
+    return model if there else model.to(device())
 
 
 def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:

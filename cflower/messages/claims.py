@@ -4,15 +4,18 @@ No text or fact from a client reaches a log, a file or another client without th
 """
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from cflower.messages.client_names import ADAPTS, COMMITMENT, LONGEST_NAME, is_name
 from cflower.ordering import LONGEST_TEXT, line, without
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MOST_ITEMS = 100_000
 """Maximum length of a list, such as the names of classes, and of bytes."""
@@ -32,37 +35,46 @@ def name(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(name)]
-Text = Annotated[str, AfterValidator(line)]
-Whole = Annotated[int, Field(ge=0, le=2**53)]
-Wholes = Annotated[list[Whole], FailFast(), Field(max_length=MOST_ITEMS)]
-ClassName = Annotated[Text, Field(max_length=LONGEST_TEXT)]
-Bytes = Annotated[bytes, Field(max_length=MOST_ITEMS)]
-KINDS: Any = {
-    "client-id": Name | Whole,
-    "problem": Text,
-    "num-partitions": Annotated[Whole, Field(ge=1, le=10**6)],
-    "num-examples": Whole,
-    "input-shape": Annotated[Wholes, Field(max_length=32)],
-    "class-names": Annotated[list[ClassName], FailFast(), Field(max_length=MOST_ITEMS)],
-    "evaluates-way": bool,
-    "tells-entropies": bool,
-    ADAPTS: bool,
-    "parts-apart": bool,
-    "label-counts": Wholes,
-    "sample-images": Bytes,
-    "sample-shape": Annotated[Wholes, Field(min_length=3, max_length=3)],
-    "sample-labels": Wholes,
-    "mean-examples": Annotated[Bytes, Field(min_length=1)],
-    "mean-shape": Annotated[Wholes, Field(min_length=2, max_length=2)],
-    COMMITMENT: Name,
-    "group": Name | Annotated[int, Field(ge=-(2**53), le=2**53)],
-    "best-cluster": Name,
-}
-"""The facts that cflower reads."""
-SCHEMA: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Facts", KINDS, total=False))  # type: ignore[operator]
-PREVIEW = tuple(key for key in KINDS if key.startswith(("sample-", "mean-", "label-")))
+PREVIEW = (
+    *("label-counts", "sample-images", "sample-shape", "sample-labels"),
+    *("mean-examples", "mean-shape"),
+)
 """A client's preview of its data for the report, dropped as a whole if its parts do not fit."""
+
+
+@cache
+def schema() -> "TypeAdapter[dict[str, Any]]":
+    """The facts that cflower reads, as a check; made, and Pydantic loaded, when it is needed."""
+    from pydantic import AfterValidator, FailFast, Field, TypeAdapter
+
+    named = Annotated[str, AfterValidator(name)]
+    text = Annotated[str, AfterValidator(line)]
+    whole = Annotated[int, Field(ge=0, le=2**53)]
+    wholes = Annotated[list[whole], FailFast(), Field(max_length=MOST_ITEMS)]
+    class_name = Annotated[text, Field(max_length=LONGEST_TEXT)]
+    some_bytes = Annotated[bytes, Field(max_length=MOST_ITEMS)]
+    kinds: Any = {
+        "client-id": named | whole,
+        "problem": text,
+        "num-partitions": Annotated[whole, Field(ge=1, le=10**6)],
+        "num-examples": whole,
+        "input-shape": Annotated[wholes, Field(max_length=32)],
+        "class-names": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
+        "evaluates-way": bool,
+        "tells-entropies": bool,
+        ADAPTS: bool,
+        "parts-apart": bool,
+        "label-counts": wholes,
+        "sample-images": some_bytes,
+        "sample-shape": Annotated[wholes, Field(min_length=3, max_length=3)],
+        "sample-labels": wholes,
+        "mean-examples": Annotated[some_bytes, Field(min_length=1)],
+        "mean-shape": Annotated[wholes, Field(min_length=2, max_length=2)],
+        COMMITMENT: named,
+        "group": named | Annotated[int, Field(ge=-(2**53), le=2**53)],
+        "best-cluster": named,
+    }
+    return TypeAdapter(TypedDict("Facts", kinds, total=False))  # type: ignore[operator]
 
 
 def facts_in(content: RecordDict, key: str) -> CheckedFacts:
@@ -77,12 +89,14 @@ def checked(facts: Mapping[str, Any]) -> CheckedFacts:
     >>> checked({"client-id": "a", "evaluates-way": 1}).problems
     ('evaluates-way is 1: Input should be a valid boolean',)
     """
+    from pydantic import ValidationError
+
     wrong = dict[str, str]()
     try:
-        usable = SCHEMA.validate_python(facts, strict=True)
+        usable = schema().validate_python(facts, strict=True)
     except ValidationError as error:
         wrong = {str(one["loc"][0]): one["msg"] for one in error.errors(include_url=False)}
-        usable = SCHEMA.validate_python(without(facts, wrong), strict=True)
+        usable = schema().validate_python(without(facts, wrong), strict=True)
     problems = [f"{key} is {line(repr(facts[key]), 60)}: {why}" for key, why in wrong.items()]
     if not problems and (problem := preview_problem(usable)):
         problems.append(problem)

@@ -58,9 +58,10 @@ class Entry(NamedTuple):
         return (weights.trained if self.trained else weights.carried)[self.place]
 
     def rounded(self, weights: Weights) -> NDArray[Any]:
-        """The array in its own dtype, flat; integers are rounded."""
+        """The array in its own dtype, flat; integers are rounded. A view where that is possible."""
         vector = self.of(weights)
-        return (vector if self.dtype.kind == "f" else np.rint(vector)).astype(self.dtype)
+        rounded = vector if self.dtype.kind == "f" else np.rint(vector)
+        return rounded.astype(self.dtype, copy=False)
 
     def check_finite(self, values: NDArray[Any]) -> None:
         """`BadReplyError` for values that are not finite in the reference's precision."""
@@ -206,14 +207,16 @@ class Layout:
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""
-        return record_of(self.arrays(weights))
+        return record_of({e.key: e.rounded(weights).reshape(e.shape) for e in self.entries})
 
     def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
-        """The model's arrays by key, in their own shapes and dtypes (integers rounded)."""
-        return {e.key: e.rounded(weights).reshape(e.shape) for e in self.entries}
+        """Copies of the model's arrays, in their own shapes and dtypes (integers rounded)."""
+        return {e.key: np.array(e.rounded(weights)).reshape(e.shape) for e in self.entries}
 
     def as_sent(self, weights: Weights) -> Weights:
         """The weights as clients receive them: rounded to the arrays' own dtypes."""
+        if all(entry.trained and entry.dtype == weights.trained.dtype for entry in self.entries):
+            return weights
         sent = Weights(np.empty_like(weights.trained), np.empty_like(weights.carried))
         for entry in self.entries:
             entry.of(sent)[:] = entry.rounded(weights)

@@ -15,6 +15,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
+from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
@@ -122,7 +123,7 @@ class ClientMessenger:
             for key, model in models.items():
                 if id(model) not in made:
                     made[id(model)] = self.layout.record(model)
-                content[key] = ArrayRecord(dict(made[id(model)]))
+                content[key] = copy_of(made[id(model)])
             about = {"cluster": ask.cluster, PART: ask.part, **settings_of(ask)}
             about["server-round"] = ask.server_round
             content[self.config_key] = ConfigRecord({**config, **about})

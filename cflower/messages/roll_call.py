@@ -11,6 +11,7 @@ in the next.
 """
 
 import math
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Set
@@ -179,10 +180,9 @@ class RollCall:
 
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that are not known yet."""
-        # Loads databases for a second; a client never gets here, and starts anew for every message.
-        from flwr.superlink.grid import HttpGrid
-
-        self.remote = isinstance(grid, HttpGrid)
+        # Loads databases for a second; without its module loaded, no grid is an HttpGrid.
+        remote = sys.modules.get("flwr.superlink.grid")
+        self.remote = remote is not None and isinstance(grid, remote.HttpGrid)
         if self.asks is None:
             self.asks = has_function(grid, ROLL_CALL, if_unknown=False)
         live, before = set(grid.get_node_ids()), self.refused

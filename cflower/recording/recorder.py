@@ -1,6 +1,7 @@
 """`Recorder`: writes the run folder."""
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,6 +46,9 @@ from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
 
+TIMES = 40
+"""How many times as long as the state took to write the run goes on before it is written again:
+then it takes at most a fortieth of the time."""
 MANY = 1000
 """Clients from which on the summary is one line (Python takes ten times as long to indent it), and
 only the similarity matrix of a split is kept (each has four megabytes and more)."""
@@ -57,10 +61,12 @@ BROKEN_OFF = (
 
 
 class Recorder(Observer):
-    """Writes the run folder of a `ClusteredFL` run after every round.
+    """Writes the run folder of a `ClusteredFL` run.
 
-    Lines are added to `rounds.jsonl`; every other file is replaced atomically. The files are
-    described in `docs/reference/run-folder.md`.
+    Every round adds lines to `rounds.jsonl` and replaces `summary.json` and `tree.json`. A
+    checkpoint, and from 1,000 clients on also these two, is written after the first round, when the
+    clusters change, at the end, and between these as often as `checkpoint_interval` says. Each file
+    is replaced atomically. They are described in `docs/reference/run-folder.md`.
 
     Parameters
     ----------
@@ -81,6 +87,9 @@ class Recorder(Observer):
         Prints a text of several lines to the user; by default Flower's log.
     may_change : sequence of str
         Further keys of ``config`` that may have other values when the run is resumed.
+    checkpoint_interval : int
+        Rounds from one checkpoint to the next, from which an interrupted run goes on. 0: as often
+        as it takes at most a fortieth of the time.
 
     Attributes
     ----------
@@ -117,6 +126,7 @@ class Recorder(Observer):
         run_id: int | None = None,
         say: Callable[[str], None] | None = None,
         may_change: Sequence[str] = (),
+        checkpoint_interval: int = 0,
     ) -> None:
         output = Path(output_dir).expanduser()
         if not output.is_absolute():
@@ -135,6 +145,9 @@ class Recorder(Observer):
         self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
+        self._interval, self._next, self._saved = checkpoint_interval, 0.0, 0
+        self._shape: object = None
+        self._unsaved: RoundReport | None = None
         self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._splits: list[dict[str, Any]] = []
@@ -172,7 +185,8 @@ class Recorder(Observer):
 
     def on_round(self, report: RoundReport) -> None:
         """Write what one round adds; if that fails, the next round tries to write both."""
-        with self._writing(f"after round {report.server_round - 1}"):
+        self._unsaved = report
+        with self._writing():
             self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
@@ -186,31 +200,55 @@ class Recorder(Observer):
                 write = append_lines if name == File.ROUNDS else replace_file
                 write(self.path / name, content)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
-            self._write_json(File.TREE, tree_lines(report.state))
-            self._write_summary(report.server_round, report)
-            self._checkpoints.save(
-                Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
-            )
+            last = report.server_round == report.num_rounds
+            if last or self._is_due(report) or shape_of(report.state) != self._shape:
+                self._save_state()
+            elif len(report.state.tree.clients) < MANY:
+                self._write_overview(report)
+
+    def _is_due(self, report: RoundReport) -> bool:
+        if self._interval:
+            return report.server_round >= self._saved + self._interval
+        return time.monotonic() >= self._next
+
+    def _save_state(self) -> None:
+        """Write the state after the last round, unless it is written already."""
+        if self._unsaved is None:
+            return
+        began, report = time.monotonic(), self._unsaved
+        self._write_overview(report)
+        self._checkpoints.save(
+            Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
+        )
+        self._saved, self._shape, self._unsaved = report.server_round, shape_of(report.state), None
+        now = time.monotonic()
+        self._next = now + TIMES * (now - began)
+
+    def _write_overview(self, report: RoundReport) -> None:
+        self._write_json(File.TREE, tree_lines(report.state))
+        self._write_summary(report.server_round, report)
 
     @contextmanager
-    def _writing(self, intact: str) -> Iterator[None]:
+    def _writing(self, then: str = "") -> Iterator[None]:
         """Turn an error of the disk into `problem` and a `RunFolderError`."""
         try:
             yield
         except OSError as error:
             self.problem = self.problem or (
-                f"Cannot write the run folder {self.path}: {error.strerror}. Its files are as they "
-                f"were {intact}: make it writable and resume the run from there with "
-                f"resume='{self.path.name}'"
+                f"Cannot write the run folder {self.path}: {error.strerror}. Its last checkpoint "
+                f"is of round {self._saved}{then}: make it writable and resume the run from there "
+                f"with resume='{self.path.name}'"
             )
             raise RunFolderError(self.problem) from None
         self.problem = ""
 
     def on_end(self, report: FinalReport | None) -> None:
         try:
+            with self._writing():
+                self._save_state()
             if report is not None:
                 self._metric = report.metric
-                with self._writing(f"after round {report.num_rounds}"):
+                with self._writing():
                     self._write_models(report.state)
                     self._write_summary(report.num_rounds, report)
                 self.say(as_text(run_view(self.summary, tree_lines(report.state)["clusters"])))
@@ -241,7 +279,7 @@ class Recorder(Observer):
         self.summary["baselines"] = self.baselines
         if comparison := against(self.summary, line["clients"], self._metric):
             line |= comparison.as_json()
-        with self._writing("without baselines"):
+        with self._writing(", without baselines"):
             self._write_json(File.SUMMARY, self.summary)
         self._write_report()
         self.say(as_text(baseline_way(self.summary, name).line(self._metric)))
@@ -273,6 +311,7 @@ class Recorder(Observer):
         if planned == last and self.baselines is None:
             self.baselines = read_json(self.path, File.SUMMARY)["baselines"]
         self.say(f"Going on after round {last}.")
+        self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():
             whole = path.read_bytes()[: self._checkpoints.refer_to(File.ROUNDS, b"")]
@@ -349,6 +388,13 @@ class Recorder(Observer):
         written = json_line(content, indent)
         replace_file(self.path / name, written)
         return written
+
+
+def shape_of(state: CFLState) -> object:
+    """What the clusters are and who is in them: equal as long as neither changes."""
+    tree = state.tree
+    clusters = [(c.name, c.members, c.children, c.trial, c.undone) for c in tree.clusters.values()]
+    return clusters, dict(tree.unassigned)
 
 
 def json_line(content: Any, indent: int | None = None) -> bytes:

@@ -1,7 +1,8 @@
 """Checkpoints: the algorithm's whole state after a round, so that a run can go on from there.
 
-One safetensors file a round (no pickle) with the new arrays, and the structure of the state as JSON
-in its metadata; a second file has its SHA-256. The structure has the SHA-256 of other files of the
+One safetensors file (no pickle) with the new arrays, named by their digests, and the structure of
+the state as JSON in its metadata; a second file has the SHA-256 of the first one's header, so that
+every array is hashed once and written as it is. The structure has the SHA-256 of other files of the
 run, too, as they were then: of ``rounds.jsonl``, ``config.json`` and the similarities. Arrays that
 are already in an earlier file are referred to there: of ten thousand clients a round may sample a
 hundred. The last two checkpoints are kept, and the earlier files that they refer to. These two
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from cflower.algorithm.similarity import marks_of
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
@@ -140,11 +141,11 @@ class Checkpoints:
         whole = packed(checkpoint._replace(state=state), pack.put)
         others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
         structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})
-        # One entry: safetensors writes several in any order.
-        content = save(pack.new, metadata={"structure": structure})
-        replace_file(self._folder / f"{name}.safetensors", content)
+        header = header_of(pack.new, structure)
+        contents = (array.reshape(-1).view(np.uint8) for array in pack.new.values())
+        replace_file(self._folder / f"{name}.safetensors", header, *contents)
         # The checksum comes last: without it the file does not count.
-        checksum = hashlib.sha256(content).hexdigest()
+        checksum = hashlib.sha256(header).hexdigest()
         replace_file(self._folder / f"{name}.sha256", checksum.encode())
         self._used.append(pack.used)
         self._digests = pack.digests
@@ -165,11 +166,11 @@ class Checkpoints:
         for checksum in sorted(self._folder.glob("*.sha256"), reverse=True):
             path = checksum.with_suffix(".safetensors")
             try:
-                content = path.read_bytes()
-                if hashlib.sha256(content).hexdigest() != checksum.read_text().strip():
+                header = read_header(path)
+                if hashlib.sha256(header).hexdigest() != checksum.read_text().strip():
                     raise ValueError("wrong checksum")
                 arrays = PackReader(self._folder)
-                checkpoint, others = read_checkpoint(content, arrays)
+                checkpoint, others = read_checkpoint(header, arrays)
                 if whole_run:
                     self._read_others(others)
             except Exception as error:  # a file from outside can be wrong in any way
@@ -209,11 +210,32 @@ def digest_of(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def read_checkpoint(content: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
-    """The checkpoint in the bytes of a file, and the other files that it refers to."""
-    length = int.from_bytes(content[:8], "little")  # of a safetensors file's header, in JSON
-    header = json.loads(content[8 : 8 + length])
-    structure = json.loads(header["__metadata__"]["structure"])
+def header_of(arrays: Mapping[str, NDArray[Any]], structure: str) -> bytes:
+    """The header of a safetensors file with these arrays and this text; their bytes follow it.
+
+    As ``safetensors.save``, which makes the whole file in memory.
+    """
+    entries, end = dict[str, Any](__metadata__={"structure": structure}), 0
+    for name, array in arrays.items():
+        bits, place = 8 * array.itemsize, [end, end + array.nbytes]
+        kind = "BOOL" if array.dtype.kind == "b" else f"{array.dtype.kind.upper()}{bits}"
+        entries[name] = {"dtype": kind, "shape": array.shape, "data_offsets": place}
+        end += array.nbytes
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_header(path: Path) -> bytes:
+    """The header of a safetensors file: its length, then a JSON text."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        return length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size))
+
+
+def read_checkpoint(header: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint in a file by its header, and the other files that it refers to."""
+    structure = json.loads(json.loads(header[8:])["__metadata__"]["structure"])
     if structure["format"] != FORMAT:
         raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
     checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)

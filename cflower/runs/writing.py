@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from cflower.errors import RunFolderError
 
@@ -15,14 +15,15 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
-def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
-    """Replace a file as a whole; with ``lasting``, it survives a power cut."""
+def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
+    """Replace a file as a whole by bytes and arrays; with ``lasting``, it survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     try:
         with open(temporary, "xb") as file:
-            file.write(content)
+            for content in contents:
+                file.write(content)
             file.flush()
             if lasting:
                 os.fsync(file.fileno())

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from cflower.errors import CFlowerError
+from cflower.messages.arrays import copy_of
 from cflower.messages.failures import CLIENT_FAILED
 
 ClientFunction = Callable[[Message, Context], Message]
@@ -125,6 +126,11 @@ class InlineGrid(Grid):
         return answered(self.client_app, message, context)
 
 
+def own(record: Any) -> Any:
+    """A copy of a record."""
+    return copy_of(record) if isinstance(record, ArrayRecord) else type(record)(dict(record))
+
+
 def answered(
     client_app: ClientFunction, message: Message, context: Context
 ) -> tuple[Message, Failure | None]:
@@ -132,7 +138,7 @@ def answered(
     # Flower's strategies send one content to all clients, which would see each other's changes.
     # Between processes Flower copies it.
     records: Iterable[tuple[str, Any]] = message.content.items()
-    message.content = RecordDict({key: type(record)(dict(record)) for key, record in records})
+    message.content = RecordDict({key: own(record) for key, record in records})
     try:
         reply = client_app(message, context)
         if not isinstance(reply, Message):

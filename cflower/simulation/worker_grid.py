@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, RecordDict
 from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
 from cflower.simulation.inline_grid import ClientFunction, Failure, InlineGrid, answered, identify
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext
 
 AHEAD = 8
 """Messages in advance for each worker; bounds the number of replies in memory."""
@@ -21,10 +24,11 @@ Done = tuple[Message, RecordDict, Failure | None]
 
 
 class WorkerGrid(InlineGrid):
-    """Nodes spread over worker processes, each node always in the same one.
+    """Nodes spread over worker processes.
 
-    Replies come in the order of their messages, so the result of a run does not depend on the
-    number of workers.
+    A node goes to the worker that had it last and keeps its data, unless another one has less to
+    do. Replies come in the order of their messages, so the result of a run depends neither on that
+    nor on the number of workers.
 
     ``load`` returns the ClientApp in each of the ``workers`` processes and must be picklable: a
     function of a module, or a `functools.partial` of one. The modules in ``preload`` are imported
@@ -43,12 +47,13 @@ class WorkerGrid(InlineGrid):
         preload: Sequence[str] = (),
     ) -> None:
         super().__init__(client_app, num_nodes, run_config, run_id)
-        processes = multiprocessing.get_context("forkserver")
-        processes.set_forkserver_preload([__name__, *preload])  # loads Flower once for all
+        processes = started_server(preload)
         self._workers = [
             ProcessPoolExecutor(1, processes, _begin, (load, run_id)) for _ in range(workers)
         ]
         self._running: dict[str, Future[Done]] = {}
+        self._open: list[list[Future[Done]]] = [[] for _ in range(workers)]
+        self._last = {node: node % workers for node in self._contexts}
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The reply to the first of these messages that is still open."""
@@ -64,8 +69,13 @@ class WorkerGrid(InlineGrid):
 
     def _submit(self, message: Message) -> "Future[Done]":
         node = message.metadata.dst_node_id
-        worker = self._workers[node % len(self._workers)]
-        return worker.submit(_work, message, self._contexts[node])
+        self._open = [[one for one in done if not one.done()] for done in self._open]
+        lengths, last = [*map(len, self._open)], self._last[node]
+        number = last if lengths[last] == min(lengths) else lengths.index(min(lengths))
+        future = self._workers[number].submit(_work, message, self._contexts[node])
+        self._open[number].append(future)
+        self._last[node] = number
+        return future
 
     def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
         running = self._running.pop(message.metadata.message_id, None) or self._submit(message)
@@ -77,6 +87,16 @@ class WorkerGrid(InlineGrid):
                 "resume the run with fewer workers."
             ) from None
         return reply, error
+
+
+def started_server(preload: Sequence[str]) -> "ForkServerContext":
+    """The process that workers are forked from, which loads these modules and Flower meanwhile."""
+    from multiprocessing.forkserver import ensure_running  # not on Windows
+
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__, *preload])
+    ensure_running()
+    return processes
 
 
 _app: ClientFunction

@@ -23,13 +23,16 @@ import typer
 from command import chosen
 from tables import Row, show
 
-from benchmarks import server
+from benchmarks import server, simulator
 from benchmarks.measure import Figure
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "aggregation": server.aggregation,
     "decisions": server.decisions,
     "personal": server.personal,
+    "rounds": simulator.rounds,
+    "start": simulator.beginnings,
+    "written": simulator.written,
 }
 RESULTS = Path(__file__).parents[1] / "results" / "bench.json"
 
@@ -66,6 +69,7 @@ def row_of(figure: Figure) -> Row:
         "ours": f"{figure.ours:.3g} {figure.unit}",
         "theirs": f"{figure.theirs:.3g} {figure.unit}",
         "ratio": f"{figure.ratio:.3g}",
+        "range": f"{figure.least:.3g} to {figure.most:.3g}" if figure.least else "",
         "goal": f"<= {figure.goal:g}",
         "": "met" if figure.met else "missed",
     }

@@ -12,8 +12,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -31,6 +31,18 @@ class Figure:
     goal: float
     """The ratio asked for, at most."""
     unit: str = "s CPU"
+    least: float | None = None
+    most: float | None = None
+    """The smallest and the largest ratio of single turns, if there were several."""
+
+    @classmethod
+    def of_times(
+        cls, name: str, against: str, ours: Sequence[float], theirs: Sequence[float], goal: float
+    ) -> "Figure":
+        """The medians of several turns, and the range of their ratios."""
+        ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+        figure = cls(name, against, median(ours), median(theirs), goal)
+        return replace(figure, least=min(ratios), most=max(ratios))
 
     @property
     def ratio(self) -> float:
@@ -48,8 +60,8 @@ class Figure:
         return {k: float(f"{v:.4g}") if type(v) is float else v for k, v in found.items()}
 
 
-def alternate(things: Mapping[str, Measured], repetitions: int) -> dict[str, float]:
-    """Run the things in turn so many times; of each the median of its CPU seconds.
+def alternate(things: Mapping[str, Measured], repetitions: int) -> dict[str, list[float]]:
+    """Run the things in turn so many times; of each its CPU seconds.
 
     One turn before these does not count.
     """
@@ -61,7 +73,20 @@ def alternate(things: Mapping[str, Measured], repetitions: int) -> dict[str, flo
             thing()
             if turn:
                 found[name].append(time.process_time() - began)
-    return {name: median(seconds) for name, seconds in found.items()}
+    return found
+
+
+def cpu_of(code: str, repetitions: int) -> float:
+    """CPU seconds of a new process with this code; the median of several."""
+    code += "\nimport sys, time; print(time.process_time(), file=sys.stderr)"
+
+    def once() -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        return float(done.stderr.split()[-1])
+
+    return median(once() for _ in range(repetitions + 1))
 
 
 def now_mb() -> float:

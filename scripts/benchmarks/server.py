@@ -15,6 +15,7 @@ from peers import own
 from benchmarks.measure import Figure, alternate, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
+from cflower.algorithm.state import CFLState
 from cflower.auto.averages import Averages
 from cflower.auto.criterion import AutoCriterion
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
@@ -131,14 +132,40 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     )
     size = sum(int(np.prod(shape)) for shape in shapes)
     what = f"{clients} replies x {size / 1e6:.2f} M"
-    theirs = "FedAvg.aggregate_train"
-    yield Figure(f"aggregate_train, {what}, no split", theirs, took["quiet"], took["fedavg"], 1.0)
-    title = f"aggregate_train with `auto`, {what}"
-    yield Figure(title, "the same without a criterion", took["quiet"], took["never"], 1.05)
+    theirs, fast = "FedAvg.aggregate_train", took["fedavg"]
+    compared = Figure.of_times
+    yield compared(f"aggregate_train, {what}, no split", theirs, took["quiet"], fast, 1.15)
+    title, alone = f"aggregate_train with `auto`, {what}", "the same without a criterion"
+    yield compared(title, alone, took["quiet"], took["never"], 1.05)
     for name in splitting:
-        title = f"aggregate_train, {what}, split by {name}"
-        yield Figure(title, theirs, took[name], took["fedavg"], 1.5)
+        yield compared(f"aggregate_train, {what}, split by {name}", theirs, took[name], fast, 1.5)
+    yield from large_models(quick)
     yield from peaks(clients, quick, what)
+
+
+def large_models(quick: bool) -> Iterator[Figure]:
+    """`aggregate_train` without a criterion against FedAvg's, few replies of large models."""
+    sizes = ((2, 0.01, 2.0),) if quick else ((10, 1, 1.3), (10, 10, 1.3), (4, 30, 2.0))
+    for clients, millions, goal in sizes:
+        shapes = ((int(millions * 1e6) // 8,),) * 8
+        messages, fedavg = list(replies(clients, shapes)), FedAvg()
+        strategy = strategy_for(clients, shapes, NeverSplit())
+        arrays, _ = strategy.aggregate_train(1, messages)
+        ask_all(strategy, 2, arrays)
+
+        def ours(strategy: ClusteredFL, before: CFLState, messages: list[Message]) -> None:
+            strategy.state = before
+            strategy.aggregate_train(2, messages)
+
+        took = alternate(
+            {
+                "ours": partial(ours, strategy, strategy.state, messages),
+                "theirs": partial(fedavg.aggregate_train, 1, messages),
+            },
+            2 if quick else 5,
+        )
+        what = f"aggregate_train, {clients} replies x {millions:g} M"
+        yield Figure.of_times(what, "FedAvg.aggregate_train", *took.values(), goal)
 
 
 def peaks(clients: int, quick: bool, replies: str) -> Iterator[Figure]:
@@ -190,7 +217,8 @@ def personal(quick: bool) -> Iterator[Figure]:
             asked_for = f"{limit} {name} asked for"
             yield Figure(what, asked_for, most, limit, 1, f"{name} a client")
         times = alternate(runs, 1 if quick else 3)
-        yield Figure(f"run with a {what}", "without", times[True], times[False], 1.5)
+        title = f"run with a {what}"
+        yield Figure.of_times(title, "without", times[True], times[False], 1.5)
 
 
 def decisions(quick: bool) -> Iterator[Figure]:

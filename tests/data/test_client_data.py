@@ -3,7 +3,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from cflower.data.client_data import client_data, load_client_data
+from cflower.data.client_data import KeptData, client_data, load_client_data
 from cflower.data.examples import Examples
 from cflower.data.preview import MOST_CLASSES, preview
 from cflower.data.settings import DataSettings
@@ -42,6 +42,19 @@ def test_kept_and_read_only():
     assert load_client_data(DataSettings(shift="none"), 0, 10) is data
     with pytest.raises(ValueError, match="read-only"):
         data.train.labels[0] = 1
+
+
+def test_what_is_kept_is_bounded_by_bytes():
+    settings = DataSettings(shift="none")
+    one = load_client_data(settings, 0, 10).num_bytes
+    kept = KeptData(most_bytes=3 * one + one // 2)  # clients have about as much each
+    first, *_ = (kept(settings, place, 10) for place in range(3))
+    assert kept(settings, 0, 10) is first  # used last of the three, so that another one goes
+    second = kept(settings, 1, 10)
+    kept(settings, 3, 10)
+    assert kept(settings, 0, 10) is first and kept(settings, 1, 10) is second
+    small = KeptData(most_bytes=1)
+    assert small(settings, 0, 10) is small(settings, 0, 10)  # the newest is kept in any case
 
 
 def test_no_such_partition():

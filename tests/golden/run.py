@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cflower.runs.run_files import read_lines
 from tests.command import cflower
 
 HERE = Path(__file__).parent
@@ -26,7 +27,7 @@ def trained(criterion: str) -> list[dict[str, Any]]:
         done = cflower("simulate", "--clients", 6, "--out", folder, "-c", config)
         assert done.returncode == 0, done.stderr
         (rounds,) = Path(folder).glob("*/rounds.jsonl")
-        lines = [json.loads(line) for line in rounds.read_text().splitlines()]
+        lines = read_lines(rounds)
     return [{**{key: line[key] for key in KEPT}, **line["metrics"]} for line in lines]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cflower.messages.arrays import values_of
+from cflower.messages.arrays import record_of, values_of
 from tests.algorithm.planted import laws
 
 shapes = array_shapes(min_dims=0, min_side=0)
@@ -22,6 +22,15 @@ def test_reads_what_flower_reads(values):
             read, expected = values_of(array), array.numpy()
             assert (read.shape, read.dtype) == (expected.shape, expected.dtype)
             np.testing.assert_array_equal(read, expected)
+
+
+@laws
+@given(small)
+def test_writes_what_flower_writes(values):
+    for kind in kinds:
+        for laid_out in (values.astype(kind), np.asfortranarray(values.astype(kind)).T):
+            (written,) = record_of({"w": laid_out}).values()
+            assert written == Array(np.ascontiguousarray(laid_out).reshape(laid_out.shape))
 
 
 def test_large_arrays_are_not_copied():

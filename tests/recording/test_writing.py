@@ -61,7 +61,7 @@ class FullIn(Quadratics):
 def run(folder, disk, rounds=(), num_rounds=6, error=errno.ENOSPC, **settings):
     clients = FullIn(GROUPS)
     clients.disk, clients.rounds, clients.error = disk, rounds, error
-    recorder = Recorder(folder, **settings)
+    recorder = Recorder(folder, checkpoint_interval=1, **settings)
     strategy = ClusteredFL(CRITERION, observers=[recorder], metric="loss", fraction_evaluate=0.0)
     strategy.start(clients.grid(), initial_arrays(), num_rounds=num_rounds)
     return recorder
@@ -72,7 +72,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_can_be_resumed(error, tmp_path,
     whole = run(tmp_path / "whole", disk)
     cut = run(tmp_path / "cut", disk, range(3, 99), error=error)
     assert cut.problem.startswith(f"Cannot write the run folder {cut.path}: {os.strerror(error)}.")
-    assert "after round 2" in cut.problem and f"resume='{cut.path.name}'" in cut.problem
+    assert "is of round 2:" in cut.problem and f"resume='{cut.path.name}'" in cut.problem
     logged = [r.getMessage() for r in caplog.records if "Cannot write" in r.getMessage()]
     assert len(logged) == 1 and "\n" not in logged[0]
     assert not list(cut.path.rglob("*.tmp"))
@@ -286,7 +286,7 @@ def test_a_checkpoint_of_the_wrong_structure_is_passed_over(tmp_path, disk):
         length = int.from_bytes(content[:8], "little") + len(spoilt) - len(content)
         spoilt = length.to_bytes(8, "little") + spoilt[8:]
         last.write_bytes(spoilt)
-        last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt).hexdigest())
+        last.with_suffix(".sha256").write_text(hashlib.sha256(spoilt[: 8 + length]).hexdigest())
         warnings = []
         assert Checkpoints(folder).newest(warnings.append).server_round == 5
         assert len(warnings) == 1 and "cannot be read" in warnings[0]

@@ -5,7 +5,16 @@ from tests.command import script
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    names = "aggregation,decisions,personal"
+    names = "aggregation,decisions,personal,rounds,start,written"
     printed = script("run.py", "bench", "--quick", "--only", names)
-    for figure in ("no split", "split by auto", "peak", "decision of", "personal step"):
+    for figure in (
+        "no split",
+        "split by auto",
+        "peak",
+        "decision of",
+        "personal step",
+        "a round",
+        "--help",
+        "writes",
+    ):
         assert figure in printed

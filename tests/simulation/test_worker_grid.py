@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -62,8 +63,24 @@ def test_replies_states_and_failures_are_those_of_one_process():
     assert [content_of(reply) for reply in there] == expected
     metrics = [r.content.metric_records["metrics"] for r in there if not r.has_error()]
     processes = {one["process"] for one in metrics}
-    assert len({(one["client"], one["process"]) for one in metrics}) == 4
     assert len(processes) == 2 and os.getpid() not in processes
+
+
+def slow(message: Message, context: Context) -> Message:
+    time.sleep(0.2)
+    return client(-1, message, context)
+
+
+def test_a_rounds_clients_are_dealt_to_whoever_is_free():
+    with closing(WorkerGrid(slow, 8, {}, load=partial(the, slow), workers=2)) as grid:
+        for _ in range(2):  # the nodes of one round are all of the same worker at first
+            messages = [Message(RecordDict(), FIRST_NODE_ID + i, "train") for i in (0, 2, 4, 6)]
+            waiting, done = set(grid.push_messages(messages)), []
+            while waiting:
+                done += grid.pull_messages(waiting)
+                waiting.discard(done[-1].metadata.reply_to_message_id)
+            processes = [r.content.metric_records["metrics"]["process"] for r in done]
+            assert sorted(map(processes.count, set(processes))) == [2, 2]
 
 
 def dying(message: Message, context: Context) -> Message:

@@ -13,6 +13,7 @@ from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import Status
 from cflower.runs.findings import remarks
+from cflower.runs.run_files import read_lines
 from tests.strategy.quadratics import (
     Halves,
     Quadratics,
@@ -49,7 +50,7 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
         alike, 9, criterion=Halves(), observers=[recorder], trial_rounds=1, weighting="uniform"
     )
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
-    lines = [json.loads(x) for x in (recorder.path / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(recorder.path / "rounds.jsonl")
     # Three votes without a result: in rounds 4, 5 and 7.
     on = [line["round"] for line in lines if line["decision"] == "on trial"]
     assert on == [4, 5]
