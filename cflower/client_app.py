@@ -113,11 +113,8 @@ def agreed_model(
 @app.train()
 def train_round(message: Message, context: Context) -> Message:
     """One message a round: the received model is evaluated as it is, then trained."""
-    config, data, model = prepare(message, context)
+    config, data, model = prepare_training(message, context)
     server_round = round_of(message)
-    if secret := seed_of(context):
-        agreed = agreed_model(config, *data.train.sizes, secret)
-        refuse_chosen_model(arrays_of(model), agreed, server_round)
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     losses = train(model, data.train, config, server_round=server_round, seed=seed)
@@ -129,7 +126,7 @@ def train_round(message: Message, context: Context) -> Message:
 @app.train("adapt")
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of each mix."""
-    config, data, model = prepare(message, context)
+    config, data, model = prepare_training(message, context)
     told = message.content.config_records["config"]
     trainings, kappas = told["trainings"], told["kappas"]
     assert isinstance(trainings, int) and isinstance(kappas, list)
@@ -219,6 +216,15 @@ def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, 
     config = config_of(context)
     data = data_of(config, context, round_of(message))
     return config, data, loaded(config, data, message.content.array_records["arrays"])
+
+
+def prepare_training(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
+    """As `prepare`; with permuted weights, a model of the server's choosing is refused."""
+    config, data, model = prepare(message, context)
+    if secret := seed_of(context):
+        agreed = agreed_model(config, *data.train.sizes, secret)
+        refuse_chosen_model(arrays_of(model), agreed, round_of(message))
+    return config, data, model
 
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:

@@ -45,7 +45,7 @@ class Ask(NamedTuple):
     """The examples to measure the model on, `DECIDE` or `REPORT`."""
     number: int = 0
     """Of `Role.CANDIDATE`: the place of the question among those of the round. Of `Role.PERSONAL`:
-    that of the model among the candidates of the step."""
+    that of the model among the candidates of the step; of `ADAPT` the number of trainings."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -151,7 +151,12 @@ class PersonalStep(Pending):
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
         """One message to every member, or one for each candidate."""
-        numbers = {"look": range(2), "judge": range(1 + len(KAPPAS))}.get(self.stage, range(1))
+        numbers = {
+            "adapt": range(self.trainings, self.trainings + 1),
+            "train": range(1),
+            "look": range(2),
+            "judge": range(1 + len(KAPPAS)),
+        }[self.stage]
         task = TASKS[self.stage]
         now = self.server_round + (self.done + 1 if task == "train" else 0)
         return tuple(
@@ -170,7 +175,7 @@ class PersonalStep(Pending):
 
     def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
         """Of a whole step: the number of trainings, and each κ in training examples."""
-        return {"trainings": self.trainings, "kappas": list(self.leaves[ask.cluster].kappas)}
+        return {"trainings": ask.number, "kappas": list(self.leaves[ask.cluster].kappas)}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding

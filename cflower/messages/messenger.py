@@ -13,7 +13,7 @@ from flwr.supercore import log
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply
+from cflower.algorithm.state import ADAPT, Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
@@ -151,6 +151,7 @@ class ClientMessenger:
         receivers = {message.metadata.dst_node_id for message in messages}
         asks = [sent.ask for _, sent in self._sent if sent.node in receivers]
         trains = [ask.client for ask in asks if ask.task == "train"]
+        trains += [ask.client for ask in asks if ask.task == ADAPT for _ in range(ask.number)]
         evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
         self.failures = self.failures.asked(trains, evaluates)
         yield from exchange

@@ -30,6 +30,7 @@ from cflower.recording.serialization import (
     note_split,
     round_line,
     served_lines,
+    split_lines,
     tree_lines,
     why_not_split,
 )
@@ -362,7 +363,7 @@ class Recorder(Observer):
             "seed": self._seed,
             "metric": self._metric.as_json(),
             "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
-            "splits": self._splits,
+            "splits": split_lines(self._splits, tree),
             "not_split": why_not_split(tree, self._root),
             "left_out": {client: why for client, why in self._left_out.items() if why},
             "moves": [move._asdict() for move in report.state.moves],

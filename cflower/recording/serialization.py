@@ -8,7 +8,7 @@ from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Personal
-from cflower.algorithm.tree import Cluster, ParameterTree, Trial
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
@@ -120,6 +120,16 @@ def note_split(splits: list[dict[str, Any]], line: Mapping[str, Any]) -> None:
     elif outcome in TRIAL_STATUS:
         newest = {split["cluster"]: split for split in splits}[line["cluster"]]
         newest.update(trial=TRIAL_STATUS[outcome], verdict=line["reason"])
+
+
+def split_lines(splits: Iterable[dict[str, Any]], tree: ParameterTree) -> list[dict[str, Any]]:
+    """The splits with a trial that is open also before its first vote."""
+    on_trial = {name for name, cluster in tree.clusters.items() if cluster.on_trial}
+    return [
+        split | ({"trial": Status.OPEN.value} if unjudged and split["cluster"] in on_trial else {})
+        for split in splits
+        for unjudged in [split["trial"] is None]
+    ]
 
 
 def tree_lines(state: CFLState) -> dict[str, Any]:
