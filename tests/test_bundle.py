@@ -28,6 +28,13 @@ def test_the_bundle_holds_the_package_and_little_else(bundle):
     assert sum(sizes.values()) < MOST_BYTES
 
 
+def test_the_bundle_holds_every_module(bundle):
+    """Flower leaves out what is named like a test: test_*.py and *_test.py."""
+    inside = set(ZipFile(BytesIO(bundle)).namelist())
+    modules = {str(path.relative_to(PROJECT)) for path in (PROJECT / "cflower").rglob("*.py")}
+    assert modules - inside == set()
+
+
 @pytest.mark.slow
 def test_both_apps_and_the_report_work_from_the_bundle_alone(bundle, tmp_path):
     ZipFile(BytesIO(bundle)).extractall(tmp_path)
