@@ -61,9 +61,9 @@ def separation_test(updates: Centred, labels: Labels, left_out: int) -> dict[str
 def by_chance(members: int, directions: float, left_out: int) -> tuple[float, float]:
     """About the 0.99 quantiles of both separations in data without groups.
 
-    A fit to Gaussian samples of 3 to 80 members in 1 to 30 directions, within a quarter
-    (tests/auto/test_separation.py). Members that are left out were in the middle, so without them
-    the others lie further apart.
+    A fit to Gaussian samples of 6 to 80 members in 1 to 30 directions, within a quarter
+    (tests/auto/test_separation.py); with fewer, chance makes more, and the clients judge. Members
+    that are left out were in the middle, so without them the others lie further apart.
 
     >>> [round(by_chance(members, 5.0, 0)[0], 1) for members in (4, 10, 20, 80)]
     [36.4, 7.0, 4.4, 3.5]

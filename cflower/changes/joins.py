@@ -95,13 +95,13 @@ class Join(Proposal):
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """One leaf, unless models of their own are likely to serve the clients better."""
+        """One leaf, if that is likely to serve the clients better, and no part of them worse."""
         names = [leaf.name for leaf in self.leaves]
         if any(name not in {leaf.name for leaf in state.tree.leaves} for name in names):
             return state, decisions  # another proposal of this round has changed them
         for question, answer in zip(self.questions, answers, strict=True):
             verdict = verdict_of(answer)
-            if verdict.measured and not verdict.may_be_better:
+            if verdict.may_be_worse and not verdict.may_be_better:
                 return self._joined(state, decisions, question.model, answer)
         verdict = verdict_of(answers[0])
         tree, losers = state.tree, in_order(verdict.losers)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from cflower.algorithm.state import Measure
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.ordering import counted
-from cflower.runs.paired_test import Pair, PairedTest, paired
+from cflower.runs.pairs import Pair, PairedTest, paired
 from cflower.strategy.reports import FinalReport
 
 Baseline = Literal["federated", "isolated"]

@@ -17,7 +17,6 @@ from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leave
 from cflower.changes.splits import SplitTrials
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.metrics import Metric
-from cflower.ordering import counted
 from cflower.settings import check_factor, check_fields, has_methods, key_of, require
 
 Plain = (bool, int, float, str, type(None))
@@ -124,7 +123,8 @@ def personal_obstacle(strategy: Any, run: Any) -> str:
     if strategy.selection != "leaf":
         return f"selection = {strategy.selection!r} chooses among the clusters' models"
     if personal_trainings(strategy, run)[0] < 1:
-        return f"a run of {counted(run.num_rounds, 'round')} is too short for one"
+        rounds = strategy.fraction_train * run.num_rounds
+        return f"a client trains in {rounds:g} rounds on average, too few for one"
     layout, clients = strategy.layout, strategy.roll_call.connected
     needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
     if needed > MOST_GIGABYTES:
