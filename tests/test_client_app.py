@@ -153,7 +153,7 @@ def test_the_personal_step_costs_one_message_for_each_client_of_the_own_app(roun
     assert kinds[ADAPT_MESSAGE] == (4 if rounds == 7 else 0)
     (step,) = strategy.state.personal.values() if rounds == 7 else (None,)
     assert step is None or step.trainings == 2
-    assert ("a run of 3 rounds is too short for one" in caplog.text) == (rounds == 3)
+    assert ("a client trains in 3 rounds on average, too few" in caplog.text) == (rounds == 3)
 
 
 @pytest.mark.parametrize("kind", ["train", ADAPT_MESSAGE])
