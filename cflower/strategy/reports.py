@@ -36,6 +36,8 @@ class RoundReport:
     """The cluster with the model that each client trained, for the clients that replied."""
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     """Their metrics, from training and from the evaluation if there was one."""
+    lowered: dict[str, float] = field(default_factory=dict)
+    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
     problems: dict[str, str] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing."""
     seconds: float = 0.0
@@ -57,6 +59,8 @@ class RoundReport:
             if role is Role.OWN or client in self.trained.unassigned:
                 self.measured[client] = ClientMetrics.of(reply)
                 self.trained_on[client] = cluster
+                if reply.counts < 1:
+                    self.lowered[client] = reply.counts
                 if reply.origin is not None:
                     self.late[client] = asked
             yield reply
