@@ -1,9 +1,8 @@
 """Bounds on what one client counts for, by what is usual among the others.
 
-The mean of eq. 2 gives a client a weight for as many examples as it claims, and a pull as long as
-its update: one reply could count for more than all others. Whatever it sends, and whenever, it may
-move the model about as far as one more honest member of its cluster could. What such a member could
-do, the medians of the others show, without a setting; nearly half of them may be wrong.
+By the mean of eq. 2 one reply could count for more than all others. Whatever a client sends, and
+whenever, it may move the model about as far as one more honest member of its cluster could: this is
+what the medians of the others show, without a setting. Nearly half of them may be wrong.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
 from cflower.algorithm.state import CFLState, KnownUpdate, Reply, Role
-from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import only, without
 
@@ -59,11 +57,6 @@ class Members:
             # Anew when twice as much is known: seldom enough for clusters of thousands.
             self.usual, self.num_known = medians(self.last.values(), least=FEW), num_known
 
-    def forget(self, client: str) -> None:
-        """Judge the others without this one."""
-        del self.last[client]
-        self.heard.remove(client)
-
     def others(self, client: str) -> tuple[Vector, Vector]:
         """The medians of the other members, and the sum over those that replied in this round."""
         others = without(self.last, [client])
@@ -96,19 +89,17 @@ def fractions(most: Vector, values: Vector) -> Vector:
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
-    With m the median of the cluster's other members, and Σ the sum over those that replied in this
-    round:
+    With m the median of the last updates of the cluster's other members, and Σ the sum over those
+    that replied in this round:
 
     - an update longer than `LONG` m is shortened to that, and pulls like one of length m;
     - the change of an array that is not trained is shortened to ``most`` m, each by itself: what
       most others leave as it is stays as it is;
-    - a client with a claim or a pull above ``most`` m has its weight lowered until both are at most
-      min(most m, max(m, most Σ / `MOST`²)).
+    - with a claim or a pull above ``most`` m, a client has its weight lowered until both are at
+      most min(most m, max(m, most Σ / `MOST`²)).
 
-    Members that did not reply in this round count with their last update. A reply that is not
-    within the bounds by all that is known when it comes waits for the end of the round, when all
-    others are known. If no other member has sent an update by then, nothing shows what one more
-    could have done, and the model stays as it is.
+    A reply beyond that when it comes waits for the end of the round. If no other member has sent an
+    update by then, nothing shows what one more could have done, and the model stays as it is.
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
@@ -127,14 +118,10 @@ class RobustMean:
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
 
-    def __post_init__(self) -> None:
-        self._longest = min(self.max_norm_ratio or NO_LIMIT, LONG if self.most else NO_LIMIT)
-        self._most = self.most or NO_LIMIT
-
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
         unassigned, waiting = self.state.tree.unassigned, list[Reply]()
-        clusters = {leaf.name: self._members(leaf) for leaf in self.state.tree.leaves}
+        clusters = {leaf.name: self._members(leaf.members) for leaf in self.state.tree.leaves}
         for reply in replies:
             places = reply.ask.role is Role.PLACE or reply.client in unassigned
             if not np.isfinite(reply.norm):
@@ -151,9 +138,9 @@ class RobustMean:
         for reply in waiting:
             yield from self._held(reply, clusters[reply.ask.cluster])
 
-    def _members(self, leaf: Cluster) -> Members:
-        known = only(self.state.known, leaf.members)
-        return Members(len(leaf.members), {c: self._figures(u) for c, u in known.items()})
+    def _members(self, clients: Sequence[str]) -> Members:
+        known = only(self.state.known, clients)
+        return Members(len(clients), {c: self._figures(u) for c, u in known.items()})
 
     def _figures(self, update: Reply | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
@@ -161,8 +148,9 @@ class RobustMean:
 
     def _most_of(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
-        most = self._most * usual
-        most[NORM] = self._longest * usual[NORM]
+        most = (self.most or NO_LIMIT) * usual
+        longest = LONG * usual[NORM] if self.most else most[NORM]
+        most[NORM] = min(longest, (self.max_norm_ratio or NO_LIMIT) * usual[NORM])
         return most
 
     def _held(self, reply: Reply, members: Members) -> Iterator[Reply]:
@@ -171,24 +159,23 @@ class RobustMean:
         usual, replied = members.others(client)
         kept = fractions(self._most_of(usual), figures)
         if 0 < self.max_norm_ratio * usual[NORM] < figures[NORM]:
-            members.forget(client)
+            del members.last[client]  # the others are judged without it
             ratio = f"{figures[NORM] / usual[NORM]:.3g} times the usual norm of its cluster"
             limit = f"max-norm-ratio {self.max_norm_ratio:g}"
             self.refuse(client, f"has an update of norm {reply.norm:.3g}, {ratio} ({limit})")
         elif not self.most or kept.min() == 1:
             yield reply
-        elif not usual[NORM]:
-            yield self._shortened(reply, kept)
         else:
-            share = self._share(figures[COUNTS], usual[COUNTS], replied[COUNTS], kept[NORM])
-            reply = replace(reply, share=share, counts=kept[NORM] * share)
+            if usual[NORM]:
+                share = self._share(figures[COUNTS], usual[COUNTS], replied[COUNTS], kept[NORM])
+                reply = replace(reply, share=share, counts=kept[NORM] * share)
             yield self._shortened(reply, kept)
 
     def _share(self, own: Vector, usual: Vector, replied: Vector, length: float) -> float:
         """The fraction of its weight that a client keeps, with its update cut to this fraction."""
-        most = self._most * usual
+        most = self.most * usual
         if replied.any():
-            most = np.minimum(most, np.maximum(usual, replied * self._most / MOST**2))
+            most = np.minimum(most, np.maximum(usual, replied * self.most / MOST**2))
         share = fractions(most, own * [1.0, length]).min()
         # As evidence a long update stays longer than usual, like the updates of a small group
         # before its split; in the mean it pulls no more than a usual one.
