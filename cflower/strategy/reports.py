@@ -36,8 +36,6 @@ class RoundReport:
     """The cluster with the model that each client trained, for the clients that replied."""
     measured: dict[str, ClientMetrics] = field(default_factory=dict)
     """Their metrics, from training and from the evaluation if there was one."""
-    lowered: dict[str, float] = field(default_factory=dict)
-    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
     problems: dict[str, str] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing."""
     seconds: float = 0.0
@@ -51,6 +49,8 @@ class RoundReport:
     """The one that leads, so far."""
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
+    lowered: dict[str, float] = field(default_factory=dict)
+    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
 
     def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies to training, each noted with its metrics as it passes."""
