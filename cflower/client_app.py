@@ -1,13 +1,17 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import os
 from collections.abc import Iterable
 from functools import lru_cache
+from logging import WARNING
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import nn
 
@@ -21,7 +25,7 @@ from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
-from cflower.errors import CFlowerError, first_line
+from cflower.errors import CFlowerError, DataError, first_line
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import choose, judge_path, losses_of, mean_entropy
 from cflower.learning.training import evaluate, predict, train, with_perplexity
@@ -65,8 +69,7 @@ def roll_call(message: Message, context: Context) -> Message:
         facts["problem"] = str(problem)
     except Exception as error:
         # Of NumPy, Arrow, Pillow ...: without an answer the client would have no name.
-        cause = f"{type(error).__name__}: {first_line(error)}"
-        facts["problem"] = f"its data cannot be read ({cause})"
+        facts["problem"] = told(error)
     return answer(message, **facts)
 
 
@@ -272,7 +275,28 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
         partition, num_partitions = partition_of(context)
         group = group_at(settings.drift, partition, server_round)
         return load_client_data(settings, partition, num_partitions, group)
-    return load_own_data(str(context.node_config["data-path"]), settings, config.classes)
+    path = str(context.node_config["data-path"])
+    try:
+        return load_own_data(path, settings, config.classes)
+    except Exception as error:  # ours, or of NumPy, Arrow, Pillow ...
+        text = str(error) if isinstance(error, CFlowerError) else told(error)
+        log(WARNING, "%s", text)
+        raise DataError(without_place(text, path)) from None
+
+
+def told(error: Exception) -> str:
+    """The sentence about an error of a library that reads data."""
+    return f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
+
+
+def without_place(text: str, path: str) -> str:
+    """A text for the server, which has no use for the place of a node's folder.
+
+    >>> without_place("data-path = '/srv/ward-7/scans' is no folder", "/srv/ward-7/scans")
+    "data-path = 'scans' is no folder"
+    """
+    place = Path(path).expanduser().absolute().parent
+    return text.replace(f"{place}{os.sep}", "") if place.name else text
 
 
 def is_previewed(partition: int, num_partitions: int) -> bool:

@@ -166,3 +166,14 @@ def test_with_permuted_weights_no_message_trains_a_model_that_the_server_chose(t
     message = message_to(kind, record_of(zeros), 5, trainings=1, kappas=[0.0])
     with pytest.raises(CFlowerError, match="Refused to train"):
         app(message, node_of(config))
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 cut off", None])
+def test_the_server_does_not_see_where_a_node_has_its_data(tmp_path, content, caplog):
+    folder = tmp_path / "scans"
+    if content:
+        folder.mkdir()
+        (folder / "digits.npz").write_bytes(content)
+    problem = roll_call(folder)["problem"]
+    assert "scans" in problem and str(tmp_path) not in problem
+    assert str(folder) in caplog.text

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cflower.algorithm.weights import Vector, Weights
 
@@ -12,6 +13,8 @@ AGGREGATIONS: tuple[Aggregation, ...] = ("fedavg", "fedmedian", "fedtrimmedavg")
 """By the names of Flower's strategies."""
 MEDIAN = 0.5
 """The share to trim that leaves the median."""
+
+Mask = NDArray[np.bool_]
 
 LARGE = 2**17
 """Entries from which a vector in single precision is summed in its own precision, as FedAvg does:
@@ -61,6 +64,29 @@ class TrimmedMean:
         """The trimmed mean."""
         parts = zip(*self._updates, strict=True)
         return Weights(*(trimmed_mean(part, self._trim) for part in parts))
+
+
+class WithWholeNumbers:
+    """A mean in which whole numbers, such as indices, are the middle ones of those sent.
+
+    The mean of two indices is none of them, and one client could send any. With fewer than
+    ``least`` updates nothing shows which is right: they stay as they are.
+    """
+
+    def __init__(self, mean: WeightedMean | TrimmedMean, whole: Mask, least: int) -> None:
+        self._mean, self._whole, self._least = mean, whole, least
+        self._numbers: list[Vector] = []
+
+    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+        """Add an update, shortened by a factor."""
+        self._numbers.append(update.carried[self._whole])
+        self._mean.add(update, weight, scale)
+
+    def mean(self) -> Weights:
+        """The mean, with the median of each whole number."""
+        mean, enough = self._mean.mean(), len(self._numbers) >= self._least
+        mean.carried[self._whole] = trimmed_mean(self._numbers, MEDIAN) if enough else 0
+        return mean
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:

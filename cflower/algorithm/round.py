@@ -11,17 +11,22 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, zip_longest
 from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.aggregation import TrimmedMean, WeightedMean, trimmed_mean
+from cflower.algorithm.aggregation import (
+    Mask,
+    TrimmedMean,
+    WeightedMean,
+    WithWholeNumbers,
+    trimmed_mean,
+)
 from cflower.algorithm.change import Change, Questions
+from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
@@ -39,6 +44,7 @@ from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
 from cflower.ordering import in_order, natural_order, only, without
 
+Sum = WeightedMean | TrimmedMean | WithWholeNumbers
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
 
@@ -65,6 +71,9 @@ class CFL:
     as_sent: Rounding = lambda weights: weights
     changes: tuple[Change, ...] = ()
     """What goes beyond the paper."""
+    whole: Mask | None = None
+    """Mask of the entries that are not trained and whole numbers, where one client's count for no
+    more than another's; None: they are averaged too."""
     metric: Measure = Measure()
     """The metric by which clients compare models, next to their loss."""
     trim: float = 0.0
@@ -161,8 +170,7 @@ class CFL:
     ) -> tuple[CFLState, Received]:
         """The replies, each used once, so that they can be read one after another."""
         tree, known = state.tree, dict(state.known)
-        received, empty = Received(), partial(TrimmedMean, self.trim) if self.trim else WeightedMean
-        sums = defaultdict[str, WeightedMean | TrimmedMean](empty)
+        received, sums = Received(), dict[str, Sum]()
         origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
@@ -176,12 +184,21 @@ class CFL:
                     here = tree.clusters[name].model
                     # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
                     staleness = norm(here.trained - late.trained) / (reply.norm or 1.0)
-                update = reply.kept, reply.norm, reply.num_examples, origin, reply.share, staleness
-                known[reply.client] = KnownUpdate(server_round, *update)
+                update = reply.kept, reply.norm, reply.num_examples, origin, reply.share
+                known[reply.client] = KnownUpdate(server_round, *update, staleness, reply.lengths)
                 scale = 1 / (1 + staleness)
+                if name not in sums:
+                    sums[name] = self._empty_sum(tree.clusters[name])
                 sums[name].add(reply.update, self._weight(reply), scale)
         received.means = {name: sums.pop(name).mean() for name in [*sums]}
         return replace(state, known=known), received
+
+    def _empty_sum(self, cluster: Cluster) -> Sum:
+        """What the updates of a cluster's members are summed in."""
+        mean = TrimmedMean(self.trim) if self.trim else WeightedMean()
+        if self.whole is None or not self.whole.any():
+            return mean
+        return WithWholeNumbers(mean, self.whole, least=min(FEW, len(cluster.members)))
 
     def _evidence(
         self,

@@ -10,11 +10,14 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
 
+NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
 ADAPT: Literal["adapt"] = "adapt"
@@ -57,10 +60,14 @@ class Reply:
     """Δ_i = θ_i − θ_c, θ_i after local training; None for an evaluation."""
     norm: float = 0.0
     """‖Δ_i‖ over all trained entries."""
+    lengths: Vector = field(default_factory=lambda: NONE)
+    """Norm of the change of each array that is not trained."""
     kept: Vector | None = None
     """Δ_i as `Projection.keep` keeps it."""
     share: float = 1.0
     """Fraction of the client's weight that counts in the mean update."""
+    counts: float = 1.0
+    """Fraction of its pull that is left by bounds on its update and its weight."""
     origin: Weights | None = None
     """Of a late reply: the model that the client trained."""
 
@@ -84,6 +91,8 @@ class KnownUpdate(NamedTuple):
     """Fraction of its weight that counts."""
     staleness: float = 0.0
     """Distance of the cluster's model from the origin when the update came, in lengths of it."""
+    lengths: Vector = NONE
+    """Norm of the change of each array that is not trained."""
 
     def is_fresh(self, born: int, model: Vector) -> bool:
         """Whether the update still describes its cluster's model.

@@ -128,6 +128,15 @@ class Layout:
         """The place of each array that is not trained in its vector."""
         return tuple(entry.place for entry in self.entries if not entry.trained)
 
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Mask of the entries that are whole numbers or truth values, among those not trained."""
+        mask = np.zeros(self.num_carried, dtype=bool)
+        for entry in self.entries:
+            if entry.dtype.kind != "f":
+                mask[entry.place] = True
+        return mask
+
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
         """Mask of the trained entries that comma-separated key patterns match; None: all.
 

@@ -46,7 +46,9 @@ def read_reply(
     length = norm(update.trained)
     if not math.isfinite(length):
         layout.weights(arrays)
-    return Reply(ask, num_examples, metrics, update, length, projection.keep(update.trained))
+    lengths = np.array([norm(update.carried[place]) for place in layout.carried])
+    kept = projection.keep(update.trained)
+    return Reply(ask, num_examples, metrics, update, length, lengths, kept)
 
 
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:

@@ -32,6 +32,7 @@ from cflower.ordering import in_order, line, listed
 from cflower.seeding import generator
 
 DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"
+REGISTERED = "another node is registered by this name: give each SuperNode a client-id of its own"
 SILENT = (
     "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
     "simulation; a longer node-timeout helps where the app has one"
@@ -95,6 +96,8 @@ class RollCall:
     """Number of connected nodes that are not refused."""
     drawn: set[str] = field(default_factory=set)
     """Clients of real nodes that were drawn and have not been asked to train yet."""
+    _registered: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The nodes that an operator registered by each name, as far as they were connected."""
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
     _asked: dict[int, Asked] = field(default_factory=dict)
@@ -164,6 +167,8 @@ class RollCall:
             late = self._late(grid)
             self._ask(grid, late | self._draw(unknown - self._asked.keys(), at_least))
             answers = self._answers(grid)
+            for known in grid.get_nodes() if answers else ():
+                self._registered[known.name].add(known.node_id)
         self._admit(answers)
         if self.asks and self._some_only:
             self.drawn |= {self._names[node] for node in answers if node in self._names}
@@ -254,8 +259,10 @@ class RollCall:
         for node, facts in answers.items():
             self.refused.pop(node, None)
             client = str(facts.get("client-id", node))
-            duplicate = DUPLICATE if client in self.nodes else ""
-            if problem := facts.get("problem") or duplicate or self.check(facts):
+            taken = DUPLICATE if client in self.nodes else ""
+            if node not in self._registered.get(client, {node}):
+                taken = REGISTERED
+            if problem := facts.get("problem") or taken or self.check(facts):
                 self.refused[node] = Refusal(client, problem, facts)
                 continue
             if client in self.facts:

@@ -10,13 +10,16 @@ norms and similarities but are permuted too. Arrays are taken in the order of th
 """
 
 import hmac
+import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import shake_256
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from cflower.errors import CFlowerError, ConfigError
@@ -49,6 +52,8 @@ def read_seed(path: str) -> bytes:
             f"Cannot read seed-file = {path!r}: {error.strerror}. Put the file that all clients "
             "share there, or correct the path."
         ) from None
+    if os.name == "posix" and file.stat().st_mode & 0o077:
+        log(WARNING, "seed-file = %r can be read by other users: run `chmod 600` on it.", path)
     if len(seed) < LEAST_SEED:
         raise ConfigError(
             f"seed-file = {path!r} holds {len(seed)} bytes, but a seed that cannot be guessed "

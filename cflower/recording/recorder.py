@@ -41,7 +41,7 @@ from cflower.runs.format import NO_SUMMARY, TRIAL_STATUS, File
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_json, read_lines
 from cflower.runs.tables import as_text, run_view
-from cflower.runs.writing import append_lines, locked, replace_file
+from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, replace_file
 from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -168,7 +168,7 @@ class Recorder(Observer):
         record, checkpoint = self._labels | start_record(run, self.config), None
         try:
             with ExitStack() as lock:  # it is released if the run is refused
-                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
                 lock.enter_context(locked(self.path))
                 if self._resumes:
                     checkpoint = self._resumed(record)

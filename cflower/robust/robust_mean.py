@@ -1,8 +1,8 @@
 """Bounds on what one client counts for, by what is usual among the others.
 
-The mean of eq. 2 gives a client a weight for as many examples as it claims, and a pull as long as
-its update: one reply could count for more than all others. The median of the cluster's other
-members bounds both without a setting; nearly half of them may be wrong.
+By the mean of eq. 2 one reply could count for more than all others. Whatever a client sends, and
+whenever, it may move the model about as far as one more honest member of its cluster could: this is
+what the medians of the others show, without a setting. Nearly half of them may be wrong.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,11 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
-from cflower.algorithm.state import CFLState, Reply, Role
+from cflower.algorithm.state import CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import only, without
 
 NO_LIMIT = 1e300
+NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
+"""The figures of an update, shape (3 + a,): its norm; the weight that its client claims; its pull,
+norm times claim, which is its part in the sum of eq. 2; and the length of the change of each array
+that is not trained."""
 
 
 def limited(claims: Iterable[float]) -> Vector:
@@ -32,38 +36,70 @@ def limited(claims: Iterable[float]) -> Vector:
 
 @dataclass
 class Members:
-    """What is known of a cluster's members, of the last round and of this one so far."""
+    """What a cluster's members sent last, in earlier rounds and in this one so far."""
 
     size: int
-    trained: dict[str, Vector]
-    """Norm, claim and pull of each update, shape (3,): the claim of a client is its weight before
-    normalisation, the pull its norm times its claim, which is its part in the sum of eq. 2."""
-    carried: dict[str, Vector] = field(default_factory=dict)
-    """Norm of the update of each array that is not trained, of this round only."""
-    waiting: list[Reply] = field(default_factory=list)
-    """Replies of this round that have not been passed on."""
-    usual: tuple[Vector, Vector] | None = None
-    """The medians of ``trained`` and ``carried``."""
+    last: dict[str, Vector]
+    """The figures of each, shape (3 + a,)."""
+    heard: list[str] = field(default_factory=list)
+    """Those that replied in this round."""
+    usual: Vector | None = None
+    """Their medians, once `FEW` are known."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
 
-    def medians(self, without: str = "") -> tuple[Vector, Vector]:
-        """The medians of the members, one of them left out."""
-        others = [sizes for client, sizes in self.trained.items() if client != without]
-        carried = [sizes for client, sizes in self.carried.items() if client != without]
-        return np.median(others, axis=0), np.median(carried, axis=0) if carried else np.zeros(0)
+    def hear(self, client: str, figures: Vector) -> None:
+        """Take up a reply of this round."""
+        self.last[client] = figures
+        self.heard.append(client)
+        num_known = len(self.last) + len(self.heard)
+        if len(self.last) >= FEW and num_known >= 2 * self.num_known:
+            # Anew when twice as much is known: seldom enough for clusters of thousands.
+            self.usual, self.num_known = medians(self.last.values(), least=FEW), num_known
+
+    def others(self, client: str) -> tuple[Vector, Vector]:
+        """The medians of the other members, and the sum over those that replied in this round."""
+        others = without(self.last, [client])
+        nothing = np.zeros_like(self.last[client])
+        replied = only(others, self.heard).values()
+        return medians((nothing, *others.values())), np.sum((nothing, *replied), axis=0)
+
+
+def medians(figures: Iterable[Vector], least: int = 1) -> Vector:
+    """The medians of the updates that are not zero, shape (3 + a,); zeros if these are too few.
+
+    >>> medians([np.array([1.0, 10.0]), np.array([3.0, 10.0]), np.array([0.0, 99.0])])
+    array([ 2., 10.])
+    """
+    rows = np.array(list(figures))
+    moved = rows[rows[:, NORM] > 0]
+    return np.asarray(np.median(moved, axis=0)) if len(moved) >= least else np.zeros_like(rows[0])
+
+
+def fractions(most: Vector, values: Vector) -> Vector:
+    """What of each value is within its bound, at most 1.
+
+    >>> fractions(np.array([1.0, 2.0, 0.0]), np.array([4.0, 1.0, 0.0]))
+    array([0.25, 1.  , 1.  ])
+    """
+    return np.divide(most, values, out=np.ones_like(values), where=values > most)
 
 
 @dataclass
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
-    An update longer than `LONG` times the median norm of its cluster's other members is shortened
-    to that, and pulls like one of the median norm. Then a client with a claim or a pull above
-    `MOST` times their median, or above the part of the whole that one at this limit has among
-    `MOST`² usual ones, has its weight lowered until both fit. Arrays that are not trained, such as
-    BatchNorm's statistics, are bounded one by one. A reply beyond these bounds waits for the end of
-    the round, when all others are known.
+    With m the median of the last updates of the cluster's other members, and Σ the sum over those
+    that replied in this round:
+
+    - an update longer than `LONG` m is shortened to that, and pulls like one of length m;
+    - the change of an array that is not trained is shortened to ``most`` m, each by itself: what
+      most others leave as it is stays as it is;
+    - with a claim or a pull above ``most`` m, a client has its weight lowered until both are at
+      most min(most m, max(m, most Σ / `MOST`²)).
+
+    A reply beyond that when it comes waits for the end of the round. If no other member has sent an
+    update by then, nothing shows what one more could have done, and the model stays as it is.
 
     An update that places a client (Algorithm 4) moves no model and is not bounded, nor is one in a
     cluster of fewer than three, where a median means nothing.
@@ -75,121 +111,84 @@ class RobustMean:
     """The place of each array that is not trained in `Weights.carried`."""
     weight: Callable[[float], float]
     """w_i before normalisation, from a number of examples."""
+    refuse: Callable[[str, str], None]
+    """Called with each client with a reply that is not passed on, and why: "the reply ..."."""
     max_norm_ratio: float = 0.0
     """A longer update than this times the median is refused; 0: only one with an infinite norm."""
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """The reason for each reply that was not passed on; completes "the reply ..."."""
-    lowered: dict[str, float] = field(default_factory=dict)
-    """The fraction of its claim for which a client counts, if it is bounded."""
-
-    def __post_init__(self) -> None:
-        self._max_norm_ratio = self.max_norm_ratio or NO_LIMIT
-        self._most, self._longest = (self.most, LONG) if self.most else (NO_LIMIT, NO_LIMIT)
-        self._members = {}
-        for name, cluster in self.state.tree.clusters.items():
-            # Nothing is known of inner models.
-            known = only(self.state.known, cluster.members) if cluster.is_leaf else {}
-            trained = {c: self._measured(u.norm, u.num_examples) for c, u in known.items()}
-            self._members[name] = Members(len(cluster.members), trained)
-
-    def _measured(self, norm: float, num_examples: float) -> Vector:
-        claim = self.weight(num_examples)
-        return np.array([norm, claim, norm * claim])
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
+        unassigned, waiting = self.state.tree.unassigned, list[Reply]()
+        clusters = {leaf.name: self._members(leaf.members) for leaf in self.state.tree.leaves}
         for reply in replies:
-            members, client = self._members[reply.ask.cluster], reply.client
-            places = reply.ask.role is Role.PLACE or client in self.state.tree.unassigned
+            places = reply.ask.role is Role.PLACE or reply.client in unassigned
             if not np.isfinite(reply.norm):
-                self.refused[client] = "has an update with a norm that is not finite"
-            elif places or members.size < FEW:
+                self.refuse(reply.client, "has an update with a norm that is not finite")
+            elif places or clusters[reply.ask.cluster].size < FEW:
                 yield reply
             else:
-                assert reply.update is not None
-                parts = [reply.update.carried[place] for place in self.carried]
-                members.trained[client] = self._measured(reply.norm, reply.num_examples)
-                members.carried[client] = np.array(list(map(np.linalg.norm, parts)))
-                members.waiting.append(reply)
-                yield from self._within_bounds(members)
-        for members in self._members.values():
-            for reply in members.waiting:
-                yield from self._held_to_bounds(members, reply)
+                members, figures = clusters[reply.ask.cluster], self._figures(reply)
+                members.hear(reply.client, figures)
+                if members.usual is not None and (figures <= self._most_of(members.usual)).all():
+                    yield reply
+                else:
+                    waiting.append(reply)
+        for reply in waiting:
+            yield from self._held(reply, clusters[reply.ask.cluster])
 
-    def _within_bounds(self, members: Members) -> Iterator[Reply]:
-        """The waiting replies that are within the bounds by all that is known so far."""
-        enough = min(FEW, members.size - 1)
-        if len(members.trained) <= enough or (self.carried and len(members.carried) <= enough):
-            return
-        new = members.waiting[-1:] if members.usual else members.waiting[:]
-        num_known = len(members.trained) + len(members.carried)
-        if members.usual is None or num_known >= 2 * members.num_known:
-            # Anew when twice as much is known: seldom enough for clusters of thousands.
-            members.usual, members.num_known = members.medians(), num_known
-        most = np.array([min(self._max_norm_ratio, self._longest), self._most, self._most])
-        for reply in new:
-            with np.errstate(over="ignore"):
-                trained = members.trained[reply.client] <= most * members.usual[0]
-                carried = members.carried[reply.client] <= self._most * members.usual[1]
-            if trained.all() and carried.all():
-                members.waiting.remove(reply)
-                yield reply
+    def _members(self, clients: Sequence[str]) -> Members:
+        known = only(self.state.known, clients)
+        return Members(len(clients), {c: self._figures(u) for c, u in known.items()})
 
-    def _held_to_bounds(self, members: Members, reply: Reply) -> Iterator[Reply]:
-        """A reply within the bounds of all others of the round, unless it is refused."""
-        client = reply.client
-        if len(members.trained) < FEW:
+    def _figures(self, update: Reply | KnownUpdate) -> Vector:
+        claim = self.weight(update.num_examples)
+        return np.array([update.norm, claim, update.norm * claim, *update.lengths])
+
+    def _most_of(self, usual: Vector) -> Vector:
+        """The figures that a client may have where these are usual."""
+        most = (self.most or NO_LIMIT) * usual
+        longest = LONG * usual[NORM] if self.most else most[NORM]
+        most[NORM] = min(longest, (self.max_norm_ratio or NO_LIMIT) * usual[NORM])
+        return most
+
+    def _held(self, reply: Reply, members: Members) -> Iterator[Reply]:
+        """A reply within the bounds of all others, unless it is refused."""
+        client, figures = reply.client, members.last[reply.client]
+        usual, replied = members.others(client)
+        kept = fractions(self._most_of(usual), figures)
+        if 0 < self.max_norm_ratio * usual[NORM] < figures[NORM]:
+            del members.last[client]  # the others are judged without it
+            ratio = f"{figures[NORM] / usual[NORM]:.3g} times the usual norm of its cluster"
+            limit = f"max-norm-ratio {self.max_norm_ratio:g}"
+            self.refuse(client, f"has an update of norm {reply.norm:.3g}, {ratio} ({limit})")
+        elif not self.most or kept.min() == 1:
             yield reply
-            return
-        usual, usual_carried = members.medians(without=client)
-        ratio = float(reply.norm / usual[0]) if usual[0] else 1.0
-        if ratio > self._max_norm_ratio:
-            # The others are judged without it.
-            del members.trained[client], members.carried[client]
-            self.refused[client] = (
-                f"has an update of norm {reply.norm:.3g}, {ratio:.3g} times the usual norm of its "
-                f"cluster (max-norm-ratio {self._max_norm_ratio:g})"
-            )
-            return
-        factor = min(1.0, self._longest / ratio) if ratio else 1.0
-        share = self._share(members, client, usual, factor)
-        if ratio > self._longest:
-            # As evidence it stays longer than usual, like the updates of a small group before its
-            # split; in the mean it pulls no more than a usual one.
-            share = min(share, 1 / self._longest)
-        if factor * share < 1:
-            self.lowered[client] = factor * share
-        update, kept = self._shortened(reply, factor, members.carried[client], usual_carried)
-        yield replace(reply, update=update, kept=kept, share=share)
+        else:
+            if usual[NORM]:
+                share = self._share(figures[COUNTS], usual[COUNTS], replied[COUNTS], kept[NORM])
+                reply = replace(reply, share=share, counts=kept[NORM] * share)
+            yield self._shortened(reply, kept)
 
-    def _share(self, members: Members, client: str, usual: Vector, factor: float) -> float:
-        """The fraction of a client's weight that keeps its claim and its pull within the bounds."""
-        if self._most == NO_LIMIT:
-            return 1.0
-        replied = only(members.trained, without(members.carried, [client]))
-        total = np.sum([np.zeros(3), *replied.values()], axis=0)
-        most = self._most * usual
-        part = np.maximum(usual, total * self._most / MOST**2)
-        most = np.where(total > 0, np.minimum(most, part), most)
-        value = members.trained[client] * np.array([0.0, 1.0, factor])
-        return float(
-            np.divide(most, value, out=np.ones(3), where=(most > 0) & (most < value)).min()
-        )
+    def _share(self, own: Vector, usual: Vector, replied: Vector, length: float) -> float:
+        """The fraction of its weight that a client keeps, with its update cut to this fraction."""
+        most = self.most * usual
+        if replied.any():
+            most = np.minimum(most, np.maximum(usual, replied * self.most / MOST**2))
+        share = fractions(most, own * [1.0, length]).min()
+        # As evidence a long update stays longer than usual, like the updates of a small group
+        # before its split; in the mean it pulls no more than a usual one.
+        return float(share if length == 1 else min(share, 1 / LONG))
 
-    def _shortened(
-        self, reply: Reply, factor: float, lengths: Vector, usual: Vector
-    ) -> tuple[Weights, Vector]:
-        """The update and what is kept of it, with each part within its bound."""
+    def _shortened(self, reply: Reply, fraction: Vector) -> Reply:
+        """The reply with these fractions of its update and of each array that is not trained."""
         assert reply.update is not None and reply.kept is not None
         (trained, carried), kept = reply.update, reply.kept
-        if factor < 1:
-            scale = trained.dtype.type(factor)
+        if fraction[NORM] < 1:
+            scale = trained.dtype.type(fraction[NORM])
             trained, kept = trained * scale, kept * scale
-        if self.carried and usual.size:
-            carried, bounds = carried.copy(), self._most * usual
-            for place, length, bound in zip(self.carried, lengths, bounds, strict=True):
-                if length > bound > 0:
-                    carried[place] *= bound / length
-        return Weights(trained, carried), kept
+        carried = carried.copy()
+        for place, part in zip(self.carried, fraction[LENGTHS], strict=True):
+            carried[place] *= part
+        return replace(reply, update=Weights(trained, carried), kept=kept)

@@ -35,7 +35,7 @@ from cflower.runs.format import File, tree_misfit
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-8"
+FORMAT = "cflower-checkpoint-9"
 KEPT = 2
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record

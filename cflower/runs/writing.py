@@ -8,11 +8,13 @@ from typing import IO, Any
 from cflower.errors import RunFolderError
 
 LOCK = ".lock"
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes: a run folder has the clients' names, samples of their data, and models."""
 
 
 def no_link(path: str, flags: int) -> int:
     """Open a file, but not through a link of its name (Windows has no such flag)."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), PRIVATE)
 
 
 def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
@@ -21,7 +23,7 @@ def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=no_link) as file:
             for content in contents:
                 file.write(content)
             file.flush()

@@ -355,16 +355,15 @@ class ClusteredFL(Strategy):
         cfl, before, messenger = self._cfl, self.state, self._messenger
         report = RoundReport(server_round, before.tree, before, self.layout, self._run.num_rounds)
         limits = self.max_norm_ratio, self.max_influence
-        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, *limits)
+        refuse = messenger.set_aside
+        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
         last = server_round == self._run.num_rounds
         self.state, decisions, self._judges = cfl.heard(
             before, report.noted(usable), server_round, self.failures.absent, last=last
         )
         self._round = replace(report, decisions=decisions)
-        for client, problem in bounds.refused.items():
-            messenger.set_aside(client, problem)
-        messenger.log_lowered(bounds.lowered, report.measured, self.max_influence)
+        messenger.log_lowered(report.lowered, report.measured, self.max_influence)
         self._wrapper.warn_not_clipped(self.state, server_round)
         report.close(messenger, self.exclude_after)
         log_decisions(decisions)

@@ -49,6 +49,8 @@ class RoundReport:
     """The one that leads, so far."""
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
+    lowered: dict[str, float] = field(default_factory=dict)
+    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
 
     def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies to training, each noted with its metrics as it passes."""
@@ -57,6 +59,8 @@ class RoundReport:
             if role is Role.OWN or client in self.trained.unassigned:
                 self.measured[client] = ClientMetrics.of(reply)
                 self.trained_on[client] = cluster
+                if reply.counts < 1:
+                    self.lowered[client] = reply.counts
                 if reply.origin is not None:
                     self.late[client] = asked
             yield reply

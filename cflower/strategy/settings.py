@@ -189,6 +189,7 @@ def algorithm_of(strategy: Any, run: Any) -> CFL:
         layout.as_sent,
         changes_of(trial_rounds if alone else 0, moving=moving),
         trim=trimmed_share(strategy),
+        whole=layout.whole if strategy.max_influence else None,
         metric=measure_of(strategy.leading.now),
     )
 

@@ -65,6 +65,18 @@ def test_the_second_of_two_live_nodes_with_one_name_is_refused():
     assert "already holds this name" in roll_call.refused[2].reason
 
 
+def test_nobody_takes_the_name_of_another_registered_node():
+    grid = grid_of({**named(a=1), 2: {"client_id": "site-b"}, 3: {"client_id": "site-b"}})
+    grid.get_nodes = lambda: [NodeInfo(node_id=1), NodeInfo(node_id=3, name="site-b")]
+    roll_call = gathered(grid)
+    assert roll_call.nodes == {"a": 1, "site-b": 3}
+    assert "another node is registered by this name" in roll_call.refused[2].reason
+    # Also while that node is not connected.
+    grid.get_nodes = lambda: [NodeInfo(node_id=1)]
+    roll_call = updated(updated(roll_call, grid, {1}), grid, {1, 2})
+    assert roll_call.nodes == {"a": 1}
+
+
 @pytest.mark.parametrize("live", [{1, 2, 9}, {2, 9}])
 def test_a_client_that_returns_at_another_node_keeps_its_name(live):
     # A SuperNode killed and restarted without keys: for up to a minute both ids are live.

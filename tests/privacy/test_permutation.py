@@ -1,5 +1,6 @@
 """Laws of the secret permutation (eqs. 45 and 46)."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -114,6 +115,15 @@ def test_an_unusable_seed_file_is_refused_with_the_reason(tmp_path, content, pro
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"seed-file = '{path}'.*{problem}"):
         read_seed(str(path))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_seed_that_others_can_read_is_logged(tmp_path, mode, warned, caplog):
+    (tmp_path / "seed").write_bytes(SEED)
+    (tmp_path / "seed").chmod(mode)
+    read_seed(str(tmp_path / "seed"))
+    assert ("can be read by other users: run `chmod 600` on it" in caplog.text) == warned
 
 
 def test_a_seed_is_read_without_white_space_from_an_absolute_path(tmp_path):

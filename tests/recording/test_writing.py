@@ -339,3 +339,18 @@ def test_similarities_that_could_not_be_written_follow_later(tmp_path, disk, mon
     gap = run(tmp_path / "gap", disk)
     assert not full
     assert content_of(gap.path) == content_of(whole.path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
+def test_a_run_folder_is_closed_to_other_users(tmp_path):
+    recorder = Recorder(tmp_path / "runs")
+    strategy = ClusteredFL(CRITERION, observers=[recorder])
+    before = os.umask(0o022)
+    try:
+        strategy.start(Quadratics(GROUPS).grid(), initial_arrays(), num_rounds=2)
+        write_report(recorder.path)
+    finally:
+        os.umask(before)
+    assert recorder.path.stat().st_mode & 0o777 == 0o700
+    files = [path for path in recorder.path.rglob("*") if path.is_file()]
+    assert files and {path.stat().st_mode & 0o777 for path in files} == {0o600}

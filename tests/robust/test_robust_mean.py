@@ -17,15 +17,18 @@ STATISTICS = (slice(0, 2), slice(2, 3))
 
 def reply(client, length, examples=100.0, carried=()):
     trained = np.array([length, 0, 0, 0], np.float32)
-    ask = Ask(f"c{client}", "0", Role.OWN, 2)
-    update = Weights(trained, np.array(carried, float))
-    return Reply(ask, examples, update=update, norm=float(length), kept=trained)
+    ask, carried = Ask(f"c{client}", "0", Role.OWN, 2), np.array(carried, float)
+    lengths = [np.linalg.norm(carried[place]) for place in STATISTICS if len(carried)]
+    update = Weights(trained, carried)
+    return Reply(
+        ask, examples, update=update, norm=float(length), lengths=np.array(lengths), kept=trained
+    )
 
 
-def known(*clients):
-    """Last updates of norm 1."""
-    zeros = np.zeros(4)
-    return {f"c{i}": KnownUpdate(1, zeros, 1.0, 100, zeros) for i in clients}
+def known(*clients, norm=1.0, lengths=()):
+    """Last updates, of norm 1 unless another one is given."""
+    zeros, lengths = np.zeros(4), np.array(lengths)
+    return {f"c{i}": KnownUpdate(1, zeros, norm, 100, zeros, lengths=lengths) for i in clients}
 
 
 def state_of(size, updates=None):
@@ -35,9 +38,14 @@ def state_of(size, updates=None):
 
 
 def bounded(*replies, state=None, carried=(), weight=float, **settings):
-    """The replies as they count, by client, and the robust mean."""
-    mean = RobustMean(state or state_of(len(replies)), carried, weight, **settings)
-    return {one.client: one for one in mean.bounded(replies)}, mean
+    """The replies as they count, by client, and why others were refused."""
+    refused, state = {}, state or state_of(len(replies))
+    mean = RobustMean(state, carried, weight, refused.__setitem__, **settings)
+    return {one.client: one for one in mean.bounded(replies)}, refused
+
+
+def lowered(result):
+    return {client: one.counts for client, one in result.items() if one.counts < 1}
 
 
 def length(one):
@@ -50,11 +58,11 @@ def pull(one):
 
 @pytest.mark.parametrize("settings", [{}, {"max_norm_ratio": 10.0}])
 @pytest.mark.parametrize("size", [1, 2, 8])
-def test_usual_replies_pass_unchanged_and_in_their_order(size, settings):
+def test_usual_replies_pass_unchanged(size, settings):
     replies = [reply(i, 1 + 0.1 * i, 100 + i) for i in range(size)]
-    result, mean = bounded(*replies, **settings)
-    assert list(result.values()) == replies
-    assert (mean.refused, mean.lowered) == ({}, {})
+    result, refused = bounded(*replies, **settings)
+    assert [result[one.client] for one in replies] == replies
+    assert refused == {}
 
 
 @pytest.mark.parametrize("place", range(6))
@@ -62,13 +70,13 @@ def test_usual_replies_pass_unchanged_and_in_their_order(size, settings):
 def test_no_client_pulls_more_than_a_few_usual_ones(place, norm, examples):
     replies = [reply(i, 1.0) for i in range(6)]
     replies[place] = reply(place, norm, examples)
-    result, mean = bounded(*replies)
+    result, refused = bounded(*replies)
     odd = result.pop(f"c{place}")
     assert length(odd) == pytest.approx(min(norm, LONG))
     np.testing.assert_array_equal(odd.kept, odd.update.trained)
     assert pull(odd) <= MOST * 100 * (1 + 1e-6)
     assert odd.norm == norm  # unchanged, for eq. 33
-    assert mean.refused == {} and {one.share for one in result.values()} == {1.0}
+    assert refused == {} and {one.share for one in result.values()} == {1.0}
 
 
 @pytest.mark.parametrize("norm", [0.0, 1e-3, 1.0])
@@ -76,10 +84,10 @@ def test_no_client_pulls_more_than_a_few_usual_ones(place, norm, examples):
 def test_no_client_weighs_more_than_a_few_usual_ones_however_short_its_update(norm, place):
     replies = [reply(i, 1.0) for i in range(12)]
     replies[place] = reply(place, norm, 1e7)
-    result, mean = bounded(*replies)
+    result, _ = bounded(*replies)
     odd = result.pop(f"c{place}")
     assert odd.num_examples * odd.share == pytest.approx(MOST * 100)
-    assert set(mean.lowered) == {f"c{place}"}
+    assert odd.counts < 1 and lowered(result) == {}
     assert {one.share for one in result.values()} == {1.0}
 
 
@@ -92,10 +100,10 @@ def test_numbers_of_examples_are_limited_where_metrics_are_averaged():
 
 def test_a_fifth_of_the_clients_pull_less_than_all_others_together():
     replies = [reply(i, 1.0) for i in range(16)] + [reply(i, 50, 1e12) for i in range(16, 20)]
-    result, mean = bounded(*replies)
+    result, _ = bounded(*replies)
     pulls = [pull(result[one.client]) for one in replies]
     assert sum(pulls[16:]) == pytest.approx(sum(pulls[:16]) * 3 / 4)
-    assert set(mean.lowered) == {f"c{i}" for i in range(16, 20)}
+    assert set(lowered(result)) == {f"c{i}" for i in range(16, 20)}
 
 
 @pytest.mark.parametrize(
@@ -112,20 +120,22 @@ def test_a_fifth_of_the_clients_pull_less_than_all_others_together():
 )
 def test_a_large_client_counts_for_as_many_usual_ones_as_are_set(others, examples, most, counts):
     replies = [reply(0, 1.0, examples), *(reply(i, 1.0) for i in range(1, others + 1))]
-    result, mean = bounded(*replies, most=most)
+    result, _ = bounded(*replies, most=most)
     assert pull(result["c0"]) == pytest.approx(counts)
-    assert mean.lowered == ({"c0": pytest.approx(counts / examples)} if counts < examples else {})
+    assert lowered(result) == (
+        {"c0": pytest.approx(counts / examples)} if counts < examples else {}
+    )
 
 
 def test_without_a_bound_the_mean_is_eq_2():
     replies = [reply(i, 1.0, carried=(0, 0, 5)) for i in range(5)]
     replies.append(reply(5, 1000, 1e9, (1e9, 0, 5)))
-    result, mean = bounded(*replies, carried=STATISTICS, most=0.0)
+    result, refused = bounded(*replies, carried=STATISTICS, most=0.0)
     for one in replies:
         for now, before in zip(result[one.client].update, one.update, strict=True):
             np.testing.assert_array_equal(now, before)
         assert result[one.client].share == 1.0
-    assert (mean.refused, mean.lowered) == ({}, {})
+    assert refused == lowered(result) == {}
 
 
 @pytest.mark.parametrize("most", [0.0, MOST])
@@ -133,18 +143,18 @@ def test_without_a_bound_the_mean_is_eq_2():
 def test_an_update_beyond_the_largest_ratio_or_not_finite_is_refused(ratio, most):
     replies = [reply(i, 1.0) for i in range(5)]
     odd = reply(5, 1000), reply(6, np.nan), reply(7, np.inf)
-    result, mean = bounded(*replies, *odd, most=most, max_norm_ratio=ratio)
+    result, refused = bounded(*replies, *odd, most=most, max_norm_ratio=ratio)
     assert set(result) == {f"c{i}" for i in range(5 if ratio else 6)}
-    assert "not finite" in mean.refused.pop("c6") and "not finite" in mean.refused.pop("c7")
-    assert list(mean.refused) == (["c5"] if ratio else [])
-    assert all("1e+03 times the usual norm" in reason for reason in mean.refused.values())
+    assert "not finite" in refused.pop("c6") and "not finite" in refused.pop("c7")
+    assert list(refused) == (["c5"] if ratio else [])
+    assert all("1e+03 times the usual norm" in reason for reason in refused.values())
 
 
 def test_with_uniform_weights_only_the_norm_counts():
     replies = [reply(i, 1.0, 10.0**i) for i in range(6)]
-    result, mean = bounded(*replies, weight=lambda examples: 1.0)
+    result, _ = bounded(*replies, weight=lambda examples: 1.0)
     assert {one.share for one in result.values()} == {1.0}
-    assert mean.lowered == {}
+    assert lowered(result) == {}
 
 
 def test_the_last_updates_of_absent_members_count():
@@ -179,11 +189,45 @@ def test_each_array_that_is_not_trained_is_bounded_by_itself():
         np.testing.assert_array_equal(one.update.carried, (0.1, -0.1, 5.0))
 
 
-def test_the_first_statistics_of_a_round_wait_for_others_although_norms_are_known():
-    replies = [reply(i, 1.0, carried=(0.1, -0.1, 5.0)) for i in range(1, 6)]
-    spoilt = reply(0, 1.0, carried=(1e30, 1e30, 5.0))
-    result, _ = bounded(spoilt, *replies, carried=STATISTICS, state=state_of(6, known(*range(6))))
-    assert np.linalg.norm(result["c0"].update.carried[:2]) < 1
+def test_what_most_others_leave_as_it_is_stays_as_it_is():
+    replies = [reply(i, 1.0, carried=(0.1, -0.1, 0)) for i in range(5)]
+    spoilt = reply(5, 1.0, carried=(0.1, -0.1, 2000))
+    result, _ = bounded(*replies, spoilt, carried=STATISTICS)
+    np.testing.assert_array_equal(result["c5"].update.carried, (0.1, -0.1, 0))
+
+
+@pytest.mark.parametrize("norm", [1.0, 1e6])
+def test_a_client_alone_in_a_round_is_bounded_by_the_last_replies_of_the_others(norm):
+    spoilt = reply(0, norm, carried=(1e30, 1e30, 5.0))
+    state = state_of(6, known(*range(6), lengths=(0.1, 5.0)))
+    result, _ = bounded(spoilt, carried=STATISTICS, state=state)
+    assert length(result["c0"]) <= LONG
+    assert np.linalg.norm(result["c0"].update.carried[:2]) == pytest.approx(MOST * 0.1)
+    assert result["c0"].update.carried[2] == 5.0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_of_two_replies_in_the_first_round_the_other_shows_what_is_usual(place):
+    replies = [reply(i, 1e6 if i == place else 1.0) for i in range(2)]
+    result, _ = bounded(*replies, state=state_of(20))
+    assert length(result.pop(f"c{place}")) == pytest.approx(LONG)
+    assert [length(one) for one in result.values()] == [1.0]
+
+
+@pytest.mark.parametrize("known_updates", [{}, known(1, 2, norm=0.0, lengths=(0.0, 0.0))])
+def test_where_nobody_else_has_sent_an_update_the_model_stays(known_updates):
+    alone = reply(0, 1e6, 1e12, carried=(1e30, 0, 5.0))
+    result, refused = bounded(alone, carried=STATISTICS, state=state_of(20, known_updates))
+    (odd,) = result.values()
+    assert not any(part.any() for part in (*odd.update, odd.kept))
+    assert (odd.norm, odd.share, refused, lowered(result)) == (1e6, 1.0, {}, {})
+
+
+@pytest.mark.parametrize("least", [3, 20])
+def test_updates_of_zeros_do_not_silence_those_who_still_learn(least):
+    replies = [reply(i, 1.0 if i < 3 else 0.0) for i in range(least)]
+    result, _ = bounded(*replies)
+    assert [length(result[f"c{i}"]) for i in range(3)] == [1.0] * 3
 
 
 def test_usual_updates_do_not_wait_for_the_others():
@@ -194,7 +238,7 @@ def test_usual_updates_do_not_wait_for_the_others():
             arrived.append(i)
             yield reply(i, 100.0 if i == 5 else 1.0)
 
-    mean = RobustMean(state_of(20), (), float)
+    mean = RobustMean(state_of(20), (), float, refuse=None)
     order = [(one.client, len(arrived)) for one in mean.bounded(arriving())]
-    assert order[0] == ("c0", 4) and order[-1] == ("c5", 20)
-    assert all(count - i <= 5 for i, (_, count) in enumerate(order))
+    assert order[0] == ("c2", 3) and order[-1] == ("c5", 20)
+    assert [client for client, count in order if count == 20] == ["c19", "c0", "c1", "c5"]

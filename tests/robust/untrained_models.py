@@ -1,0 +1,42 @@
+"""Small classifiers with arrays that are not trained, for `cflower.learning.models.own_model`."""
+
+import math
+
+import torch
+from torch import nn
+
+
+class FrozenBatchNorm(nn.BatchNorm1d):
+    """BatchNorm with statistics that stay as they are, as in fine-tuning."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+class Picked(nn.Module):
+    """The inputs in the order of a buffer with their places."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("places", torch.arange(width))
+
+    def forward(self, inputs):
+        return inputs[:, self.places]
+
+
+def classifier(input_shape, num_classes, first=nn.Identity, norm=nn.Identity):
+    width = math.prod(input_shape)
+    layers = nn.Flatten(), first(width), nn.Linear(width, 64), norm(64), nn.ReLU()
+    return nn.Sequential(*layers, nn.Linear(64, num_classes))
+
+
+def frozen_batchnorm(input_shape, num_classes):
+    return classifier(input_shape, num_classes, norm=FrozenBatchNorm)
+
+
+def batchnorm(input_shape, num_classes):
+    return classifier(input_shape, num_classes, norm=nn.BatchNorm1d)
+
+
+def indexed(input_shape, num_classes):
+    return classifier(input_shape, num_classes, first=Picked)
