@@ -46,7 +46,6 @@ KINDS: Any = {
     "input-shape": Annotated[Wholes, Field(max_length=32)],
     "class-names": Annotated[list[ClassName], FailFast(), Field(max_length=MOST_ITEMS)],
     "evaluates-way": bool,
-    "tells-entropies": bool,
     ADAPTS: bool,
     "parts-apart": bool,
     "label-counts": Wholes,
