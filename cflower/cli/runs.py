@@ -16,7 +16,6 @@ from cflower.messages.metrics import Metric
 from cflower.ordering import line, only, without
 from cflower.runs.compare import comparison_table, differing, measures_of, pairs
 from cflower.runs.explain import explanation
-from cflower.runs.figures import write_figures
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, run_folders
@@ -114,9 +113,6 @@ def report(
     run: Run = "",
     runs: RunsDir = DEFAULT_RUNS,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write figures (PNG, SVG, PDF) into this folder.")
-    ] = None,
     metric: LeadingMetric = "",
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
@@ -124,10 +120,6 @@ def report(
     with writing(folder, "RUN"):
         path = write_report(folder, metric)
     print(f"Report: {line(path)}")
-    if figures is not None:
-        with writing(figures, "--figures"):
-            for written in write_figures(path, figures.expanduser()):
-                print(f"Figure: {written}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
 
