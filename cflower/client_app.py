@@ -1,7 +1,6 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
 import os
-from collections.abc import Iterable
 from functools import lru_cache
 from logging import WARNING
 from pathlib import Path
@@ -27,23 +26,21 @@ from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.learning.models import arrays_of, build_model
-from cflower.learning.selection import choose, judge_path, losses_of, mean_entropy
+from cflower.learning.selection import choose, judge_path, losses_of
 from cflower.learning.training import evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
     ENSEMBLE,
-    ENTROPIES,
     FACTS,
-    OTHER,
     PART,
     PARTS_APART,
     answer,
     client_name,
     is_name,
 )
-from cflower.ordering import in_order, only
+from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
@@ -86,7 +83,6 @@ def facts_about_data(context: Context) -> dict[str, Any]:
         "input_shape": list(data.train.input_shape),
         "class_names": list(data.train.class_names),
         "evaluates_way": True,
-        "tells_entropies": True,
         "adapts": True,
     }
     # A real client's examples never leave it.
@@ -169,33 +165,22 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 @app.evaluate("way")
 def evaluate_path(message: Message, context: Context) -> Message:
-    """All models on this client's path, the best of them for it, and their ensemble.
-
-    Also the mean entropy of the predictions of its leaf's model and of a few other leaves. The best
-    one and the entropies, which place newcomers, are of the examples that decide.
-    """
+    """All models on this client's path, the best of them for it, and their ensemble."""
     config = config_of(context)
     data = data_of(config, context, round_of(message))
     models = message.content.array_records
-    names = in_order(models)
-    others = [name for name in names if name.startswith(OTHER)]
-    path = [name for name in names if name not in others]
 
-    def logits_on(examples: Examples, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        return {name: predict(loaded(config, data, models[name]), examples) for name in names}
+    def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
+        path = in_order(models)
+        return {name: predict(loaded(config, data, models[name]), examples) for name in path}
 
-    deciding = logits_on(data.decide, names)
-    reported = logits_on(data.report, path) if data.apart else only(deciding, path)
-    leaf = str(message.content.config_records["config"]["cluster"])
-    compared = [leaf, *others]
-    entropies = {name.removeprefix(OTHER): mean_entropy(deciding[name]) for name in compared}
     rng = generator(config.seed, "selection", client_name(context))
     level = None
     if data.apart:
-        level = choose(losses_of(only(deciding, path), data.decide.labels.ravel()))
-    judged = judge_path(reported, data.report.labels.ravel(), rng, level)
-    records: dict[str, Any] = {ENTROPIES: MetricRecord(dict(entropies))}
-    records[FACTS] = ConfigRecord({BEST_CLUSTER: judged.best_level, **facts_at_end(data)})
+        level = choose(losses_of(logits_on(data.decide), data.decide.labels.ravel()))
+    judged = judge_path(logits_on(data.report), data.report.labels.ravel(), rng, level)
+    facts = ConfigRecord({BEST_CLUSTER: judged.best_level, **facts_at_end(data)})
+    records: dict[str, Any] = {FACTS: facts}
     evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     for name, metrics in evaluated.items():
         metrics = with_perplexity(metrics, data.report)

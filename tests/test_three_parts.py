@@ -34,7 +34,7 @@ def trained(folder, monkeypatch, spoiled, **keys):
     decided = {"rounds": [{k: v for k, v in line.items() if k not in REPORTED} for line in lines]}
     decided |= {key: summary[key] for key in ("clusters", "splits", "moves", "decided_by")}
     decided["served"] = [
-        {key: client.get(key) for key in ("cluster", "best_cluster", "served_by", "entropies")}
+        {key: client.get(key) for key in ("cluster", "best_cluster", "served_by")}
         for client in summary["clients"].values()
     ]
     files = [file for file in path.glob("*/*.safetensors") if file.parent.name != "checkpoints"]

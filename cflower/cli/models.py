@@ -49,8 +49,8 @@ def assign(
     """Assign a client that did not take part to a cluster (Algorithm 4), on this machine only.
 
     At every split it trains the model that was split, as the run's clients did, and is assigned to
-    the side with the most similar updates. Without labels the clusters' models are compared by
-    their entropy on its inputs, which does not always suffice.
+    the side with the most similar updates. Without labels it does so with those that each
+    cluster's model predicts, which does not always suffice.
     """
     from rich.console import Console
 
@@ -166,14 +166,12 @@ def recognition_table(recognition: "Recognition") -> "Table":
     """The leaves, and which of them are possible."""
     from rich.table import Table
 
-    headings = ("cluster", "clients", "entropy in nats", "of members", "confirmed", "probability")
     count = recognition.num_examples
-    table = Table(*headings, title=f"entropy of the models on {count} examples without labels")
-    answers = {True: "yes", False: "no", None: "-"}
+    title = f"the clusters' models on {count} examples without labels"
+    table = Table("cluster", "clients", "entropy in nats", "confirmed", title=title)
     for leaf in recognition.candidates:
-        usual = "-" if leaf.usual is None else f"{leaf.usual:.3f}"
-        cells = (usual, answers[leaf.confirmed], f"{leaf.probability:.1%}")
-        table.add_row(leaf.cluster, str(leaf.members), f"{leaf.entropy:.3f}", *cells)
+        confirmed = "yes" if leaf.confirmed else "no"
+        table.add_row(leaf.cluster, str(leaf.members), f"{leaf.entropy:.3f}", confirmed)
     return table
 
 
@@ -194,11 +192,7 @@ def recognition_record(recognition: "Recognition") -> dict[str, Any]:
 def recognition_sentence(recognition: "Recognition") -> str:
     """The result for a newcomer without labels."""
     if recognition.outcome == "placed":
-        probability = recognition.candidates[0].probability
-        return (
-            f"The newcomer belongs to cluster {recognition.cluster} (probability "
-            f"{probability:.1%}), judged by its inputs alone."
-        )
+        return f"The newcomer belongs to cluster {recognition.cluster}, judged by its inputs alone."
     reason = (
         "The newcomer resembles no cluster: its inputs are unlike those of the run's clients."
         if recognition.outcome == "stranger"

@@ -121,9 +121,6 @@ def report(
     run: Run = "",
     runs: RunsDir = DEFAULT_RUNS,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write figures (PNG, SVG, PDF) into this folder.")
-    ] = None,
     metric: LeadingMetric = "",
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
@@ -134,12 +131,6 @@ def report(
     with writing(folder, "RUN"):
         path = write_report(folder, metric)
     print(f"Report: {line(path)}")
-    if figures is not None:
-        from cflower.runs.figures import write_figures
-
-        with writing(figures, "--figures"):
-            for written in write_figures(path, figures.expanduser()):
-                print(f"Figure: {written}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
 

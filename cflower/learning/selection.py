@@ -104,20 +104,6 @@ def choose(losses: NDArray[np.floating]) -> int:
     return int((worse_by.mean(axis=1) <= error).argmax())
 
 
-def mean_entropy(logits: NDArray[np.floating]) -> float:
-    """Mean entropy of the probabilities that logits (n, num_classes) predict, in nats.
-
-    >>> round(mean_entropy(np.zeros((3, 2))), 4), mean_entropy(np.array([[900.0, 0.0]]))
-    (0.6931, 0.0)
-    >>> mean_entropy(np.array([[np.inf, 0.0]]))
-    nan
-    """
-    from scipy.special import entr, softmax  # half a second to import
-
-    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
-        return float(entr(softmax(logits.astype(np.float64), axis=1)).sum(axis=1).mean())
-
-
 def measured(right: NDArray[np.bool_], losses: NDArray[np.floating]) -> Metrics:
     """The metrics of predictions."""
     return {"accuracy": float(right.mean()), "loss": float(losses.mean())}

@@ -61,7 +61,6 @@ def schema() -> "TypeAdapter[dict[str, Any]]":
         "input-shape": Annotated[wholes, Field(max_length=32)],
         "class-names": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
         "evaluates-way": bool,
-        "tells-entropies": bool,
         ADAPTS: bool,
         "parts-apart": bool,
         "label-counts": wholes,

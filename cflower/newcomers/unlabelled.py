@@ -1,32 +1,26 @@
 """Assigns a newcomer without labels, where its inputs suffice for that.
 
-The entropies of the leaves' models give probabilities, assuming that the newcomer belongs to one of
-the leaves. Algorithm 4 with a leaf's pseudo-labels checks that: on inputs like its training data
-they are mostly right, and the update resembles the leaf's; on other inputs they are noise. Where
-groups differ only in their labels, neither distinguishes them.
+Algorithm 4 with the labels that a leaf's model predicts: on inputs like its training data they are
+mostly right, and the update resembles those of the leaf's members; on other inputs they are noise.
+Where groups differ only in their labels, it confirms several leaves.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import commonpath
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cflower.algorithm.placement import descend
-from cflower.algorithm.tree import ROOT, is_below
+from cflower.algorithm.placement import Branches, Placement, descend
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.data.prepared import ClientData
-from cflower.errors import ConfigError, RunFolderError
-from cflower.learning.selection import mean_entropy
+from cflower.errors import ConfigError
 from cflower.learning.training import predict
 from cflower.newcomers.assign import Progress, PyTorchClient, check_assignable, newcomers_data
-from cflower.newcomers.entropies import MembersEntropies
 from cflower.newcomers.pytorch_run import SavedRun
-from cflower.ordering import in_order
 
-CONFIDENCE = 0.9  # total probability of the leaves in question
 Outcome = Literal["placed", "ambiguous", "stranger"]
 
 
@@ -37,23 +31,24 @@ class Candidate(NamedTuple):
     members: int
     entropy: float
     """Mean entropy of this leaf's model on the newcomer's examples, in nats."""
-    usual: float | None
-    """Mean of the same over its members' held-out examples; None if none of them reported it."""
-    probability: float
-    """Of this leaf, if the newcomer belongs to any; 0 if it is ruled out."""
-    confirmed: bool | None
-    """Whether Algorithm 4 leads here with this leaf's pseudo-labels; None if not in question."""
+    confirmed: bool
+    """Whether Algorithm 4, with this leaf's pseudo-labels, leads here, and the newcomer resembles
+    the members. Here is also a leaf whose model predicts the same: right after a split two have one
+    model."""
 
 
 @dataclass(frozen=True)
 class Recognition:
     """The leaves that a newcomer without labels may belong to."""
 
-    in_question: tuple[str, ...]
-    """The fewest leaves with a total probability of `CONFIDENCE`; none for a stranger."""
     candidates: tuple[Candidate, ...]
-    """Every leaf, the most probable first, then by entropy."""
+    """Every leaf: the confirmed ones first, then by entropy."""
     num_examples: int
+
+    @property
+    def in_question(self) -> tuple[str, ...]:
+        """The confirmed leaves, the one with the lowest entropy first; none for a stranger."""
+        return tuple(leaf.cluster for leaf in self.candidates if leaf.confirmed)
 
     @property
     def outcome(self) -> Outcome:
@@ -92,7 +87,7 @@ def assign_unlabelled(
     Raises
     ------
     RunFolderError, ConfigError, DataError
-        As for `assign`; also for runs without entropies, and for text, which contains its labels.
+        As for `assign`; also for text, which contains its labels.
     """
     path = Path(run).expanduser()
     saved = SavedRun(path, seed_file, own_code)
@@ -102,93 +97,51 @@ def assign_unlabelled(
             f"The run {path.name} learned from text, where every next token is a label: give the "
             "newcomer's text without --unlabelled."
         )
-    members = members_entropies(saved)
     progress("Reading the data")
     examples = newcomers_data(saved, data, labelled=False)
-    progress("Reading the run")
-    return compare_with_leaves(saved, members, examples, progress)
+    return compare_with_leaves(saved, examples, progress)
 
 
-def members_entropies(saved: SavedRun) -> MembersEntropies:
-    """The valid entropies among those that the members reported in the final evaluation."""
-    largest = math.log(len(saved.kind.class_names)) + 1e-6  # nats: a uniform prediction
-    clients = saved.summary["clients"]
-    valid = {
-        name: client["entropies"]
-        for name, client in clients.items()
-        if client["cluster"] in client.get("entropies", {})
-        and max(client["entropies"].values()) <= largest
-    }
-    if not valid:
-        raise RunFolderError(
-            f"No client of the run {saved.path.name} reported the entropies of its models: give "
-            "the newcomer's labels, or run it again."
-        )
-    return MembersEntropies({name: clients[name]["cluster"] for name in valid}, valid)
-
-
-def compare_with_leaves(
-    saved: SavedRun, members: MembersEntropies, data: ClientData, progress: Progress
-) -> Recognition:
+def compare_with_leaves(saved: SavedRun, data: ClientData, progress: Progress) -> Recognition:
     """Compare the newcomer's inputs with those of every leaf; see `assign_unlabelled`."""
-    leaves, parts = saved.tree.leaves, (data.train, data.report)
-    entropies = {}
-    for leaf in leaves:
-        logits = [predict(saved.module(leaf.model), part) for part in parts]
-        entropies[leaf.name] = mean_entropy(np.concatenate(logits))
-    nearest = most_probable(members.probabilities(entropies))
-    confirmed = {name: pseudo_labels_confirm(saved, name, data, progress) for name in nearest}
-    plausible = plausible_leaves(members, confirmed)
-    if members.is_unusual(entropies, nearest[0]):
-        plausible = []
-    probability = members.probabilities({name: entropies[name] for name in plausible})
-    candidates = [
-        Candidate(
-            leaf.name,
-            len(leaf.members),
-            entropies[leaf.name],
-            members.own.means.get(leaf.name),
-            probability.get(leaf.name, 0.0),
-            confirmed.get(leaf.name),
-        )
-        for leaf in leaves
-    ]
-    candidates.sort(key=lambda candidate: (-candidate.probability, candidate.entropy))
-    in_question = in_order(most_probable(probability))
-    return Recognition(in_question, tuple(candidates), sum(map(len, parts)))
+    candidates = [compared(saved, leaf, data, progress) for leaf in saved.tree.leaves]
+    candidates.sort(key=lambda leaf: (not leaf.confirmed, leaf.entropy))
+    return Recognition(tuple(candidates), len(data.train) + len(data.report))
 
 
-def plausible_leaves(members: MembersEntropies, confirmed: Mapping[str, bool]) -> list[str]:
-    """The confirmed leaves, and those with nearly the same model as the first of them.
-
-    Right after a split two leaves' models give the same pseudo-labels, which confirm only one.
-    """
-    first = next((leaf for leaf, leads_there in confirmed.items() if leads_there), "")
-    return [
-        leaf
-        for leaf, leads_there in confirmed.items()
-        if leads_there or (first and not members.distinguishes(first, leaf))
-    ]
-
-
-def pseudo_labels_confirm(saved: SavedRun, leaf: str, data: ClientData, progress: Progress) -> bool:
-    """Whether Algorithm 4 leads to a leaf with the labels that the leaf's model predicts.
-
-    The newcomer must resemble every child on the path.
-    """
-    model = saved.module(saved.tree.clusters[leaf].model)
-    labels = predict(model, data.train).argmax(axis=1)
+def compared(saved: SavedRun, leaf: Cluster, data: ClientData, progress: Progress) -> Candidate:
+    """One leaf; it is confirmed only if the newcomer resembles the members of every child."""
+    model = saved.module(leaf.model)
+    logits = predict(model, data.train), predict(model, data.report)
+    labels = logits[0].argmax(axis=1)
     labelled = replace(data, train=replace(data.train, labels=labels))
-    steps = descend(saved.tree, PyTorchClient(saved, labelled, progress).update)
-    return all(step.familiar and is_below(leaf, step.child) for step in steps)
+    steps = [*descend(saved.tree, PyTorchClient(saved, labelled, progress).update)]
+    reached = predict(saved.module(saved.tree.clusters[steps[-1].child].model), data.train)
+    same = np.array_equal(reached.argmax(axis=1), labels)
+    confirmed = same and all(resembles_members(saved.tree, step) for step in steps)
+    entropy = mean_entropy(np.concatenate(logits))
+    return Candidate(leaf.name, len(leaf.members), entropy, confirmed)
 
 
-def most_probable(probability: Mapping[str, float]) -> list[str]:
-    """The fewest leaves with a total probability of `CONFIDENCE`, the most probable first.
+def resembles_members(tree: ParameterTree, step: Placement) -> bool:
+    """Whether a newcomer is as similar as the least similar member, if there are more than one.
 
-    >>> most_probable({"0.0": 0.02, "0.1.0": 0.38, "0.1.1": 0.6})
-    ['0.1.1', '0.1.0']
+    With labels the bar of Algorithm 4 suffices; a leaf's pseudo-labels for inputs that are nearly
+    like its own, such as digits upside down, are right often enough to pass it.
     """
-    names = sorted(probability, key=lambda name: -probability[name])
-    totals = np.cumsum([probability[name] for name in names])
-    return names[: int(np.searchsorted(totals, CONFIDENCE)) + 1]
+    least = Branches.of(tree, step.cluster).least_similarity(step.child)
+    return step.familiar and (step.similarity >= least or least == np.inf)
+
+
+def mean_entropy(logits: NDArray[np.floating]) -> float:
+    """Mean entropy of the probabilities that logits (n, num_classes) predict, in nats.
+
+    >>> round(mean_entropy(np.zeros((3, 2))), 4), mean_entropy(np.array([[900.0, 0.0]]))
+    (0.6931, 0.0)
+    >>> mean_entropy(np.array([[np.inf, 0.0]]))
+    nan
+    """
+    from scipy.special import entr, softmax  # half a second to import
+
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
+        return float(entr(softmax(logits.astype(np.float64), axis=1)).sum(axis=1).mean())

@@ -180,7 +180,6 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
             "evaluations": report.failures.evaluations.get(name, 0),
             "best_cluster": result.best_cluster,
             "levels": {n: numbers(level).get(metric) for n, level in result.levels.items()},
-            "entropies": dict(result.entropies),
             "served_by": served_by(report, name, files.get(name)),
         }
     return lines

@@ -23,7 +23,7 @@ TRIAL_STATUS = {
 """Status of a split that its clients judge, by the decision about it; None if they did not."""
 
 OWN_FIELDS = frozenset(
-    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "entropies", "served_by"}
+    {"cluster", "num_examples", "best_cluster", "levels", "held_out", "served_by"}
     | {"trainings", "evaluations"}
 )
 """Fields of a client in the summary; a metric with such a name is left out."""
@@ -110,7 +110,6 @@ class Client(TypedDict, extra_items=Number | None):  # type: ignore[call-arg]  #
     cluster: str
     best_cluster: NotRequired[str | None]
     levels: NotRequired[dict[str, Number | None]]
-    entropies: NotRequired[Metrics]
     served_by: NotRequired[ServedBy]
 
 

@@ -2,24 +2,19 @@
 
 A client that reported ``evaluates-way`` in the roll call gets all these models in one message,
 because choosing among them and averaging their predictions needs them together. Any other gets
-Flower's plain evaluate messages, with its own cluster's model and with θ*_root. A client that
-reported ``tells-entropies`` also gets a few other leaves' models, and reports the mean entropy of
-all their predictions on its examples: by it newcomers without labels are placed.
+Flower's plain evaluate messages, with its own cluster's model and with θ*_root.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
 from logging import WARNING
-from math import inf
 from typing import Any
 
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
-from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
@@ -27,10 +22,8 @@ from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
     ENSEMBLE,
-    ENTROPIES,
     EVALUATE,
     FACTS,
-    OTHER,
     has_function,
 )
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
@@ -43,8 +36,6 @@ from cflower.strategy.results import Run
 
 PERSONAL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
-MOST_OTHERS = 3
-"""Other leaves with models that a client gets: it bounds the cost of the last message."""
 Levels = dict[str, ClientMetrics]
 """A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
@@ -57,7 +48,6 @@ class FinalEvaluation:
     messenger: ClientMessenger
     state: CFLState
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    _entropies: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def report(self) -> FinalReport:
         """The connected clients of the tree under the models on their paths.
@@ -92,15 +82,13 @@ class FinalEvaluation:
     def _asks(self, clients: Iterable[str]) -> Iterator[tuple[Ask, dict[str, Weights]]]:
         """What each client is asked, with the models by their keys in the message."""
         tree, key, personal = self.state.tree, self.messenger.arrays_key, self.state.personal_models
-        others, facts = other_leaves(tree), self.messenger.roll_call.facts
+        facts = self.messenger.roll_call.facts
         for client in clients:
             path = tree.path_of(client)
             root, leaf = path[0], path[-1]
             own = Ask(client, leaf.name, Role.OWN, self.run.num_rounds, "evaluate")
             if root is not leaf and facts[client].get("evaluates-way"):
-                more = others[client] if facts[client].get("tells-entropies") else {}
-                on_path = {cluster.name: cluster for cluster in path}
-                yield own, {name: cluster.model for name, cluster in (more | on_path).items()}
+                yield own, {cluster.name: cluster.model for cluster in path}
             else:
                 yield own, {key: leaf.model}
                 if root is not leaf:
@@ -127,12 +115,6 @@ class FinalEvaluation:
         best = self._read_facts(client, content).get(BEST_CLUSTER)
         if best not in path:
             raise BadReplyError(f"has {BEST_CLUSTER}={best!r}, not on its path")
-        leaves = {leaf.name for leaf in self.state.tree.leaves}
-        self._entropies[client] = {
-            name: float(nats)
-            for name, nats in records.get(ENTROPIES, MetricRecord()).items()
-            if name in leaves and isinstance(nats, int | float) and 0 <= nats < inf
-        }
         return levels
 
     def _read_facts(self, client: str, content: RecordDict) -> Mapping[str, Any]:
@@ -158,22 +140,5 @@ class FinalEvaluation:
             measured.get(ENSEMBLE, sole),
             facts.get(BEST_CLUSTER) if BEST in measured else sole and leaf,
             facts,
-            self._entropies.get(client, {}),
             measured.get(PERSONAL),
         )
-
-
-def other_leaves(tree: ParameterTree) -> dict[str, dict[str, Cluster]]:
-    """The leaves that each client compares its own with, by their keys in the message.
-
-    All others, but no more than `MOST_OTHERS`: the members of a leaf take turns, so that together
-    they get as many different ones as can be.
-    """
-    chosen, leaves = {}, tree.leaves
-    for own in leaves:
-        others = [leaf for leaf in leaves if leaf.name != own.name]
-        turns = cycle(others)
-        for client in own.members:
-            some = islice(turns, min(MOST_OTHERS, len(others)))
-            chosen[client] = {f"{OTHER}{leaf.name}": leaf for leaf in some}
-    return chosen

@@ -124,9 +124,6 @@ class ClientResult:
     best_cluster: str | None = None
     """The level that all its held-out examples choose."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    entropies: Mapping[str, float] = field(default_factory=dict)
-    """Mean entropy of some leaves' models' predictions on its held-out examples, in nats; empty if
-    its app does not report them."""
     personal: ClientMetrics | None = None
     """Its own model, if a personal step gave it one."""
 

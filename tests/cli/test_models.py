@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,9 @@ from cflower.data.sources import load_source
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting.files import logits_of
 from cflower.learning.models import build_model
+from cflower.newcomers.assign import newcomers_data
 from cflower.newcomers.pytorch_run import SavedRun
+from cflower.newcomers.unlabelled import compare_with_leaves
 from cflower.runs.run_files import read_json
 from tests.command import error_of, output_of, simulated
 from tests.data.conftest import own_cache  # noqa: F401
@@ -118,29 +121,6 @@ def test_noisy_labels_make_a_stranger(run, unseen, tmp_path):
     assert record["stranger"]
 
 
-def test_a_newcomer_without_labels_comes_to_its_group_where_models_differ(run, unseen, tmp_path):
-    summary = read_json(run, "summary.json")
-    clusters, splits = summary["clusters"].items(), summary["splits"]
-    group_of = {leaf: {summary["groups"][name] for name in names} for leaf, names in clusters}
-    just_split = {f"{s['cluster']}.{i}" for s in splits for i in (0, 1) if s["round"] == 8}
-    outcomes = set()
-    for group in range(4):
-        folder = examples_in(tmp_path / str(group), rotated(unseen[0], group, 4))
-        found = package.assign_unlabelled(run, folder)
-        assert found.num_examples == 150
-        assert {group} in [group_of[leaf] for leaf in found.in_question]
-        assert found.candidates[0].cluster in found.in_question
-        if found.outcome == "placed":
-            assert found.in_question == (found.cluster,)
-            assert found.candidates[0].probability > 0.9
-        else:  # split in the last round, so that both have the same model still
-            assert found.outcome == "ambiguous"
-            assert set(found.in_question) <= just_split
-            assert found.cluster == found.in_question[0][:-2] != "0"
-        outcomes.add(found.outcome)
-    assert len(outcomes) == 2
-
-
 def test_existing_labels_are_ignored(run, unseen, tmp_path):
     inputs, labels = unseen
     noise = np.random.default_rng(0).permutation(labels)
@@ -151,17 +131,19 @@ def test_existing_labels_are_ignored(run, unseen, tmp_path):
     assert bare == true == false
 
 
-def test_assign_prints_the_leaves_for_a_newcomer_without_labels(run, unseen, tmp_path):
-    folder = examples_in(tmp_path / "mine", rotated(unseen[0], 1, 4))
-    found = package.assign_unlabelled(run, folder)
-    out, record = assigned(run, folder, "--unlabelled")
-    for leaf in found.candidates:
-        assert f"{leaf.entropy:.3f}" in out
-    assert f"The newcomer belongs to cluster {found.cluster} (probability" in out
-    assert f"cflower export {name_of(run)} --cluster {found.cluster}" in out
-    assert (record["cluster"], record["stranger"]) == (found.cluster, False)
-    assert [step["cluster"] for step in record["path"]] == ["0", found.cluster[:3], found.cluster]
-    assert [leaf["cluster"] for leaf in record["leaves"]] == [c.cluster for c in found.candidates]
+def test_a_newcomer_without_labels_is_placed_where_inputs_differ(unseen, tmp_path):
+    keys = "num-groups=4 num-server-rounds=8 trial-rounds=0 model='mlp'"
+    turned = grouped(tmp_path / "runs", 16, keys)
+    summary = read_json(turned, "summary.json")
+    for leaf, names in summary["clusters"].items():
+        inputs = rotated(unseen[0], summary["groups"][names[0]], 4)
+        out, record = assigned(turned, examples_in(tmp_path / leaf, inputs), "--unlabelled")
+        assert f"The newcomer belongs to cluster {leaf}, judged by its inputs alone." in out
+        assert f"cflower export {name_of(turned)} --cluster {leaf}" in out
+        assert all(f"{other['entropy']:.3f}" in out for other in record["leaves"])
+        assert (record["cluster"], record["stranger"]) == (leaf, False)
+        assert [step["cluster"] for step in record["path"]] == ["0", leaf]
+        assert [c["cluster"] for c in record["leaves"] if c["confirmed"]] == [leaf]
 
 
 def test_noise_is_a_stranger(run, tmp_path):
@@ -178,16 +160,14 @@ def test_groups_that_differ_only_in_labels_are_ambiguous(unseen, tmp_path):
     folder = examples_in(tmp_path / "mine", unseen[0])
     found = package.assign_unlabelled(swapped, folder)
     assert (found.outcome, found.cluster) == ("ambiguous", "0")
-    assert "The newcomer may belong to 0.0, 0.1" in assigned(swapped, folder, "--unlabelled")[0]
-
-
-def test_without_reported_entropies_labels_are_needed(copy, unseen, tmp_path):
-    with edited(copy / "summary.json") as summary:
-        for client in summary["clients"].values():
-            del client["entropies"]
-    folder = examples_in(tmp_path / "mine", unseen[0])
-    error = error_of("assign", copy, "--data", folder, "--unlabelled")
-    assert "reported the entropies of its models" in error
+    out = assigned(swapped, folder, "--unlabelled")[0]
+    assert f"The newcomer may belong to {', '.join(found.in_question)}: its inputs alone" in out
+    # Right after a split both leaves have one model, and Algorithm 4 leads to one of them.
+    saved = SavedRun(swapped)
+    one, two = saved.tree.leaves
+    saved.tree = saved.tree.update(replace(two, model=one.model))
+    again = compare_with_leaves(saved, newcomers_data(saved, folder, labelled=False), print)
+    assert (again.in_question, again.cluster) == (("0.0", "0.1"), "0")
 
 
 def test_text_has_its_labels_in_itself(run, tmp_path, monkeypatch):

@@ -34,11 +34,13 @@ def test_report_writes_the_page_and_opens_it(runs, monkeypatch):
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
-    place = tmp_path / "file"
-    place.touch()
-    status, _, err = cflower("report", "--runs", runs, "--figures", place)
+    run = tmp_path / "20260101-a"
+    shutil.copytree(runs / run.name, run)
+    (run / "report.html").unlink(missing_ok=True)
+    (run / "report.html").mkdir()
+    status, _, err = cflower("report", "--runs", tmp_path)
     assert (status, err.count("\n")) == (1, 1)
-    assert err.startswith(f"Error: Cannot write --figures {place}: ")
+    assert err.startswith(f"Error: Cannot write RUN {run}: ")
 
 
 def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):

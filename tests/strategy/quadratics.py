@@ -76,7 +76,6 @@ class Quadratics:
     spoil_evaluate: dict[int, Spoil] = field(default_factory=dict)
     evaluate_path: Callable[[Message, Context], Message] | None = None
     evaluates_path: Container[int] = ()
-    reports_entropies: bool = False
     adapts: bool = False
     """Whether the clients do the whole personal step by themselves."""
     noise: float = 1e-3
@@ -115,9 +114,8 @@ class Quadratics:
 
     def _answer(self, message: Message, context: Context) -> Message:
         client, number = context.node_config["partition-id"], context.node_config["num-partitions"]
-        facts = {"num_partitions": number, "tells_entropies": self.reports_entropies}
+        facts = {"num_partitions": number, "adapts": self.adapts}
         facts["evaluates_way"] = client in self.evaluates_path
-        facts["adapts"] = self.adapts
         return answer(message, client_id=f"partition-{client}", **facts)
 
     def _read(self, kind: str, message: Message, context: Context) -> tuple[int, int, np.ndarray]:

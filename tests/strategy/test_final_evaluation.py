@@ -5,10 +5,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.criteria import NeverSplit
-from cflower.messages.client_names import ENTROPIES, OTHER
-from cflower.strategy.final_evaluation import MOST_OTHERS, other_leaves
 from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
-from tests.strategy.test_sampling import tree_of
 
 GROUPS = (0, 1, 2, 3) * 2
 LOSSES = {"best": 0.25, "ensemble": 0.125}
@@ -20,19 +17,16 @@ def path_reply(message, context):
     """A reply with the depth of each cluster as the loss of its model."""
     sent = {name: arrays["w"].numpy() for name, arrays in message.content.array_records.items()}
     SENT[f"partition-{context.node_config['partition-id']}"] = sent
-    own = [name for name in sent if not name.startswith(OTHER)]
-    losses = {name: float(name.count(".")) for name in own} | LOSSES
+    losses = {name: float(name.count(".")) for name in sent} | LOSSES
     records = {n: MetricRecord({"loss": loss, "num-examples": 3}) for n, loss in losses.items()}
     leaf = message.content["config"]["cluster"]
     records["client"] = ConfigRecord({"best-cluster": leaf, "group": 5})
     return Message(RecordDict(records), reply_to=message)
 
 
-def evaluated(reply=path_reply, able=range(8), entropies=False, **settings):
+def evaluated(reply=path_reply, able=range(8), **settings):
     """The strategy after a run, with its clients; the ``able`` ones evaluate several models."""
-    clients = Quadratics(
-        GROUPS, evaluate_path=reply, evaluates_path=able, reports_entropies=entropies
-    )
+    clients = Quadratics(GROUPS, evaluate_path=reply, evaluates_path=able)
     SENT.clear()
     strategy, result, _ = run(clients, 14, fraction_evaluate=0.0, **settings)
     return clients, strategy, result
@@ -117,52 +111,3 @@ def test_a_reply_that_cannot_be_used_is_set_aside_with_its_reason(change, proble
     report = strategy.final_report
     assert report.problems == {"partition-0": problem}
     assert set(report.clients) == set(strategy.tree.clients) - {"partition-0"}
-
-
-def with_entropies(entropies):
-    """`path_reply` with the entropies of the models that were sent."""
-
-    def reply_to(message, context):
-        reply = path_reply(message, context)
-        sent = {name.removeprefix(OTHER) for name in message.content.array_records}
-        reply.content[ENTROPIES] = MetricRecord(entropies(sent))
-        return reply
-
-    return reply_to
-
-
-def test_clients_that_report_entropies_get_models_of_other_leaves_too():
-    reply = with_entropies(lambda sent: dict.fromkeys(sent, 0.5))
-    _, strategy, _ = evaluated(reply, entropies=True)
-    tree = strategy.tree
-    leaves = {leaf.name for leaf in tree.leaves}
-    assert len(leaves) == 4 == MOST_OTHERS + 1
-    for name in tree.clients:
-        others = {key: w for key, w in SENT[name].items() if key.startswith(OTHER)}
-        assert set(others) == {f"{OTHER}{leaf}" for leaf in leaves - {tree.leaf_of(name).name}}
-        for key, w in others.items():
-            model = tree.clusters[key.removeprefix(OTHER)].model
-            np.testing.assert_array_equal(w.ravel(), model.trained[:12])
-        result = strategy.final_report.clients[name]
-        assert dict(result.entropies) == dict.fromkeys(leaves, 0.5)
-        assert list(result.levels) == [cluster.name for cluster in tree.path_of(name)]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"0.7": 0.5}, {"0": 0.5}, {"0.0": -0.1}, {"0.0": float("nan")}, {"0.0": [0.5]}]
-)
-def test_invalid_entropies_are_ignored(wrong):
-    _, strategy, _ = evaluated(with_entropies(lambda sent: wrong), entropies=True)
-    assert [dict(r.entropies) for r in strategy.final_report.clients.values()] == [{}] * 8
-
-
-@pytest.mark.parametrize(("leaves", "size"), [(2, 1), (4, 3), (8, 3), (14, 10)])
-def test_the_members_of_a_leaf_get_different_other_leaves(leaves, size):
-    tree = tree_of(*[size] * leaves)
-    others_of = other_leaves(tree)
-    for leaf in tree.leaves:
-        sent = [others_of[client] for client in leaf.members]
-        assert all(len(others) == min(MOST_OTHERS, leaves - 1) for others in sent)
-        different = {key for others in sent for key in others}
-        assert f"{OTHER}{leaf.name}" not in different
-        assert len(different) == min(leaves - 1, MOST_OTHERS * size)

@@ -23,34 +23,15 @@ function save(name, kind, parts) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-// The PNG of a picture as a canvas, two pixels to each of its own.
-const rastered = (text) => new Promise((done) => {
+// Two pixels to each of the picture's own.
+function savePng(name, drawing) {
   const image = new Image();
   image.addEventListener('load', () => {
     const canvas = /** @type {HTMLCanvasElement} */ (html('canvas', { width: image.width * 2, height: image.height * 2 }));
     canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
-    done(canvas);
+    canvas.toBlob((blob) => save(`${name}.png`, 'image/png', [blob]));
   });
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
-});
-const savePng = async (name, drawing) => (await rastered(standalone(drawing))).toBlob((blob) => save(`${name}.png`, 'image/png', [blob]));
-
-// For `cflower report --figures`: all pictures at one width, as JSON in place of the page.
-async function drawFigures() {
-  const width = 640;
-  root.style.colorScheme = 'light';
-  const clustered = run.run.kind === 'clustered';
-  const drawings = [...charts().map((chart) => [chart.name, () => scorePicture(chart, width)]), ...(clustered && run.clusters.length ? [['tree', () => treePicture(width)]] : []),
-    ...(clustered ? run.matrices.filter(({ outcome }) => outcome === 'split') : []).map((matrix) => [`similarity-${matrix.round}-${matrix.cluster}`, () => matrixPicture(matrix, width)]),
-    ...(run.thresholds ? [...look.lines] : []).map(([name, lines]) => [`norms-${name}`, () => normPicture(name, lines, width)])];
-  const pictures = {};
-  for (const [name, draw] of drawings) {
-    const drawing = draw();
-    document.body.replaceChildren(drawing);
-    const [text, height] = [standalone(drawing), drawing.getAttribute('height')];
-    pictures[name] = { svg: text, png: (await rastered(text)).toDataURL(), width, height };
-  }
-  document.body.replaceChildren(html('pre', { id: 'figures' }, JSON.stringify(pictures)));
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(drawing))}`;
 }
 
 const saveButtons = (name, drawing) => html('p', { class: 'save' },

@@ -31,5 +31,4 @@ addEventListener('hashchange', () => {
 themed();
 drawAnchors();
 drawAll(JSON.parse(byId('content').textContent));
-if (location.hash === '#figures') drawFigures();
 byId(`${state.at}-title`)?.scrollIntoView();
