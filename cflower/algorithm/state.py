@@ -50,6 +50,11 @@ class Ask(NamedTuple):
     """Of `Role.CANDIDATE`: the place of the question among those of the round. Of `Role.PERSONAL`:
     that of the model among the candidates of the step; of `ADAPT` the number of trainings."""
 
+    @property
+    def trainings(self) -> int:
+        """How often the client trains for it."""
+        return {"train": 1, "evaluate": 0, ADAPT: self.number}[self.task]
+
 
 @dataclass(frozen=True, eq=False)
 class Reply:

@@ -34,6 +34,20 @@ class NormHistory(NamedTuple):
     place_at: str = ""
     """The split cluster for which the member still owes an update that shows its place."""
 
+    def is_exceeded(self, length: float) -> bool:
+        """Whether a log norm is larger than all before, of which there are enough."""
+        return self.rounds >= FEW * (1 + (self.leaf == ROOT)) and length > self.longest
+
+    def suspecting(self, relative: float, *, longer: bool, most: bool) -> "NormHistory":
+        """The history with the suspicion after one more update, of this relative log norm.
+
+        ``longer``: it is longer than all before; ``most``: so are most members' updates.
+        """
+        if longer and self.suspected:
+            return self._replace(suspected=(self.suspected + 1) % (2 * FEW + 1))
+        factor = float(np.exp(relative - self.mean))
+        return self._replace(suspected=int(longer and (most or factor >= LONG)), factor=factor)
+
     @property
     def suspicion(self) -> str:
         """The reason for the suspicion, in words."""
@@ -57,19 +71,16 @@ def updated(
     needs `FEW` rounds, and twice as many in an unsplit root, where no sibling model can confirm a
     suspicion.
     """
-    lengths = {client: np.log(norm) for client, norm in norms.items() if 0 < norm < np.inf}
-    median, needed = np.median([*lengths.values()] or [0.0]), FEW * (1 + (leaf == ROOT))
-    before = {c: h for c in lengths if (h := histories.get(c)) and h.leaf == leaf}
-    longer = {c for c, h in before.items() if h.rounds >= needed and lengths[c] > h.longest}
-    most, now = 2 * len(longer) > len(lengths), dict[str, NormHistory]()
-    for client, length in lengths.items():
-        history = before.get(client, NormHistory(leaf))
-        factor, count = float(np.exp(length - median - history.mean)), 0
-        if client in longer and history.suspected:
-            factor, count = history.factor, (history.suspected + 1) % (2 * FEW + 1)
-        elif client in longer and (most or factor >= LONG):
-            count = 1
-        now[client] = history._replace(suspected=count, factor=factor)
+    lengths = {client: float(np.log(norm)) for client, norm in norms.items() if 0 < norm < np.inf}
+    median = float(np.median([*lengths.values()] or [0.0]))
+    before = {client: histories.get(client, NormHistory(leaf)) for client in lengths}
+    before = {c: h if h.leaf == leaf else NormHistory(leaf) for c, h in before.items()}
+    longer = {c for c, history in before.items() if history.is_exceeded(lengths[c])}
+    most = 2 * len(longer) > len(lengths)
+    now = {
+        client: history.suspecting(lengths[client] - median, longer=client in longer, most=most)
+        for client, history in before.items()
+    }
     if any(history.suspected for history in now.values()):
         return now
     return {client: usual(history, lengths[client], median) for client, history in now.items()}

@@ -203,24 +203,34 @@ def verdict_of(answer: Answer) -> Verdict:
 
     A client that did not measure the leading metric under both models has no voice.
     """
+    ballots, measures = compared(answer)
+    lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
+    for ballot in ballots:
+        parts[ballot.part].append(ballot)
+    votes = {part: vote_of(some, measures) for part, some in parts.items()}
+    vote = vote_of(ballots, measures)
+    if not ballots:
+        return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
+    sure = frozenset(part for part, some in parts.items() if is_sure(some, lead))
+    figures = figures_of(ballots, measures) | vote.figures
+    own, other = (lead.show(figures[f"{lead.name}_{model}"]) for model in ("own", "common"))
+    clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
+    models = f"{lead.name} {own} with separate models, {other} with a common one"
+    return Verdict(vote, votes, f"{clients} ({models})", figures, sure)
+
+
+def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
+    """The ballots that count, and the measures, the one that leads first."""
     ballots = [Ballot.of(own, candidate) for own, candidate in answer.pairs]
     measures = measures_in((ballot.own for ballot in ballots), answer.metric)
     if not any(ballot.measures(measures[0]) for ballot in ballots):
         measures = measures[1:] or measures
-    lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
-    valid = [ballot for ballot in ballots if ballot.measures(lead)]
-    for ballot in valid:
-        parts[ballot.part].append(ballot)
-    votes = {part: Vote(tuple(b.gain(measures) for b in some)) for part, some in parts.items()}
-    sure = frozenset(part for part, some in parts.items() if is_sure(some, lead))
-    vote = Vote(tuple(ballot.gain(measures) for ballot in valid))
-    if not valid:
-        return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    figures = figures_of(valid, measures) | vote.figures
-    own, other = (lead.show(figures[f"{lead.name}_{model}"]) for model in ("own", "common"))
-    clients = f"{vote.better} of {counted(len(valid), 'client')} better off, {vote.worse} worse"
-    models = f"{lead.name} {own} with separate models, {other} with a common one"
-    return Verdict(vote, votes, f"{clients} ({models})", figures, sure)
+    return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
+
+
+def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
+    """The gains of these clients."""
+    return Vote(tuple(ballot.gain(measures) for ballot in ballots))
 
 
 def is_sure(part: Sequence[Ballot], lead: Measure) -> bool:

@@ -13,7 +13,7 @@ from flwr.supercore import log
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import ADAPT, Ask, CFLState, Reply
+from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
@@ -148,12 +148,7 @@ class ClientMessenger:
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, expire = self.grid, self.roll_call.remote
         exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
-        receivers = {message.metadata.dst_node_id for message in messages}
-        asks = [sent.ask for _, sent in self._sent if sent.node in receivers]
-        trains = [ask.client for ask in asks if ask.task == "train"]
-        trains += [ask.client for ask in asks if ask.task == ADAPT for _ in range(ask.number)]
-        evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
-        self.failures = self.failures.asked(trains, evaluates)
+        self._count({message.metadata.dst_node_id for message in messages})
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -166,6 +161,13 @@ class ClientMessenger:
         ):
             for node in nodes:
                 self.set_aside(self.roll_call.name_of(node), problem, fault)
+
+    def _count(self, nodes: set[int]) -> None:
+        """Count the trainings and evaluations that these nodes are asked for."""
+        asks = [sent.ask for _, sent in self._sent if sent.node in nodes]
+        trains = [ask.client for ask in asks for _ in range(ask.trainings)]
+        evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
+        self.failures = self.failures.asked(trains, evaluates)
 
     @property
     def _by_id(self) -> dict[str, Sent]:
