@@ -173,7 +173,6 @@ def recorded(clients: int, num_rounds: int) -> tuple[float, float]:
         min_available_nodes=clients,
         observers=[recorder],
         personal=False,
-        inner_interval=0,
         metric="loss",
     )
     arrays = ArrayRecord({"w": Array(np.zeros(650, np.float32))})

@@ -40,7 +40,7 @@ EXAMPLES = 100
 """A client's, where there are more than enough."""
 DATA = ("digits", "mnist", "wrists")
 # What the split of the wrists brings comes after its trial, so that it is final here.
-NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0, "inner-interval": 0}}
+NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0}}
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
 UNPLACED = ("ambiguous", "stranger")

