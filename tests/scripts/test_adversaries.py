@@ -34,7 +34,7 @@ def test_adversaries_do_no_harm_with_the_defaults(attack):
 def test_a_median_withstands_a_backdoor_with_groups_and_without(sizes, bad, most):
     keys = {**KEYS, **shift_of(sizes), "aggregation": "fedmedian"}
     found = attacked("backdoor", CLIENTS, bad, keys)
-    # A mean: 1.0. The honest examples do not show a backdoor, so no vote parts three of ten clients.
+    # A mean: 1.0. Honest examples do not show a backdoor, so no vote parts three of ten clients.
     assert found.success < most
     assert found.accuracy > 0.9
 
