@@ -66,7 +66,7 @@ def roll_call(message: Message, context: Context) -> Message:
         facts["problem"] = str(problem)
     except Exception as error:
         # Of NumPy, Arrow, Pillow ...: without an answer the client would have no name.
-        facts["problem"] = told(error)
+        facts["problem"] = unreadable(error)
     return answer(message, **facts)
 
 
@@ -126,8 +126,8 @@ def train_round(message: Message, context: Context) -> Message:
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of each mix."""
     config, data, model = prepare_training(message, context)
-    told = message.content.config_records["config"]
-    trainings, kappas = told["trainings"], told["kappas"]
+    asked = message.content.config_records["config"]
+    trainings, kappas = asked["trainings"], asked["kappas"]
     assert isinstance(trainings, int) and isinstance(kappas, list)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, round_of(message)
     for server_round in range(last + 1, last + 1 + trainings):
@@ -264,12 +264,12 @@ def data_of(config: RunConfig, context: Context, server_round: int = 0) -> Clien
     try:
         return load_own_data(path, settings, config.classes)
     except Exception as error:  # ours, or of NumPy, Arrow, Pillow ...
-        text = str(error) if isinstance(error, CFlowerError) else told(error)
+        text = str(error) if isinstance(error, CFlowerError) else unreadable(error)
         log(WARNING, "%s", text)
         raise DataError(without_place(text, path)) from None
 
 
-def told(error: Exception) -> str:
+def unreadable(error: Exception) -> str:
     """The sentence about an error of a library that reads data."""
     return f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
 

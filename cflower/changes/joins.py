@@ -97,7 +97,7 @@ class Join(Proposal):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """One leaf, if that is likely to serve the clients better, and no part of them worse."""
         names = [leaf.name for leaf in self.leaves]
-        if any(name not in {leaf.name for leaf in state.tree.leaves} for name in names):
+        if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
         for question, answer in zip(self.questions, answers, strict=True):
             verdict = verdict_of(answer)
@@ -133,12 +133,12 @@ class Join(Proposal):
                 cluster.name, now, Outcome.UNDONE, reason, *norms, figures=verdict.figures
             )
             return replace(state, tree=tree), (*decisions, made)
-        moving = [client for leaf in others for client in leaf.members]
         moves = [
             Move(now, client, leaf.name, first.name, reason)
             for leaf in others
             for client in leaf.members
         ]
+        moving = [move.client for move in moves]
         weight = sum(leaf.weight for leaf in self.leaves)
         joined = replace(first, model=model, memory={}, weight=weight, optimizer={})
         closed = [replace(leaf, edge={}, memory={}) for leaf in others]

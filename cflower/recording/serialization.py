@@ -126,9 +126,10 @@ def split_lines(splits: Iterable[dict[str, Any]], tree: ParameterTree) -> list[d
     """The splits with a trial that is open also before its first vote."""
     on_trial = {name for name, cluster in tree.clusters.items() if cluster.on_trial}
     return [
-        split | ({"trial": Status.OPEN.value} if unjudged and split["cluster"] in on_trial else {})
+        split | {"trial": Status.OPEN.value}
+        if split["trial"] is None and split["cluster"] in on_trial
+        else dict(split)
         for split in splits
-        for unjudged in [split["trial"] is None]
     ]
 
 

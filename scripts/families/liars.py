@@ -35,7 +35,7 @@ from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from families.planted import Keys, truth_of
+from families.planted import Keys, found_in, truth_of
 
 CLIENTS = 20
 HONEST = "honest"
@@ -101,8 +101,6 @@ def liars_among(truth: Sequence[int], count: int) -> list[int]:
 
 def run_one(job: Job) -> Record:
     """The figures of one run."""
-    from sklearn.metrics import adjusted_rand_score
-
     from cflower import server_app, simulate
 
     config = dict(job.settings)
@@ -116,15 +114,13 @@ def run_one(job: Job) -> Record:
         config["output-dir"] = folder
         server = partial(server_app.run, say=lambda text: None)
         summary = simulate(behave, CLIENTS, server_app=server, run_config=config)
-    names = [name for i, name in enumerate(truth) if i not in hostile]
-    clients = [summary["clients"][name] for name in names]
-    found = [client["cluster"] for client in clients]
-    leaves = [client.get("leaf_accuracy", client["accuracy"]) for client in clients]
+    honest = {name: truth[name] for i, name in enumerate(truth) if i not in hostile}
+    found = found_in(summary, honest)
     return {
-        "exact": adjusted_rand_score([truth[name] for name in names], found) == 1.0,
-        "clusters": len(set(found)),
-        "accuracy": float(np.mean([client["accuracy"] for client in clients])),
-        "leaf": float(np.mean(leaves)),
+        "exact": found["exact"],
+        "clusters": found["clusters"],
+        "accuracy": float(np.mean(found["accuracies"])),
+        "leaf": float(np.mean(found["leaves"])),
         "split_lines": summary["splits"],
     }
 

@@ -31,7 +31,7 @@ from cflower import Observer
 from cflower.config import RunConfig, read_overrides
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.strategy.reports import RoundReport
-from families.planted import Keys, are_worse, truth_of
+from families.planted import Keys, are_worse, found_in, truth_of
 
 CLIENTS, UPDATES = 20, 10
 """Of a federation; how often a group takes part at least."""
@@ -130,8 +130,6 @@ def config_of(data: str, seldom: int, every: int, rounds: int, more: Keys, seed:
 
 def run_one(job: Job) -> Record:
     """The figures of one run."""
-    from sklearn.metrics import adjusted_rand_score
-
     config = dict(job.settings)
     every, scattered = config.pop("every"), config.pop("scattered")
     truth = truth_of(config)
@@ -139,16 +137,10 @@ def run_one(job: Job) -> Record:
     presence = Presence(seldom, every, config["num-server-rounds"], scattered)
     with TemporaryDirectory() as folder:
         summary = simulated(config | {"output-dir": folder}, presence)
-    clients = [summary["clients"][name] for name in truth]
-    found = [client["cluster"] for client in clients]
-    leaves = [client.get("leaf_accuracy", client["accuracy"]) for client in clients]
     return {
-        "exact": adjusted_rand_score(list(truth.values()), found) == 1.0,
-        "clusters": len(set(found)),
+        **found_in(summary, truth),
         "seldom": seldom,
-        "accuracies": [client["accuracy"] for client in clients],
-        "leaves": leaves,
-        "held_out": [client["held_out"] for client in clients],
+        "held_out": [summary["clients"][name]["held_out"] for name in truth],
         "split_lines": summary["splits"],
     }
 

@@ -219,6 +219,23 @@ def judge(summary: Mapping[str, Any], tree: Mapping[str, Any], config: Keys) -> 
     }
 
 
+def found_in(summary: Mapping[str, Any], truth: Mapping[str, int]) -> dict[str, Any]:
+    """Whether these clients' groups are the clusters, and each one's accuracy.
+
+    ``leaves`` are the accuracies without the personal step.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    clients = [summary["clients"][name] for name in truth]
+    found = [client["cluster"] for client in clients]
+    return {
+        "exact": adjusted_rand_score(list(truth.values()), found) == 1.0,
+        "clusters": len(set(found)),
+        "accuracies": [client["accuracy"] for client in clients],
+        "leaves": [client.get("leaf_accuracy", client["accuracy"]) for client in clients],
+    }
+
+
 def honest(config: Mapping[str, Any]) -> list[str]:
     """The clients that are judged: of ``label-noise`` all but the last group, the adversaries."""
     adversaries = config["num-groups"] - 1 if config["shift"] == "label-noise" else None
