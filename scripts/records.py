@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import manifest
 import typer
 from command import out_folder, quieten_flower, write_record
 
@@ -85,6 +86,8 @@ def run_all(
     out, failed = out_folder(out), 0
     jobs = [] if table else list(jobs)
     missing = [job for job in jobs if not is_done(job, out)]
+    if missing:
+        manifest.note(out)
     print(f"{len(jobs)} runs, {len(jobs) - len(missing)} there already, {len(missing)} to do.")
     began, spawn = time.monotonic(), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, spawn, be_quiet) as pool:
@@ -117,7 +120,10 @@ def be_quiet() -> None:
 
 def recorded(job: Job, measure: Callable[[Job], Record], out: Path) -> Record:
     """One run's record, written to ``out``; in a worker."""
+    began = time.monotonic()
     record = {**job.what, **measure(job), "config": job.settings}
+    record |= {"commit": manifest.commit(), "processor": manifest.processor()}
+    record["seconds_taken"] = round(time.monotonic() - began, 1)
     write_record(record, out / f"{job.name}.json")
     return record
 

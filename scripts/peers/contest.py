@@ -2,8 +2,8 @@ r"""All methods by name, what each was given, and one run of one of them.
 
 Beyond the run config a method is given, whatever the federation and the seed:
 
-- cflower, conventional FL, isolated training, FLUX and OCFL: nothing;
-- the oracle: the groups; IFCA: their number;
+- cflower, conventional FL, isolated training, FLUX, FEROMA, FedRep and OCFL: nothing;
+- the oracle: the groups; IFCA and CLoVE: their number;
 - all others: their values in `TUNED`, which are the same for all federations of a data set.
 
 The digits' values were chosen from ``scripts/results/peers-tuning.csv``, but for PACFL's and
@@ -16,16 +16,35 @@ StoCFL's lines have no accuracy, because its groups follow from the first update
       --set "model='mlp'" --seeds 20-21 --out outputs/tuning-ditto-0.1
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from families.planted import honest, judge, truth_of
 from records import Job, Record
 
-from peers import apfl, ditto, feddrift, flux, ifca, ocfl, own, pacfl, pfedme, srfca, stocfl
+from cflower.errors import ConfigError
+from peers import (
+    apfl,
+    clove,
+    ditto,
+    feddrift,
+    fedrep,
+    feroma,
+    flux,
+    ifca,
+    ocfl,
+    own,
+    pacfl,
+    pfedme,
+    plain,
+    srfca,
+    stocfl,
+)
 from peers.federation import Cost, Federation, Outcome
 
 
@@ -37,19 +56,27 @@ class Peer(NamedTuple):
     """Its parameters, each with the name of its value in `TUNED`; k is the number of groups."""
     given: str = ""
     """What it is given beyond the run config, with the names of the values in braces."""
+    decides: bool = False
+    """Whether it decides something by the examples that the others' clients also train on."""
 
 
 PEERS = {
+    "federated": Peer(plain.federated),
+    "isolated": Peer(plain.isolated),
     "ifca": Peer(ifca.run, {"k": "k"}, "k = {k:g}"),
     "ifca-restarts": Peer(partial(ifca.run, starts=5), {"k": "k"}, "k = {k:g}; best of 5 starts"),
     "pacfl": Peer(pacfl.run, {"alpha": "alpha"}, "alpha = {alpha:g} degrees; raw data vectors"),
-    "flux": Peer(flux.run, given="latent means and deviations by class"),
+    "flux": Peer(flux.run, given="latent means and deviations by class", decides=True),
     "feddrift": Peer(feddrift.run, {"delta": "delta"}, "delta = {delta:g}"),
     "srfca": Peer(srfca.run, {"near": "near"}, "lambda = {near:g}"),
     "stocfl": Peer(
         stocfl.run, {"tau": "tau", "strength": "prox"}, "tau = {tau:g}; lambda = {prox:g}"
     ),
     "ocfl": Peer(ocfl.run),
+    "clove": Peer(clove.run, {"k": "k"}, "k = {k:g}"),
+    "clove-any-k": Peer(clove.run_without_k, given="k at most 15"),
+    "feroma": Peer(feroma.run, given="latent means and deviations by class, every round"),
+    "fedrep": Peer(fedrep.run),
     "ditto": Peer(ditto.run, {"strength": "strength"}, "lambda = {strength:g}"),
     "fine-tuned": Peer(ditto.fine_tuned, {"epochs": "epochs"}, "epochs = {epochs:g}"),
     "apfl": Peer(apfl.run, {"alpha": "mixture"}, "alpha = {mixture:g}"),
@@ -73,9 +100,18 @@ TUNED: dict[str, dict[str, float]] = {
 and 21, which are not reported; others are tried with ``--given``. StoCFL's λ, ``prox``, is its
 authors'; pFedMe's ηλ, ``follow``, was not varied. MNIST's values of SR-FCA, StoCFL, APFL and pFedMe
 are those of the digits, its λ of Ditto and its epochs of fine-tuning those of a narrower grid."""
-GROUPLESS = ("federated", "isolated", "ditto", "fine-tuned", "apfl", "pfedme")
+GROUPLESS = (
+    "federated", "isolated", "ditto", "fine-tuned", "apfl", "pfedme", "fedrep", "feroma",
+)  # fmt: skip
 """Methods that make no groups: nothing to be exact about."""
-NAMES = (*own.METHODS, *PEERS)
+LONGER = " as long"
+"""How the name of a method ends that has so many rounds that its clients train as often as
+cflower's."""
+OWN = ("cflower", "oracle")
+"""Methods that run through cflower's own apps."""
+NAMES = (*OWN, *PEERS)
+"""All with their own rounds; with `LONGER` after it a name of `PEERS` is a method, too."""
+ALL_NAMES = (*NAMES, *(name + LONGER for name in PEERS))
 
 
 class Entry(NamedTuple):
@@ -89,12 +125,15 @@ class Entry(NamedTuple):
 
 def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None = None) -> Entry:
     """A method for a federation of a data set, with `right` true groups."""
-    if method in own.METHODS:
+    if method in OWN:
         return Entry(partial(own.run, method), "the true groups" if method == "oracle" else "")
-    peer, values = PEERS[method], {**TUNED.get(data, TUNED["digits"]), "k": right, **(tuned or {})}
+    peer, values = (
+        PEERS[method.removesuffix(LONGER)],
+        {**TUNED.get(data, TUNED["digits"]), "k": right, **(tuned or {})},
+    )
     parameters = {parameter: values[name] for parameter, name in peer.takes.items()}
-    run = partial(peer.run, **parameters)
-    return Entry(partial(in_process, run), peer.given.format(**values))
+    run = partial(in_process, partial(peer.run, **parameters), all_examples=not peer.decides)
+    return Entry(run, peer.given.format(**values))
 
 
 def job_of(
@@ -104,11 +143,39 @@ def job_of(
     seed: int,
     config: Mapping[str, Any],
     tuned: Mapping[str, float],
+    out: Path,
 ) -> Job:
     """One run; what the method was given is a part of what the result depends on."""
     what = {"data": data, "family": family, "method": method, "seed": seed}
+    if method.endswith(LONGER):
+        rounds = rounds_as_long(what, config["num-server-rounds"], out)
+        config = {**config, "num-server-rounds": rounds}
     given = entry(method, data, len(set(truth_of(config).values())), tuned).given
     return Job(what, {**config, "given": given})
+
+
+def rounds_as_long(what: Mapping[str, Any], rounds: int, out: Path) -> int:
+    """Rounds with which a method's clients train as often as cflower's, never fewer than its own.
+
+    Both have run with their own rounds; raises a ConfigError if one has not.
+    """
+    short = what["method"].removesuffix(LONGER)
+    ours, theirs = (
+        record_of(Job({**what, "method": method}, {}), out)["trainings"]
+        for method in ("cflower", short)
+    )
+    return max(rounds, round(rounds * ours / theirs))
+
+
+def record_of(job: Job, out: Path) -> Record:
+    """What a run left; raises a ConfigError if it has not run."""
+    path = out / f"{job.name}.json"
+    if not path.exists():
+        raise ConfigError(
+            f"{job.name} has not run: a method{LONGER!r} needs cflower's trainings and its own; "
+            "run both first."
+        )
+    return json.loads(path.read_text())
 
 
 def compete(job: Job, tuned: Mapping[str, float]) -> Record:
@@ -120,7 +187,7 @@ def compete(job: Job, tuned: Mapping[str, float]) -> Record:
     clients = summary["clients"]
     clusters = {client["cluster"] for client in clients.values()}
     judged = judge({"clients": clients, "clusters": clusters, "splits": []}, {}, config)
-    if method in GROUPLESS:
+    if method.removesuffix(LONGER) in GROUPLESS:
         judged |= dict.fromkeys(("clusters", "exact", "adjusted_rand_index"))
     return {
         "groups": judged["groups"],
@@ -129,17 +196,19 @@ def compete(job: Job, tuned: Mapping[str, float]) -> Record:
         "adjusted_rand_index": judged["adjusted_rand_index"],
         "accuracy": judged["accuracy"],
         "worst": min(clients[name]["accuracy"] for name in honest(config)),
+        "names": honest(config),
         "clients": [(clients[c]["accuracy"], clients[c]["held_out"]) for c in honest(config)],
         **asdict(cost),
+        "rounds": config["num-server-rounds"],
         "given": given,
     }
 
 
 def in_process(
-    run: Callable[[Federation], Outcome], config: Mapping[str, Any]
+    run: Callable[[Federation], Outcome], config: Mapping[str, Any], all_examples: bool = False
 ) -> tuple[dict[str, Any], Cost]:
     """A run in this process: the summary of its end, and its cost."""
-    federation = Federation(config)
+    federation = Federation(config, all_examples)
     began = time.process_time()
     outcome = run(federation)
     cost = federation.cost

@@ -8,7 +8,7 @@ sends is counted in bytes of float32, what the clients compute in CPU seconds.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ class Cost:
     """Bytes from the server to clients."""
     up: int = 0
     """Bytes from clients to the server."""
+    trainings: float = 0.0
+    """Of all clients together, each of the run's ``local-epochs`` over a client's examples."""
     client_seconds: float = 0.0
     """CPU time of all clients together."""
     server_seconds: float = 0.0
@@ -60,14 +62,25 @@ class Cost:
 
 
 class Federation:
-    """The clients of one run config, and what they can be asked for."""
+    """The clients of one run config, and what they can be asked for.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    Parameters
+    ----------
+    config : mapping
+        A whole run config, or what differs from the defaults.
+    all_examples : bool
+        Clients also train on the examples by which cflower decides: a method that decides nothing
+        by them has them to learn from.
+    """
+
+    def __init__(self, config: Mapping[str, Any], all_examples: bool = False) -> None:
         self.config = RunConfig.read(config)
         settings, count = self.config.part(DataSettings), self.config.min_available_nodes
         self.clients: dict[str, ClientData] = {
             f"partition-{i}": load_client_data(settings, i, count) for i in range(count)
         }
+        if all_examples:
+            self.clients = {name: with_deciding(data) for name, data in self.clients.items()}
         self.training = self.config.part(TrainingSettings)
         self.rounds, self.cost = self.config.num_server_rounds, Cost()
         self.initial = self.fresh_model(self.config.seed)
@@ -129,6 +142,8 @@ class Federation:
         change : callable, optional
             Makes another gradient, for each parameter in every step.
         """
+        settings = settings or self.training
+        self.cost.trainings += settings.local_epochs / self.training.local_epochs
         with self.on_client():
             seed = torch_seed(self.config.seed, "train", server_round, client)
             self._load(start)
@@ -136,7 +151,7 @@ class Federation:
             train(
                 self._model,
                 self.clients[client].train,
-                settings or self.training,
+                settings,
                 server_round=server_round,
                 seed=seed,
             )
@@ -166,6 +181,10 @@ class Federation:
             data = getattr(self.clients[client], part)
             layers = list(self._load(model).eval())[:-1]  # every model here is a Sequential
             return torch.nn.Sequential(*layers)(torch.tensor(data.inputs)).numpy()
+
+    def size_below_the_head(self) -> int:
+        """How many parameters come before those of the last layer, where `Vector` ends."""
+        return len(self.initial) - sum(p.numel() for p in self._model[-1].parameters())
 
     def mean(self, models: Mapping[str, Vector], *, weighted: bool = True) -> Vector:
         """The clients' models averaged, by their numbers of training examples or plainly."""
@@ -216,6 +235,15 @@ class Federation:
 
             hooks.append(parameter.register_hook(changed))
         return hooks
+
+
+def with_deciding(data: ClientData) -> ClientData:
+    """A client's data with the deciding examples to train on, too, unless they are reported."""
+    if not data.apart:
+        return data
+    inputs = np.concatenate([data.train.inputs, data.decide.inputs])
+    labels = np.concatenate([data.train.labels, data.decide.labels])
+    return replace(data, train=replace(data.train, inputs=inputs, labels=labels))
 
 
 def pulled(strength: float, towards: Vector) -> Change:

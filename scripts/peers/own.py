@@ -1,4 +1,4 @@
-"""cflower, conventional FL, the oracle and isolated training, through cflower's own apps."""
+"""cflower, the oracle and conventional FL through cflower's own apps."""
 
 import shutil
 import time
@@ -12,15 +12,16 @@ from families.planted import BASELINES, Oracle, truth_of
 from flwr.app import Context, Message, MessageType
 
 from cflower import simulate
+from cflower.algorithm.state import DECIDE
 from cflower.client_app import app as client_app
 from cflower.messages.arrays import values_of
+from cflower.messages.client_names import PART
 from cflower.server_app import run as run_server
 from peers.federation import Cost
 
 METHODS: dict[str, dict[str, Any]] = {
     "cflower": {"method": "clustered", "split-criterion": "auto"},
     "federated": BASELINES["federated"],
-    "isolated": {"method": "isolated"},
     "oracle": BASELINES["oracle"],
 }
 """The run config of each."""
@@ -29,19 +30,19 @@ METHODS: dict[str, dict[str, Any]] = {
 def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
     """The summary of one run, and what its training cost."""
     cost, folder, began_run = Cost(), Path(mkdtemp(prefix="peers-")), time.process_time()
-    asked = 0.0  # seconds of the clients in other exchanges: roll call, final evaluation
+    apart = 0.0  # seconds of the clients in other exchanges: roll call, final evaluation
 
     def client(message: Message, context: Context) -> Message:
-        nonlocal asked
+        nonlocal apart
         began = time.process_time()
-        if message.metadata.message_type != MessageType.TRAIN:
-            reply = client_app(message, context)
-            asked += time.process_time() - began
-            return reply
-        cost.down += arrays_in(message)
         reply = client_app(message, context)
-        cost.client_seconds += time.process_time() - began
-        cost.up += arrays_in(reply)
+        seconds = time.process_time() - began
+        if belongs_to_training(message):
+            cost.down += arrays_in(message)
+            cost.up += arrays_in(reply)
+            cost.client_seconds += seconds
+        else:
+            apart += seconds
         return reply
 
     keys = {**config, **METHODS[method], "output-dir": str(folder)}
@@ -52,8 +53,17 @@ def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
         summary = simulate(client, clients, server_app=server, run_config=keys)
     finally:
         shutil.rmtree(folder)
-    cost.server_seconds = time.process_time() - began_run - cost.client_seconds - asked
+    cost.trainings = sum(client["trainings"] for client in summary["clients"].values())
+    cost.server_seconds = time.process_time() - began_run - cost.client_seconds - apart
     return summary, cost
+
+
+def belongs_to_training(message: Message) -> bool:
+    """Whether a message trains, or evaluates to decide something: all but roll call and end."""
+    if message.metadata.message_type != MessageType.EVALUATE:
+        return message.metadata.message_type.startswith(MessageType.TRAIN)
+    configs = message.content.config_records.values()
+    return any(config.get(PART) == DECIDE for config in configs)
 
 
 def arrays_in(message: Message) -> int:

@@ -6,7 +6,9 @@ The families are the battery's and those of other papers (with `--data mnist=FOL
 kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
 PACFL's label skew (`theirs.py`). Runs go one after another, because their CPU time counts. Then the
 table over all runs in the folder, and `peers.csv` and `peers.png`. The methods are files beside
-this one; `--given "alpha=20 k=5"` tries other values of what they must be given.
+this one; `--given "alpha=20 k=5"` tries other values of what they must be given. A method with
+" as long" after its name (`--methods "isolated as long"`) has so many rounds that its clients train
+as often as cflower's, which have to be measured before.
 """
 
 from collections.abc import Sequence
@@ -23,13 +25,14 @@ from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
 from peers import theirs
-from peers.contest import NAMES, TUNED, compete, job_of
+from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
-from peers.report import summary_lines
+from peers.report import client_rows, family_lines, summary_lines
 
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
-    "accuracy", "worst", "down", "up", "client_seconds", "server_seconds", "given",
+    "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
+    "given",
 )  # fmt: skip
 
 
@@ -50,14 +53,14 @@ def main(
     keys = read_overrides([more], "--set")
     tuned = {key: float(value) for key, value in read_overrides([given], "--given").items()}
     jobs = (
-        job_of(name, family, method, seed, config, tuned)
+        job_of(name, family, method, seed, config, tuned, out_folder(out))
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()
         for family in chosen(
             "family", families, FAMILIES if families == ALL else (*FAMILIES, *theirs.NAMES, *LEVELS)
         )
         for config in [config_of(name, folder, family, seed, keys, out)]
-        for method in chosen("method", methods, NAMES)
+        for method in chosen("method", methods, NAMES if methods == ALL else ALL_NAMES)
     )
     run_all(jobs, partial(compete, tuned=tuned), sentence, report, out, workers, table)
 
@@ -86,12 +89,14 @@ def sentence(record: Record) -> str:
 def report(records: Sequence[Record], out: Path) -> None:
     """The table in the terminal, and the CSV and the picture in a folder."""
     families = (*FAMILIES, *theirs.NAMES, *LEVELS)
-    runs = table_of(records, data=MODELS, family=families, method=NAMES)
+    runs = table_of(records, data=MODELS, family=families, method=ALL_NAMES)
     show(summary_lines(runs))
+    show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
     print(
         "Accuracies in per cent, mean over runs ± standard deviation of the seeds' means; better, "
         "worse: runs, than cflower's; MB, s: medians of a run, training only, CPU time."
     )
     write_table(runs, out / "peers.csv", COLUMNS)
+    client_rows(runs).to_parquet(out / "peers-clients.parquet", index=False)
     draw(runs, "method", out / "peers.png")
     print(f"Written: {out / 'peers.csv'}, {out / 'peers.png'}")

@@ -1,4 +1,4 @@
-"""The peers' table: one line for each method over all its runs."""
+"""The peers' tables: a line for each method over all its runs, and one for each family."""
 
 import re
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from families.planted import are_worse
+from scipy.stats import t as student_t
 from tables import spread
 
 ROUNDING = 1e-9
@@ -44,11 +45,60 @@ def summary(runs: pd.DataFrame, beside: bool) -> dict[str, Any]:
         "better, worse": f"{sum(gain > ROUNDING)}, {sum(gain < -ROUNDING)}" if beside else "-",
         "worst client": spread(runs, "worst"),
         "worse than alone": worse_than_alone(runs),
+        "trainings": trainings(runs),
         "MB": f"{megabytes.median():.1f}",
         "server s": f"{runs['server_seconds'].median():.2f}",
         "clients s": f"{runs['client_seconds'].median():.1f}",
         "given": given(runs["given"]),
     }
+
+
+def trainings(runs: pd.DataFrame) -> str:
+    """The trainings of a client in a run: the median."""
+    if "trainings" not in runs or runs["trainings"].isna().any():
+        return "-"
+    return f"{(runs['trainings'] / runs['clients'].map(len)).median():.1f}"
+
+
+def family_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One line for each family: every method's accuracy less cflower's on the same seeds.
+
+    In points, the mean and half of a 95 % interval (Student's t over seeds). The last lines are the
+    mean over all families, and without the family that differs most from zero, for each method.
+    """
+    wide = 100 * runs.pivot_table("accuracy", ["data", "family", "seed"], "method", sort=False)
+    gaps = wide.sub(wide["cflower"], axis=0).drop(columns="cflower")
+    families = gaps.groupby(["data", "family"], sort=False)
+    means, count = families.mean(), families.count()
+    half = families.std() / np.sqrt(count) * student_t.ppf(0.975, (count - 1).clip(lower=1))
+    lines = [
+        {"data": data, "family": family}
+        | {m: interval(means, half, (data, family), m) for m in gaps}
+        for data, family in means.index
+    ]
+    without = {m: means[m].drop(means[m].abs().idxmax()).mean() for m in gaps if len(means) > 1}
+    mean = {"data": "", "family": "all, the mean"} | {m: f"{means[m].mean():+.1f}" for m in gaps}
+    rest = {m: f"{value:+.1f}" for m, value in without.items()}
+    return [*lines, mean, {"data": "", "family": "without the largest"} | rest]
+
+
+def interval(means: pd.DataFrame, half: pd.DataFrame, row: Any, method: str) -> str:
+    """A mean in points with half of its interval, as far as there are both."""
+    mean, spread_ = means.loc[row, method], half.loc[row, method]
+    if np.isnan(mean):
+        return "-"
+    return f"{mean:+.1f}" if np.isnan(spread_) else f"{mean:+.1f} ± {spread_:.1f}"
+
+
+def client_rows(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each client of each run: its name, accuracy and number of reported examples."""
+    known = runs.dropna(subset="names")
+    rows = known[["data", "family", "method", "seed"]].assign(
+        client=known["names"], figures=known["clients"]
+    )
+    rows = rows.explode(["client", "figures"], ignore_index=True)
+    figures = pd.DataFrame(rows.pop("figures").tolist(), columns=["accuracy", "held_out"])
+    return pd.concat([rows, figures], axis=1)
 
 
 def worse_than_alone(runs: pd.DataFrame) -> str:

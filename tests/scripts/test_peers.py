@@ -11,12 +11,30 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command import write_record
 from families.planted import run_config
-from peers import apfl, ditto, feddrift, flux, ifca, ocfl, own, pacfl, pfedme, srfca, stocfl
-from peers.contest import NAMES, PEERS, TUNED, entry, in_process
+from peers import (
+    apfl,
+    clove,
+    ditto,
+    feddrift,
+    fedrep,
+    feroma,
+    flux,
+    ifca,
+    ocfl,
+    own,
+    pacfl,
+    pfedme,
+    plain,
+    srfca,
+    stocfl,
+)
+from peers.contest import LONGER, NAMES, PEERS, TUNED, entry, in_process, rounds_as_long
 from peers.federation import Federation, Outcome, Vector, pulled
-from peers.report import summary_lines
+from peers.report import client_rows, family_lines, summary_lines
 
+from cflower.errors import ConfigError
 from cflower.seeding import generator
 from tests.command import script
 
@@ -232,6 +250,101 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["pacfl"]["worse than alone"] == "-"  # nobody was alone there
     assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
     assert found["cflower"]["less cflower's"] == "-"
+
+
+def test_fedrep_shares_all_layers_but_the_last_which_no_client_sends():
+    # Collins et al., Algorithm 1: the representation is the mean, a head is its client's own.
+    here = Federation(config())
+    outcome = fedrep.run(here)
+    shared = here.size_below_the_head()
+    bodies = np.stack([model[:shared] for model in outcome.models.values()])
+    assert np.all(bodies == bodies[0])
+    heads = np.stack([model[shared:] for model in outcome.models.values()])
+    assert len(np.unique(heads, axis=0)) == len(heads)
+    assert here.cost.up == 4 * shared * len(here.clients) * here.rounds
+
+
+def test_clove_sends_every_model_until_the_groups_are_stable_and_finds_the_groups():
+    here = Federation(config("label-permutation-4", **PLANTED | {"num-server-rounds": 5}))
+    found = clove.run(here, k=2).groups or {}
+    assert {found[f"partition-{i}"] for i in range(4)} != {
+        found[f"partition-{i}"] for i in range(4, 8)
+    }
+    assert len(set(found.values())) == 2
+    one = 4 * len(here.initial) * len(here.clients)
+    assert here.cost.down == (3 * 2 + 2 * 1) * one  # two models in three rounds, then its own
+
+
+def test_clove_gives_each_group_the_model_with_the_least_losses_in_sum():
+    losses = np.array([[1.0, 2.0], [1.0, 3.0], [0.9, 9.0]])
+    assert clove.matched(np.array([0, 0, 1]), losses) == [1, 0]
+
+
+def test_clove_takes_more_groups_only_if_the_silhouette_is_a_tenth_better():
+    far = np.repeat(np.eye(3) * 9, 4, axis=0) + generator(0, "n").normal(size=(12, 3)) / 100
+    assert clove.best_number(far) == 3
+
+
+def test_feroma_mixes_a_client_with_those_whose_data_resemble_its_own():
+    here = federation()
+    names = list(here.clients)[:3]
+    trained = {name: np.full(2, i, np.float32) for i, name in enumerate(names)}
+    before = {name: np.array([float(i // 2)]) for i, name in enumerate(names)}
+    made = feroma.mapped(here, trained, {names[0]: np.array([0.0])}, before)
+    sizes = [len(here.clients[name].train) for name in names]
+    assert made[names[0]][0] == pytest.approx(sizes[1] / (sizes[0] + sizes[1]), abs=1e-5)
+    assert set(feroma.mapped(here, trained, {names[0]: np.zeros(1)}, {})) == {names[0]}
+
+
+def test_methods_that_decide_nothing_train_on_the_deciding_examples_too():
+    plain_one, all_one = Federation(config()), Federation(config(), all_examples=True)
+    for name, data in plain_one.clients.items():
+        assert len(all_one.clients[name].train) == len(data.train) + len(data.decide)
+        assert all_one.clients[name].report is data.report or np.array_equal(
+            all_one.clients[name].report.inputs, data.report.inputs
+        )
+
+
+def test_training_alone_is_fedavg_of_groups_of_one():
+    here = federation(rounds=2)
+    model = here.initial
+    for server_round in (1, 2):
+        model = here.train("partition-3", model, server_round)
+    np.testing.assert_array_equal(plain.isolated(here).models["partition-3"], model)
+
+
+def test_a_method_as_long_has_rounds_for_as_many_trainings_as_cflowers(tmp_path):
+    what = {"data": "digits", "family": "rotation-2", "method": "isolated" + LONGER, "seed": 0}
+    with pytest.raises(ConfigError, match="has not run"):
+        rounds_as_long(what, 20, tmp_path)
+    for method, trainings in {"cflower": 520, "isolated": 400, "ditto": 800}.items():
+        write_record({"trainings": trainings}, tmp_path / f"digits--rotation-2--{method}--0.json")
+    assert rounds_as_long(what, 20, tmp_path) == 26
+    assert rounds_as_long({**what, "method": "ditto" + LONGER}, 20, tmp_path) == 20
+
+
+def test_differences_by_family_have_intervals_and_the_mean_is_shown_without_the_largest():
+    figures = {
+        ("near", 0): (0.90, 0.89), ("near", 1): (0.90, 0.91),
+        ("far", 0): (0.90, 0.50), ("far", 1): (0.90, 0.50),
+    }  # fmt: skip
+    runs = pd.DataFrame(
+        {"data": "digits", "family": family, "seed": seed, "method": method, "accuracy": accuracy}
+        for (family, seed), pair in figures.items()
+        for method, accuracy in zip(("cflower", "ifca"), pair, strict=True)
+    )
+    near, far, mean, rest = (line["ifca"] for line in family_lines(runs))
+    assert near == "+0.0 ± 12.7"  # 12.706 / √2 times √2 points
+    assert (far, mean, rest) == ("-40.0 ± 0.0", "-20.0", "+0.0")
+
+
+def test_every_clients_figure_is_a_row():
+    run = {"data": "digits", "family": "f", "method": "ifca", "seed": 0}
+    runs = pd.DataFrame([run | {"names": ["a", "b"], "clients": [[0.5, 10], [0.75, 20]]}])
+    rows = client_rows(runs)
+    assert rows[["client", "accuracy", "held_out"]].to_dict("list") == {
+        "client": ["a", "b"], "accuracy": [0.5, 0.75], "held_out": [10, 20],
+    }  # fmt: skip
 
 
 @pytest.mark.slow

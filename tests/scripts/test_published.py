@@ -79,7 +79,7 @@ def test_pyx_permutes_as_many_labels_as_the_level_states_and_no_image():
 def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(levels, "EXAMPLES", 40)  # the digits have no more
     keys = config_of("mnist", str(mnist), "flux-px-8", 0, {"num-server-rounds": 3}, tmp_path)
-    job = job_of("mnist", "flux-px-8", "flux", 0, keys, {})
+    job = job_of("mnist", "flux-px-8", "flux", 0, keys, {}, tmp_path)
     record = compete(job, {})
     assert record["groups"] == keys["num-groups"] > 1
     assert job.settings["given"] == record["given"] != ""
