@@ -1,12 +1,22 @@
 """The content of a run folder without its name and times, to compare two runs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from cflower.runs.record import RunRecord
-from cflower.runs.run_files import read_json, read_lines
 
 ARRAYS = ("models/*", "general/*", "similarity/*")
+
+
+def read_json(run: Path, name: str) -> dict[str, Any]:
+    """A file of a run folder as another program reads it."""
+    return dict(json.loads((run / name).read_text()))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of ``rounds.jsonl`` as another program reads them."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def summary_of(run: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from cflower.algorithm.criteria import NeverSplit
 from cflower.messages.client_names import FACTS
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.run_files import read_json
 from cflower.runs.tables import as_text, run_view
+from tests.run_content import read_json
 from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
 GROUPS = (0, 0, 0, 1, 1, 1)
@@ -53,12 +53,10 @@ def run(tmp_path, rounds=8, kind=Hostile, **changes):
 
 def is_readable(folder):
     """Read the folder as `cflower show` and `cflower report` do; the summary."""
-    summary = read_json(folder, "summary.json")
-    assert summary["finished"]
-    assert as_text(run_view(summary, RunRecord(folder).clusters))
-    RunRecord.read(folder)
+    record = RunRecord.read(folder)
+    assert record.finished and as_text(run_view(record.summary, record.clusters))
     assert write_report(folder).is_file()
-    return summary
+    return read_json(folder, "summary.json")
 
 
 def reported(**facts):

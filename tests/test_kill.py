@@ -10,10 +10,9 @@ import time
 
 import pytest
 
-from cflower.runs.run_files import read_lines
 from cflower.seeding import generator
 from tests.command import output_of, simulated, started_simulation
-from tests.run_content import content_of
+from tests.run_content import content_of, read_lines
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "2"))
 CONFIG = (

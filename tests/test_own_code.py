@@ -11,8 +11,8 @@ from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import train
-from cflower.runs.run_files import read_json
 from tests.command import cflower, error_of, output_of, simulated
+from tests.run_content import read_json
 
 MODELS = """
 from math import prod

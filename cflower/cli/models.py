@@ -151,14 +151,13 @@ def assignment_sentence(assignment: "Assignment") -> str:
 
 def personal_sentence(assignment: "Assignment") -> str:
     """The meaning of the leaf's personal step for a newcomer; empty without one."""
-    if not assignment.share:
-        return ""
     step = assignment.personal
-    start = "the cluster's model" if step["start"] == "leaf" else "the run's first model"
+    if not assignment.share or step is None:
+        return ""
     return (
         f"The members of this cluster have models of their own: with its {assignment.num_train} "
         f"training examples, {assignment.share:.0%} of a model that it trains by itself for "
-        f"{step['length']} rounds from {start} serves the newcomer, else the cluster's model."
+        f"{step.length} rounds from the cluster's model serves the newcomer, else that model."
     )
 
 

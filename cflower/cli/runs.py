@@ -74,24 +74,24 @@ def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
     from cflower.runs.record import RunRecord
 
-    row = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
+    row: dict[str, Any] = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
+    row["run"] = line(folder.name)
     try:
         record = RunRecord(folder)
         summary = record.summary
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
-        return row | {"run": line(folder.name), "state": state}
-    if not summary["rounds"]:
-        return {**row, "run": line(folder.name), "state": "not begun", **record.labels}
-    return {
-        "run": line(folder.name),
-        "state": "finished" if summary["finished"] else "not finished",
-        **record.labels,
-        "rounds": summary["rounds"],
-        "clients": len(summary["clients"]),
-        "clusters": len(summary["clusters"]),
-        "metric": summary["metric"]["name"],
-        "mean": summary["metrics"].get(summary["metric"]["name"]),
+        return row | {"state": state}
+    row |= {key: getattr(record.begun, key) for key in ("app", "name", "tags")}
+    if not summary.rounds:
+        return row | {"state": "not begun"}
+    return row | {
+        "state": "finished" if summary.finished else "not finished",
+        "rounds": summary.rounds,
+        "clients": len(summary.clients),
+        "clusters": len(summary.clusters),
+        "metric": summary.metric.name,
+        "mean": summary.metrics.get(summary.metric.name),
     }
 
 
@@ -108,7 +108,8 @@ def show(
 
     record = RunRecord(find_run(runs.expanduser(), run), metric)
     if as_json:
-        return print(json.dumps({**record.summary, "tree": record.clusters}, indent=1))
+        tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
+        return print(json.dumps({**record.summary.model_dump(), "tree": tree}, indent=1))
     from rich.console import Console
 
     from cflower.runs.tables import run_view

@@ -156,14 +156,14 @@ def grid_for(
 def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     """The config of the run that ``resume`` names; {} without it."""
     from cflower.config import RunConfig
-    from cflower.runs.run_files import find_run, read_json
+    from cflower.runs.records import Config
+    from cflower.runs.run_files import find_run, read_record
 
     config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
     if not config.resume:
         return {}
     folder = find_run(config.output_path.absolute(), config.resume)
-    before: dict[str, Any] = read_json(folder, "config.json").get("config", {})
-    return before | {"output-dir": str(folder.absolute().parent)}
+    return read_record(folder, Config).config | {"output-dir": str(folder.absolute().parent)}
 
 
 def folder_of(context: "Context") -> Path | None:

@@ -1,16 +1,17 @@
 """The model card: a description of an exported model as Markdown."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
-from cflower.runs.findings import all_clients, baselines_of, weighted
+from cflower.runs.findings import Row, rows_of, weighted
 from cflower.runs.record import RunRecord
+from cflower.runs.tables import shown
 
 LOADING = {
     "safetensors": """\
@@ -61,19 +62,19 @@ def model_card(
 
     ``kind``: shape and classes of the run's examples; None if only the run's own app knows them.
     """
-    own = record.summary["clients"][client]["served_by"] if client else {}
-    members = record.clusters[cluster]["members"]
+    served = record.summary.clients[client].served_by if client else None
+    members = record.clusters[cluster].members
     properties, loading = own_model(record, kind, file) if kind else other_model(record, file)
     facts = {
         "run": f"{record.name}, {progress_of(record)}, seed {record.settings['seed']}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
         "members": f"{counted(len(members), 'client')}: {', '.join(members)}",
-        **({"own model": OWN_MODEL.format(client=client, **own)} if client else {}),
+        **({"own model": OWN_MODEL.format(client=client, share=served.share)} if served else {}),
         **properties,
         "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
     }
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items())
-    versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
+    versions = ", ".join(f"{name} {number}" for name, number in record.begun.versions.items())
     return "\n".join(
         [
             f"# Model of {client}" if client else f"# Model of cluster {cluster}",
@@ -108,7 +109,7 @@ def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[
     model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
     pixels = "; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""
     properties = {
-        "model": f"`{model}` of cflower {record.versions.get('cflower', '?')}",
+        "model": f"`{model}` of cflower {record.begun.versions.get('cflower', '?')}",
         "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch{pixels}",
         "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class",
         "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
@@ -142,26 +143,25 @@ def origin_of(record: RunRecord, cluster: str) -> str:
     line = record.clusters[cluster]
     text = "the root: one model for all clients"
     if cluster != ROOT:
-        text = f"made of {cluster.rpartition('.')[0]} in round {line['born']}"
-    if not line["children"]:
+        text = f"made of {cluster.rpartition('.')[0]} in round {line.born}"
+    if not line.children:
         return text
-    split = f"the split in round {line['split_round']} into {', '.join(line['children'])}"
-    if line.get("general"):
-        return f"{text}; trained further since {split}"
+    split = f"the split in round {line.split_round} into {', '.join(line.children)}"
+    if line.general:
+        return f"{text}; the mean of the models below it since {split}"
     return f"{text}; the model as it was before {split}"
 
 
 def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     """The final evaluation of this model, by client."""
-    metric, is_leaf = record.metric, not record.clusters[cluster]["children"]
+    metric, is_leaf = record.metric, not record.clusters[cluster].children
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
-    baselines = baselines_of(record.summary)
-    key = f"{'own' if client else 'leaf' if is_leaf else 'fl'}_{metric.name}"
-    columns = {key: metric.name} | {f"{b}_{metric.name}": BASELINES[b] for b in baselines}
-    members = (client,) if client else in_order(record.clusters[cluster]["members"])
-    clients = only(all_clients(record.summary), members)
-    rows = {name: one for name, one in clients.items() if one.get(key) is not None}
+    way = "own" if client else "leaf" if is_leaf else "fl"
+    columns = {way: metric.name} | {key: BASELINES[key] for key in record.summary.measured}
+    members = (client,) if client else in_order(record.clusters[cluster].members)
+    rows = only(rows_of(record.summary), members)
+    rows = {name: row for name, row in rows.items() if row.values[way] is not None}
     if not rows:
         return ["No member answered the final evaluation."]
     means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
@@ -171,15 +171,14 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
         "",
         f"| client | held-out examples | {' | '.join(columns.values())} |",
         "| --- | --- |" + " --- |" * len(columns),
-        *(row_of(name, client, columns, metric) for name, client in rows.items()),
+        *(table_line(name, row, columns, metric) for name, row in rows.items()),
     ]
 
 
-def row_of(name: str, client: Mapping[str, Any], keys: Iterable[str], metric: Metric) -> str:
+def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
     """One client's row of the table."""
-    count = client.get("held_out")
-    cells = [cell(name), "-" if count is None else f"{count:g}"]
-    return f"| {' | '.join([*cells, *(metric.in_words(client.get(key)) for key in keys)])} |"
+    cells = [cell(name), shown(row.client.held_out, "g")]
+    return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"
 
 
 def cell(text: str) -> str:

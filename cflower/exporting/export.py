@@ -18,8 +18,8 @@ from cflower.exporting.files import FORMATS, check_format, write_model
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
-from cflower.runs.format import File
 from cflower.runs.record import RunRecord
+from cflower.runs.records import File
 from cflower.settings import check_choice, did_you_mean
 
 
@@ -186,14 +186,15 @@ def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
         raise ConfigError(f"Got {got}, but expected exactly one of them.")
     if cluster:
         return check_choice("cluster", cluster, record.clusters), ""
-    clients = {name: leaf for leaf in record.leaves for name in record.clusters[leaf]["members"]}
+    clients = {name: leaf for leaf in record.leaves for name in record.clusters[leaf].members}
     if client not in clients:
         hint = did_you_mean(client, clients) or ": `cflower show` lists them."
         raise ConfigError(f"The run {record.name} has no client {client!r}{hint}")
-    served = record.summary["clients"].get(client, {}).get("served_by") or {}
-    kind = served.get("model")
-    own = str(served["file"]) if kind == "personal" else ""
-    return str(served["cluster"]) if kind in ("personal", "above") else clients[client], own
+    line = record.summary.clients.get(client)
+    if line is None or line.served_by is None or line.served_by.model not in ("personal", "above"):
+        return clients[client], ""
+    served = line.served_by
+    return served.cluster, (served.file or "") if served.model == "personal" else ""
 
 
 def check_free(path: Path) -> None:

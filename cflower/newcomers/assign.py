@@ -1,7 +1,7 @@
 """Algorithm 4 after the run: which cluster a client that did not take part belongs to."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from cflower.learning.training import evaluate, train
 from cflower.messages.metrics import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
-from cflower.runs.findings import lasting
 from cflower.runs.record import RunRecord
+from cflower.runs.records import PersonalLine
 from cflower.seeding import torch_seed
 
 Progress = Callable[[str], None]
@@ -51,15 +51,15 @@ class Assignment:
     num_held_out: int
     metric: Metric = Metric()
     """The leading metric of the run."""
-    personal: Mapping[str, Any] = field(default_factory=dict)
-    """The personal step of the leaf in ``summary.json``; empty without one."""
+    personal: PersonalLine | None = None
+    """The personal step of the leaf, as in ``summary.json``."""
 
     @property
     def share(self) -> float:
         """The share of a model of its own that serves the newcomer best, by its leaf's κ."""
-        if not self.personal.get("accepted"):
+        if self.personal is None or self.personal.kappa is None:
             return 0.0
-        return self.num_train / (self.num_train + float(self.personal["kappa"]))
+        return self.num_train / (self.num_train + self.personal.kappa)
 
     @property
     def cluster(self) -> str:
@@ -149,7 +149,7 @@ def assign(
         Level(cluster.name, len(cluster.members), client.evaluate(cluster), step)
         for cluster, step in zip_longest(way, steps)
     )
-    personal = record.summary["personal"].get(levels[-1].cluster, {})
+    personal = record.summary.personal.get(levels[-1].cluster)
     sizes = int(client.num_train), int(client.num_held_out)
     return Assignment(levels, *sizes, record.metric, personal)
 
@@ -158,7 +158,7 @@ def check_assignable(run: RunRecord) -> None:
     """Refuse a run without groups to choose from: not finished, or without a split."""
     if not run.finished:
         text = (
-            f"is not finished (round {run.summary['rounds']}): its clusters may still split, so "
+            f"is not finished (round {run.summary.rounds}): its clusters may still split, so "
             "let it finish, or resume it if it was interrupted."
         )
     elif run.settings["method"] == "isolated":
@@ -166,19 +166,19 @@ def check_assignable(run: RunRecord) -> None:
             "trained every client alone (method = 'isolated'): it has no groups to assign a "
             "newcomer to."
         )
-    elif lasting(run.summary["splits"]):
+    elif run.summary.lasting:
         return
     else:
         text = (
             "was never split: all its clients share the model of cluster 0, which is a newcomer's "
             "too."
         )
-        step = run.summary["personal"].get(ROOT, {})
-        if step.get("accepted"):
+        step = run.summary.personal.get(ROOT)
+        if step and step.accepted:
             text += (
                 " Its clients moved it towards models of their own: with n training examples "
-                f"n / (n + {step['kappa']:g}) of the way to one trained by itself for "
-                f"{step['length']} rounds from the {step['start']} model serves a newcomer."
+                f"n / (n + {step.kappa:g}) of the way to one trained by itself for "
+                f"{step.length} rounds from the {step.start} model serves a newcomer."
             )
     raise RunFolderError(f"The run {run.name} {text}")
 

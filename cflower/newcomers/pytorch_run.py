@@ -13,8 +13,8 @@ from cflower.messages.arrays import record_of
 from cflower.messages.layout import Layout
 from cflower.own_code import names_own_code
 from cflower.privacy.permutation import commitment, permuted, read_seed
-from cflower.runs.format import File
 from cflower.runs.record import RunRecord
+from cflower.runs.records import File
 
 
 class SavedRun(RunRecord):
@@ -29,7 +29,7 @@ class SavedRun(RunRecord):
     def __init__(self, path: Path, seed_file: str = "", own_code: bool = False) -> None:
         super().__init__(path)
         self.kind = self.data_spec  # another app's run has none
-        self.secret = secret_of(path.name, self.permutation, seed_file)
+        self.secret = secret_of(path.name, self.begun.permutation, seed_file)
         self.own = RunConfig.read(self.config)
         if names_own_code(self.own.model) and not own_code:
             raise ConfigError(

@@ -31,15 +31,29 @@ from cflower.recording.serialization import (
     round_line,
     served_lines,
     split_lines,
-    tree_lines,
+    tree_record,
     why_not_split,
 )
-from cflower.runs.baselines import BASELINES, Baseline, against, baseline_line
+from cflower.runs.baselines import BASELINES, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
-from cflower.runs.format import NO_SUMMARY, TRIAL_STATUS, File
+from cflower.runs.records import (
+    TRIAL_STATUS,
+    BaselineLine,
+    ClientLine,
+    ClientsData,
+    Config,
+    Examples,
+    File,
+    FileRecord,
+    LeadingMetric,
+    Line,
+    MoveLine,
+    SplitLine,
+    Summary,
+)
 from cflower.runs.report import write_report
-from cflower.runs.run_files import find_run, read_json, read_lines
+from cflower.runs.run_files import find_run, read_lines, read_record
 from cflower.runs.tables import as_text, run_view
 from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, replace_file
 from cflower.settings import check_choice
@@ -140,10 +154,10 @@ class Recorder(Observer):
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         # As JSON has it, and a resumed run reads it: tuples as lists, paths and the like as texts.
         self.config = json.loads(json.dumps(dict(config or {}), default=str))
-        self.summary = dict[str, Any]()
+        self._summary: Summary | None = None
         labels = {"app": app or app_name(), "name": name or ""}
         self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
-        self.baselines: Mapping[Baseline, dict[str, Any] | None] | None = None
+        self.baselines: dict[str, BaselineLine | None] | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
         self._interval, self._next, self._saved = checkpoint_interval, 0.0, 0
@@ -151,21 +165,26 @@ class Recorder(Observer):
         self._unsaved: RoundReport | None = None
         self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
-        self._splits: list[dict[str, Any]] = []
+        self._splits: list[SplitLine] = []
         self._clients: dict[str, dict[str, Any]] = {}
-        self._central: dict[str, float] = {}
-        self._root: Mapping[str, Any] = {}
+        self._last: Line | None = None
+        self._root: Line | None = None
         self._left_out: dict[str, str] = {}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of ``summary.json`` so far; empty before the first round."""
+        return self._summary.model_dump() if self._summary else {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
-        if self.summary or ((self.path / File.CONFIG).exists() and not self._resumes):
+        if self._summary or ((self.path / File.CONFIG).exists() and not self._resumes):
             raise RunFolderError(
                 f"The run folder {self.path} has a run already: make a new Recorder for every run."
             )
         self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
         self._checkpoints = Checkpoints(self.path / File.CHECKPOINTS)
-        record, checkpoint = self._labels | start_record(run, self.config), None
+        record, checkpoint = start_record(run, self.config, self._labels), None
         try:
             with ExitStack() as lock:  # it is released if the run is refused
                 self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -173,7 +192,7 @@ class Recorder(Observer):
                 if self._resumes:
                     checkpoint = self._resumed(record)
                 if checkpoint is None:
-                    self._checkpoints.refer_to(File.CONFIG, self._write_json(File.CONFIG, record))
+                    self._checkpoints.refer_to(File.CONFIG, self._write(record))
                 self._write_facts(run.facts)
                 self._lock = lock.pop_all()
         except OSError as error:
@@ -191,7 +210,7 @@ class Recorder(Observer):
             self._metric = report.metric
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten[File.ROUNDS] += json_line(line)
+                self._unwritten[File.ROUNDS] += json_line(line.model_dump())
                 self._note(line)
                 is_split = decision.outcome is Outcome.SPLIT
                 if decision.clients and (is_split or len(decision.clients) < MANY):
@@ -226,7 +245,7 @@ class Recorder(Observer):
         self._next = now + TIMES * (now - began)
 
     def _write_overview(self, report: RoundReport) -> None:
-        self._write_json(File.TREE, tree_lines(report.state))
+        self._write(tree_record(report.state))
         self._write_summary(report.server_round, report)
 
     @contextmanager
@@ -251,39 +270,38 @@ class Recorder(Observer):
                 self._metric = report.metric
                 with self._writing():
                     self._write_models(report.state)
-                    self._write_summary(report.num_rounds, report)
-                self.say(as_text(run_view(self.summary, tree_lines(report.state)["clusters"])))
+                    summary = self._write_summary(report.num_rounds, report)
+                self.say(as_text(run_view(summary, tree_record(report.state).clusters)))
                 self.say(self._write_report())
-            elif self.summary.get("rounds") and self._labels["app"] != "cflower":
-                rounds, name = self.summary["rounds"], self.path.name
+            elif self._summary and self._labels["app"] != "cflower":
+                rounds, name = self._summary.rounds, self.path.name
                 self.say(BROKEN_OFF.format(path=self.path, rounds=rounds, name=name))
         finally:
             self._lock.close()
 
     def _repr_html_(self) -> str:
         """The result and the clusters, in a notebook."""
-        if not self.summary:
+        if not self._summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
-        rows = [(name, listed(members)) for name, members in self.summary["clusters"].items()]
-        text = f"<pre>{escape(finding(self.summary))}</pre>"
+        rows = [(name, listed(members)) for name, members in self._summary.clusters.items()]
+        text = f"<pre>{escape(finding(self._summary))}</pre>"
         text += html_table(("cluster", "clients"), rows)
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 
-    def add_baseline(self, name: Baseline, report: FinalReport) -> None:
+    def add_baseline(self, name: str, report: FinalReport) -> None:
         """Compare the finished run with the ``final_report`` of a baseline, and print the result.
 
         The baseline must have had the same clients and rounds.
         """
         check_choice("name", name, BASELINES)
-        line = baseline_line(report, self._metric)
+        assert self._summary is not None  # of a finished run
+        line = baseline_line(report, self._summary.clients, self._metric)
         self.baselines = {**(self.baselines or {}), name: line}
-        self.summary["baselines"] = self.baselines
-        if comparison := against(self.summary, line["clients"], self._metric):
-            line |= comparison.as_json()
+        self._summary = self._summary.model_copy(update={"baselines": self.baselines})
         with self._writing(", without baselines"):
-            self._write_json(File.SUMMARY, self.summary)
+            self._write(self._summary)
         self._write_report()
-        self.say(as_text(baseline_way(self.summary, name).line(self._metric)))
+        self.say(as_text(baseline_way(self._summary, name).line(self._metric)))
 
     def _write_report(self) -> str:
         try:
@@ -291,9 +309,9 @@ class Recorder(Observer):
         except Exception as error:  # it must not fail the run
             return f"No report was written ({error!r}); `cflower report {self.path}` tries again."
 
-    def _resumed(self, record: Mapping[str, Any]) -> Checkpoint | None:
+    def _resumed(self, record: Config) -> Checkpoint | None:
         """The last checkpoint of an interrupted run; None if it had none yet."""
-        before = read_json(self.path, File.CONFIG)
+        before = read_record(self.path, Config)
         check_same_run(self.path.name, before, record, self._may_change)
         path = self.path / File.ROUNDS
         if not any((self.path / File.CHECKPOINTS).glob("*.sha256")):
@@ -303,46 +321,45 @@ class Recorder(Observer):
         checkpoint = self._checkpoints.newest(
             lambda damaged: self.say(f"{damaged} Using the one before it."), whole_run=True
         )
-        last, planned = checkpoint.server_round, record["num_rounds"]
+        last, planned = checkpoint.server_round, record.num_rounds
         if 0 < planned < last:
             raise RunFolderError(
                 f"Got num-server-rounds={planned}, but the run {self.path.name} has {last} rounds: "
                 f"give {last} or more to resume it."
             )
         if planned == last and self.baselines is None:
-            self.baselines = read_json(self.path, File.SUMMARY)["baselines"]
+            self.baselines = read_record(self.path, Summary).baselines
         self.say(f"Going on after round {last}.")
         self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():
             whole = path.read_bytes()[: self._checkpoints.refer_to(File.ROUNDS, b"")]
             replace_file(path, whole)
-        self._write_json(File.TREE, tree_lines(checkpoint.state))
+        self._write(tree_record(checkpoint.state))
         for line in read_lines(path):
             self._note(line)
         return checkpoint
 
-    def _note(self, line: Mapping[str, Any]) -> None:
+    def _note(self, line: Line) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
-        for client, metrics in line["clients"].items():
+        for client, metrics in line.clients.items():
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)
-        self._central = line.get("central", {})
-        if line["decision"] not in TRIAL_STATUS:
-            self._left_out |= dict.fromkeys(line["members"], "") | line.get("left_out", {})
-        if line["cluster"] == ROOT:
+        self._last = line
+        if line.decision not in TRIAL_STATUS:
+            self._left_out |= dict.fromkeys(line.members, "") | line.left_out
+        if line.cluster == ROOT:
             self._root = line
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write_json(File.EXAMPLES, DataSpec.of(described[0])._asdict())
+            self._write(Examples.of(DataSpec.of(described[0])))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = next(iter(facts.values())).get("class-names", [])
-            content = {"class_names": list(classes), "clients": clients}
-            replace_file(self.path / File.CLIENTS, json.dumps(content).encode())
+            self._write(ClientsData(class_names=list(classes), clients=clients), indent=None)
 
     def _write_models(self, state: CFLState) -> None:
         """Write every model to its file, and remove those of an earlier end of the run."""
@@ -354,40 +371,40 @@ class Recorder(Observer):
             if path.parent.name in MODELS and path not in files:
                 path.unlink()
 
-    def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> None:
+    def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> Summary:
         tree, failures, clients = report.state.tree, report.failures, self._clients
-        self.summary = {
-            "run_id": self.path.name,
-            **NO_SUMMARY,
-            "rounds": num_rounds,
-            "seed": self._seed,
-            "metric": self._metric.as_json(),
-            "clusters": {leaf.name: list(leaf.members) for leaf in tree.leaves},
-            "splits": split_lines(self._splits, tree),
-            "not_split": why_not_split(tree, self._root),
-            "left_out": {client: why for client, why in self._left_out.items() if why},
-            "moves": [move._asdict() for move in report.state.moves],
-            "common_rounds": tree.root.rounds,
-            "central": self._central,
-            "baselines": self.baselines,
-            "problems": only(failures.problems, in_order(failures.problems)),
-            "excluded": only(failures.excluded, in_order(failures.excluded)),
-        }
+        result: dict[str, Any] = {}
         if isinstance(report, FinalReport):
-            self.summary |= final_result(report)
             # Figures of earlier rounds are no result, but all there is if nobody evaluates.
-            clients = served_lines(report) or clients
-        self.summary["clients"] = {
-            name: {"cluster": tree.leaf_of(name).name, **clients.get(name, {})}
-            for name in tree.clients
-        }
-        indent = 1 if len(tree.clients) < MANY else None
-        self._write_json(File.SUMMARY, self.summary, indent=indent)
+            result, clients = final_result(report), served_lines(report) or clients
+        self._summary = Summary(
+            run_id=self.path.name,
+            rounds=num_rounds,
+            seed=self._seed,
+            metric=LeadingMetric.of(self._metric),
+            clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
+            splits=split_lines(self._splits, tree),
+            not_split=why_not_split(tree, self._root),
+            left_out={client: why for client, why in self._left_out.items() if why},
+            moves=list(map(MoveLine.of, report.state.moves)),
+            common_rounds=tree.root.rounds,
+            central=self._last.central if self._last else {},
+            clients={
+                name: ClientLine(**{"cluster": tree.leaf_of(name).name, **clients.get(name, {})})
+                for name in tree.clients
+            },
+            baselines=self.baselines,
+            problems=only(failures.problems, in_order(failures.problems)),
+            excluded=only(failures.excluded, in_order(failures.excluded)),
+            **result,
+        )
+        self._write(self._summary, indent=1 if len(tree.clients) < MANY else None)
+        return self._summary
 
-    def _write_json(self, name: str, content: Any, *, indent: int | None = 1) -> bytes:
-        """Write a value and return the bytes."""
-        written = json_line(content, indent)
-        replace_file(self.path / name, written)
+    def _write(self, record: FileRecord, *, indent: int | None = 1) -> bytes:
+        """Write a record into its file and return the bytes."""
+        written = json_line(record.model_dump(), indent)
+        replace_file(self.path / record.FILE, written)
         return written
 
 

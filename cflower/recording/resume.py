@@ -1,16 +1,17 @@
 """``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from typing import Any
 
 from cflower.errors import RunFolderError
 from cflower.messages.client_names import COMMITMENT, projects
 from cflower.ordering import without
-from cflower.runs.format import FORMAT
+from cflower.runs.records import FORMAT, Config
 from cflower.runs.run_files import printable
 from cflower.strategy.observers import RunStart
 
@@ -40,53 +41,56 @@ def app_name() -> str:
     return ""
 
 
-def start_record(run: RunStart, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``config.json``, without the names of the run and its app."""
+def start_record(run: RunStart, config: dict[str, Any], labels: Mapping[str, Any]) -> Config:
+    """The content of ``config.json``; ``labels`` are the names of the app and run, and its tags."""
     installed = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):  # another framework's app needs no PyTorch
             installed[name] = version(name)
-    record = {
-        "format": FORMAT,
-        "config": config,
-        "settings": dict(run.settings),
-        "arrays": [[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
-        "num_rounds": run.num_rounds,
-        "versions": installed,
-        "seed": run.settings["seed"],
-    }
-    commitments = {str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f}
-    if commitments:
-        record["permutation"] = min(commitments)
-    return record
+    return Config(
+        **labels,
+        format=FORMAT,
+        config=config,
+        settings=dict(run.settings),
+        arrays=[[e.key, list(e.shape), e.dtype.str, e.trained] for e in run.layout.entries],
+        num_rounds=run.num_rounds,
+        versions=installed,
+        seed=run.settings["seed"],
+        permutation=min(
+            (str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f), default=""
+        ),
+    )
 
 
-def check_same_run(
-    name: str, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
-) -> None:
+def check_same_run(name: str, before: Config, now: Config, may_change: Container[str]) -> None:
     """Refuse to resume a run if its ``config.json`` would now have other values."""
-    clients = [part["settings"].get("clients", 0) for part in (before, now)]
+    clients = [part.settings.get("clients", 0) for part in (before, now)]
     if all(clients) and clients[0] != clients[1]:
         raise RunFolderError(
             f"Cannot resume {name} with {clients[1]} simulated clients: it had {clients[0]}. Give "
             "it as many, among which its data are dealt out as before."
         )
-    changed = dict[str, None]()  # the seed is in both parts
-    for part in ("config", "settings"):
-        then, values = before[part], {**dict.fromkeys(before[part]), **now[part]}
-        changed |= {
-            f"{key} was {then.get(key)!r} and is {value!r}": None
-            for key, value in printable(without(values, may_change)).items()
-            if then.get(key) != value
-        }
+    parts = [(before.config, now.config), (before.settings, now.settings)]
+    # The seed is in both parts.
+    changed = dict.fromkeys(chain.from_iterable(differences(*part, may_change) for part in parts))
     if changed:
         raise RunFolderError(
             f"Cannot resume {name} with another config: {'; '.join(changed)}. "
             "Give the same run config as the first time, or name a key of the app's own that may "
             "change, such as that of more rounds: Recorder(may_change=[...])."
         )
-    if before.get("permutation") != now.get("permutation"):
+    if before.permutation != now.permutation:
         raise RunFolderError(
             f"Cannot resume {name}: its models are permuted with another seed than "
             "the clients have now. Give them the seed file of the first time."
         )
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
+) -> Iterator[str]:
+    """The keys with another value than before, each with both values."""
+    values = printable(without({**dict.fromkeys(before), **now}, may_change))
+    for key, value in values.items():
+        if before.get(key) != value:
+            yield f"{key} was {before.get(key)!r} and is {value!r}"

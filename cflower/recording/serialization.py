@@ -8,13 +8,24 @@ from typing import Any
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Personal
-from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
+from cflower.algorithm.tree import Cluster, ParameterTree, Status
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import in_order, only, without
 from cflower.runs.baselines import fairness
-from cflower.runs.format import OWN_FIELDS, TRIAL_STATUS
+from cflower.runs.records import (
+    TRIAL_STATUS,
+    ClientLine,
+    ClusterLine,
+    Line,
+    MoveLine,
+    PersonalLine,
+    ServedBy,
+    SplitLine,
+    Tree,
+    TrialLine,
+)
 from cflower.strategy.reports import FinalReport, RoundReport
 
 Figures = dict[str, float]
@@ -34,7 +45,7 @@ MODELS = ("models", "general", "personal")
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
-def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
+def round_line(report: RoundReport, decision: Decision) -> Line:
     """One cluster's line of ``rounds.jsonl``.
 
     The metrics, problems and moves of a client are in the line of its leaf, not in the one about a
@@ -42,63 +53,61 @@ def round_line(report: RoundReport, decision: Decision) -> dict[str, Any]:
     """
     cluster = decision.cluster
     members = report.trained.clusters[cluster].members
-    trained = {client for client, on in report.trained_on.items() if on == cluster}
-    moves = [move for move in report.state.moves if move.server_round == report.server_round]
+    is_leaf = decision.outcome not in TRIAL_STATUS
+    return Line.of(
+        decision,
+        round=report.server_round,
+        members=members,
+        heard=[client for client in members if report.trained_on.get(client) == cluster],
+        decision=decision.outcome.value,
+        metrics=scalars(report.metrics(cluster)),
+        central=scalars(report.central),
+        seconds=round(report.seconds, 3),
+        **(member_fields(report, cluster) if is_leaf else {"clients": {}, "problems": {}}),
+    )
+
+
+def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
+    """The fields of a leaf's line that are about single members."""
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     # Of ten thousand members a hundred may have replied.
     present = set().union(report.measured, report.problems, report.late, outstanding)
-    is_leaf = decision.outcome not in TRIAL_STATUS
-    own = [client for client in members if client in present] if is_leaf else []
+    own = [name for name in report.trained.clusters[cluster].members if name in present]
+    now = [move for move in report.state.moves if move.server_round == report.server_round]
     return {
-        "round": report.server_round,
-        "cluster": cluster,
-        "members": list(members),
-        "heard": [client for client in members if client in trained],
-        "mean_norm": decision.mean_norm,
-        "max_norm": decision.max_norm,
-        "alpha_cross": decision.alpha_cross,
-        "decision": decision.outcome.value,
-        "reason": decision.reason,
-        "children": list(decision.children),
-        "figures": dict(decision.figures),
-        "left_out": dict(decision.left_out),
-        "metrics": scalars(report.metrics(cluster)),
-        **({"central": scalars(report.central)} if report.central else {}),
-        "seconds": round(report.seconds, 3),
-        "moves": [move._asdict() for move in moves if is_leaf and move.origin == cluster],
-        "clients": {client: numbers(one) for client, one in only(report.measured, own).items()},
+        "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
+        "clients": {name: numbers(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),
         "outstanding": only(outstanding, own),
     }
 
 
-def why_not_split(tree: ParameterTree, root: Mapping[str, Any]) -> str | None:
+def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
     """Why there is one cluster, and what may help; None if there are more, or should be one.
 
     ``root`` is the last line about the root.
     """
-    if not tree.root.is_leaf or root.get("decision", Outcome.NEVER) == Outcome.NEVER:
+    if not tree.root.is_leaf or root is None or root.decision == Outcome.NEVER:
         return None
-    return f"No split: {root['reason']}. {ADVICE.get(root['decision'], '')}".rstrip()
+    return f"No split: {root.reason}. {ADVICE.get(Outcome(root.decision), '')}".rstrip()
 
 
-def measures_in(line: Mapping[str, Any]) -> Figures:
-    """The numbers of one line of ``rounds.jsonl``, each under its path in the line.
-
-    >>> line = {"cluster": "0", "mean_norm": 0.5, "figures": {}, "clients": {}}
-    >>> measures_in({**line, "metrics": {"loss": 2}})
-    {'0/mean_norm': 0.5, '0/metrics/loss': 2.0}
-    """
-    name = line["cluster"]
-    groups = {name: only(line, FIGURES), f"{name}/figures": line["figures"]}
-    groups |= {f"{name}/metrics": line["metrics"], "central": line.get("central", {})}
-    groups |= {f"clients/{client}": metrics for client, metrics in line["clients"].items()}
+def measures_in(line: Line) -> Figures:
+    """The numbers of one line of ``rounds.jsonl``, each under its path in the line."""
+    name = line.cluster
+    groups: dict[str, Mapping[str, Any]] = {
+        name: {key: getattr(line, key) for key in FIGURES},
+        f"{name}/figures": line.figures,
+        f"{name}/metrics": line.metrics,
+        "central": line.central,
+        **{f"clients/{client}": metrics for client, metrics in line.clients.items()},
+    }
     return {
         f"{group}/{key}": float(value)
         for group, values in groups.items()
         for key, value in values.items()
-        if isinstance(value, int | float)
+        if value is not None
     }
 
 
@@ -111,59 +120,41 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
     return line
 
 
-def note_split(splits: list[dict[str, Any]], line: Mapping[str, Any]) -> None:
+def note_split(splits: list[SplitLine], line: Line) -> None:
     """Add a line's split, or the result of its trial, to ``splits`` of the summary."""
-    outcome = line["decision"]
-    if outcome == Outcome.SPLIT:
-        keys = ("round", "cluster", "children", "alpha_cross", "mean_norm", "max_norm")
-        splits.append({**only(line, keys), "trial": None, "verdict": ""})
-    elif outcome in TRIAL_STATUS:
-        newest = {split["cluster"]: split for split in splits}[line["cluster"]]
-        newest.update(trial=TRIAL_STATUS[outcome], verdict=line["reason"])
+    if line.decision == Outcome.SPLIT:
+        splits.append(SplitLine.of(line, trial=None))
+    elif line.decision in TRIAL_STATUS:
+        newest = {split.cluster: split for split in splits}[line.cluster]
+        newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
 
 
-def split_lines(splits: Iterable[dict[str, Any]], tree: ParameterTree) -> list[dict[str, Any]]:
+def split_lines(splits: Iterable[SplitLine], tree: ParameterTree) -> list[SplitLine]:
     """The splits with a trial that is open also before its first vote."""
     on_trial = {name for name, cluster in tree.clusters.items() if cluster.on_trial}
     return [
-        split | {"trial": Status.OPEN.value}
-        if split["trial"] is None and split["cluster"] in on_trial
-        else dict(split)
+        split.model_copy(update={"trial": Status.OPEN.value})
+        if split.trial is None and split.cluster in on_trial
+        else split
         for split in splits
     ]
 
 
-def tree_lines(state: CFLState) -> dict[str, Any]:
+def tree_record(state: CFLState) -> Tree:
     """``tree.json``: every cluster of the parameter tree, without its arrays."""
     clusters = state.tree.clusters
-    return {
-        "clusters": {name: cluster_line(clusters[name]) for name in in_order(clusters)},
-        "walking": dict(state.tree.unassigned),
-    }
+    lines = {name: cluster_line(clusters[name]) for name in in_order(clusters)}
+    return Tree(clusters=lines, unassigned=dict(state.tree.unassigned))
 
 
-def cluster_line(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "members": list(cluster.members),
-        "children": list(cluster.children),
-        "born": cluster.born,
-        "split_round": cluster.split_round,
-        "edge_clients": list(cluster.edge),
-        "rounds": cluster.rounds,
-        "general": cluster.trial is not None,
-        "trial": cluster.trial and trial_line(cluster.trial),
-        "undone": list(map(trial_line, cluster.undone)),
-    }
-
-
-def trial_line(trial: Trial) -> dict[str, Any]:
-    return {
-        "began": trial.began,
-        "until": trial.due,
-        "parts": trial.parts,
-        "standing": trial.status.value,
-        "reason": trial.reason,
-    }
+def cluster_line(cluster: Cluster) -> ClusterLine:
+    return ClusterLine.of(
+        cluster,
+        edge_clients=list(cluster.edge),
+        general=cluster.trial is not None,
+        trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.due),
+        undone=[TrialLine.of(trial, until=trial.due) for trial in cluster.undone],
+    )
 
 
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
@@ -186,20 +177,19 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
     return lines
 
 
-def served_by(report: FinalReport, client: str, own_file: str | None) -> dict[str, Any]:
+def served_by(report: FinalReport, client: str, own_file: str | None) -> ServedBy:
     """The model that serves a client: its kind, cluster, the share of its own, and its file."""
     result, tree = report.clients[client], report.state.tree
     step = report.state.personal.get(result.cluster)
+    if step and own_file and result.personal:
+        share, leaf = step.shares[client], result.cluster
+        return ServedBy(model="personal", cluster=leaf, share=share, start=START, file=own_file)
     best = result.best_cluster if report.selection == "best" else None
     cluster = tree.clusters[best or result.cluster]
-    kind = "leaf" if cluster.is_leaf else "above"
-    served = {"model": kind, "cluster": cluster.name, "share": 0.0, "start": None}
-    if step and own_file and result.personal:
-        own = {"share": step.shares[client], "start": START, "file": own_file}
-        return {**served, "model": "personal", "cluster": result.cluster, **own}
     if report.selection == "ensemble" and result.ensemble:
-        return {**served, "model": "ensemble", "file": None}
-    return {**served, "file": file_of(cluster)}
+        return ServedBy(model="ensemble", cluster=cluster.name, file=None)
+    kind = "leaf" if cluster.is_leaf else "above"
+    return ServedBy(model=kind, cluster=cluster.name, file=file_of(cluster))
 
 
 def file_of(cluster: Cluster) -> str:
@@ -223,18 +213,15 @@ def personal_files(state: CFLState) -> dict[str, str]:
     return {client: f"personal/{i}.safetensors" for i, client in enumerate(names)}
 
 
-def personal_line(step: Personal) -> dict[str, Any]:
+def personal_line(step: Personal) -> PersonalLine:
     """The personal step of a leaf in ``summary.json``; κ is null for the leaf's model (∞)."""
-    return {
-        "accepted": step.accepted,
-        "reason": step.reason,
-        "kappa": step.kappa if step.accepted else None,
-        "start": START if step.accepted else None,
-        "length": step.trainings,
-        "clients": len(step.models),
-        "trainings": step.trainings,
-        "evaluations": step.evaluations,
-    }
+    return PersonalLine.of(
+        step,
+        kappa=step.kappa if step.accepted else None,
+        start=START if step.accepted else None,
+        length=step.trainings,
+        clients=len(step.models),
+    )
 
 
 def final_result(report: FinalReport) -> dict[str, Any]:
@@ -243,16 +230,19 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     The true groups count if most clients report one: a single client cannot decide an index about
     all.
     """
-    facts = {name: result.facts for name, result in report.clients.items()}
-    groups = {name: known["group"] for name, known in facts.items() if "group" in known}
-    most = 2 * len(groups) > len(facts)
-    clients = report.clients.values()
+    results = report.clients
+    groups = {name: one.facts["group"] for name, one in results.items() if "group" in one.facts}
+    most = 2 * len(groups) > len(results)
     ways = {
         "own": report.served.values(),
-        "leaf": [client.leaf for client in clients],
-        "fl": [client.federated for client in clients],
+        "leaf": [client.leaf for client in results.values()],
+        "fl": [client.federated for client in results.values()],
     }
-    even = {way: fairness(measured, report.metric) for way, measured in ways.items()}
+    name = report.metric.name
+    even = {
+        way: fairness((one.scalars.get(name) for one in measured), report.metric)
+        for way, measured in ways.items()
+    }
     return {
         "finished": True,
         "selection": report.selection,
@@ -271,7 +261,7 @@ def numbers(measured: ClientMetrics) -> dict[str, float]:
     >>> numbers(ClientMetrics({"loss": 0.5, "recall": [0.1, 0.2], "cluster": 7}, 1))
     {'loss': 0.5}
     """
-    return without(measured.scalars, OWN_FIELDS)
+    return without(measured.scalars, ClientLine.model_fields)
 
 
 def scalars(metrics: Mapping[str, Any]) -> Figures:

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from statistics import mean, pstdev
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cflower.algorithm.state import Measure
-from cflower.messages.metrics import ClientMetrics, Metric
+from cflower.messages.metrics import Metric
 from cflower.ordering import counted
 from cflower.runs.pairs import Pair, PairedTest, paired
+from cflower.runs.records import BaselineLine, ClientLine, Fairness
 from cflower.strategy.reports import FinalReport
 
-Baseline = Literal["federated", "isolated"]
-BASELINES: dict[Baseline, str] = {
+BASELINES: dict[str, str] = {
     "federated": "conventional FL for all rounds",
     "isolated": "each client alone for all rounds",
 }
@@ -69,9 +69,9 @@ class Paired(NamedTuple):
     def sentence(self) -> str:
         """The difference, its interval, the numbers of clients, and the verdict.
 
-        >>> clients = {f"client-{i}": {"loss": 0.5, "held_out": 5} for i in range(9)}
-        >>> other = dict.fromkeys(clients, 0.25)
-        >>> print(against({"clients": clients}, other, Metric("loss", False)).sentence)
+        >>> client = ClientLine(cluster="0", held_out=5, loss=0.5)
+        >>> clients = {f"client-{i}": client for i in range(9)}
+        >>> print(against(clients, dict.fromkeys(clients, 0.25), Metric("loss", False)).sentence)
         +0.25 (95% interval +0.25 to +0.25), 0 clients better, 9 worse: not worth it
         """
         difference = difference_in_words(self.difference, self.metric, "+")
@@ -84,42 +84,42 @@ class Paired(NamedTuple):
 
 
 def against(
-    summary: Mapping[str, Any], other: Mapping[str, float], metric: Metric
+    clients: Mapping[str, ClientLine], other: Mapping[str, float | None], metric: Metric
 ) -> Paired | None:
-    """Compare the clients of a summary with their values under a baseline or in a second run.
+    """Compare clients with their values under a baseline or in a second run.
 
     None if no client has both values. Clients without held-out examples do not count.
     """
-    pairs = [
-        Pair(client[metric.name], other[name], client["held_out"])
-        for name, client in summary["clients"].items()
-        if name in other and metric.name in client and client.get("held_out")
-    ]
+    pairs = []
+    for name, client in clients.items():
+        own, common, size = client.figures.get(metric.name), other.get(name), client.held_out
+        if own is not None and common is not None and size:
+            pairs.append(Pair(own, common, size))
     test = paired(pairs, Measure(metric.name, metric.higher_is_better, metric.share))
     return Paired(metric, test) if test else None
 
 
-def fairness(measured: Iterable[ClientMetrics], metric: Metric) -> dict[str, float]:
+def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | None:
     """How evenly clients are served: the mean of the worst tenth of them, and the spread.
 
     Every client counts once. At least one client is the worst tenth; the spread is the standard
-    deviation between clients (as Li et al., arXiv 1905.10497). Empty if no client has the metric.
+    deviation between clients (as Li et al., arXiv 1905.10497). None if no client has the metric.
 
-    >>> fairness([ClientMetrics({"accuracy": a}, 9) for a in (0.9, 0.5, 0.7)], Metric())
-    {'worst_tenth': 0.5, 'spread': 0.16329931618554522}
+    >>> fairness([0.9, 0.5, None, 0.7], Metric())
+    Fairness(worst_tenth=0.5, spread=0.16329931618554522)
     """
-    values = [one.scalars[metric.name] for one in measured if metric.name in one.scalars]
+    values = [value for value in measured if value is not None]
     values.sort(reverse=not metric.higher_is_better)
     worst = values[: max(1, round(len(values) / 10))]
-    return {"worst_tenth": mean(worst), "spread": pstdev(values)} if values else {}
+    return Fairness(worst_tenth=mean(worst), spread=pstdev(values)) if values else None
 
 
-def fairness_in_words(line: Mapping[str, Any], metric: Metric) -> str:
+def fairness_in_words(line: Fairness | BaselineLine | None, metric: Metric) -> str:
     """The `fairness` of one way to serve the clients; empty without its figures."""
-    if "worst_tenth" not in line:
+    if line is None or line.worst_tenth is None:
         return ""
-    spread = difference_in_words(line["spread"], metric)
-    return f"worst tenth {metric.in_words(line['worst_tenth'])}, spread {spread}"
+    spread = difference_in_words(line.spread, metric)
+    return f"worst tenth {metric.in_words(line.worst_tenth)}, spread {spread}"
 
 
 def difference_in_words(
@@ -131,18 +131,19 @@ def difference_in_words(
     return f"{100 * value:{sign}.1f}{unit}" if metric.share else f"{value:{sign}.3g}"
 
 
-def baseline_line(report: FinalReport, metric: Metric) -> dict[str, Any]:
-    """A baseline in ``summary.json``."""
-    own = {name: result.leaf for name, result in report.clients.items()}
-    rounds = range(1, report.num_rounds + 1)
-    return {
-        **fairness(own.values(), metric),
-        metric.name: report.metrics.get(f"leaf_{metric.name}"),
+def baseline_line(
+    report: FinalReport, clients: Mapping[str, ClientLine], metric: Metric
+) -> BaselineLine:
+    """A baseline in ``summary.json``, with what the run's ``clients`` get in comparison."""
+    name, rounds = metric.name, range(1, report.num_rounds + 1)
+    scalars = {client: result.leaf.scalars for client, result in report.clients.items()}
+    values = {client: one[name] for client, one in scalars.items() if name in one}
+    even, comparison = fairness(values.values(), metric), against(clients, values, metric)
+    line = {
+        name: report.metrics.get(f"leaf_{name}"),
         "rounds": report.num_rounds,
-        "by_round": [report.by_round.get(r, {}).get(metric.name) for r in rounds],
-        "clients": {
-            name: one.scalars[metric.name]
-            for name, one in own.items()
-            if metric.name in one.scalars
-        },
+        "by_round": [report.by_round.get(r, {}).get(name) for r in rounds],
+        "clients": values,
     }
+    more = (even.model_dump() if even else {}) | (comparison.as_json() if comparison else {})
+    return BaselineLine.model_validate(line | more)

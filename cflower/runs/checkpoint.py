@@ -31,7 +31,7 @@ from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
-from cflower.runs.format import File, tree_misfit
+from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
@@ -240,9 +240,10 @@ def read_checkpoint(header: bytes, arrays: PackReader) -> tuple[Checkpoint, dict
         raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
     checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
     clusters = checkpoint.state.tree.clusters
-    problem = tree_misfit({name: {"children": clusters[name].children} for name in clusters})
-    if problem or not isinstance(checkpoint.server_round, int):
-        raise ValueError(problem or f"its round is {checkpoint.server_round!r}")
+    if not isinstance(checkpoint.server_round, int):
+        raise ValueError(f"its round is {checkpoint.server_round!r}")
+    if not one_tree({name: cluster.children for name, cluster in clusters.items()}):
+        raise ValueError("its clusters are not one tree")
     return checkpoint, structure["others"]
 
 

@@ -75,19 +75,20 @@ def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
     summary, means = run.summary, {way.key: way.mean for way in ways_to_serve(run.summary)}
-    even = summary["fairness"].get("own", {})
+    even = summary.fairness.get("own")
     return {
         "run": run.name,
         "finished": run.finished,
         "rounds": run.rounds,
-        "clients": len(summary["clients"]),
-        "clusters": len(summary["clusters"]),
+        "clients": len(summary.clients),
+        "clusters": len(summary.clusters),
         "metric": run.metric.name,
-        **{key: even.get(key) for key in ("worst_tenth", "spread")},
+        "worst_tenth": even and even.worst_tenth,
+        "spread": even and even.spread,
         "mean": means.get("own"),
         "common_model": means.get("fl"),
         **{key: means.get(key) for key in BASELINES},
-        "adjusted_rand_index": summary["adjusted_rand_index"],
+        "adjusted_rand_index": summary.adjusted_rand_index,
         "seconds": run.seconds,
     }
 
@@ -103,7 +104,7 @@ def pairs(
     compared, first = [], dict[str, RunRecord]()
     for run in filter(lambda run: run.finished, runs):
         other = first.setdefault(examples_of(run, data_keys), run)
-        pair = against(other.summary, run.scores, run.metric)
+        pair = against(other.summary.clients, run.scores, run.metric)
         if pair and other is not run:
             compared.append((other, run, pair))
     return compared
@@ -115,7 +116,7 @@ def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
     It has the leading metric, the number of held-out examples of each client, previews of the
     data, and the seed, as far as the run has them.
     """
-    held_out = {name: client.get("held_out") for name, client in run.summary["clients"].items()}
-    config = only(run.config, data_keys)
-    content = [run.metric, held_out, run.data, run.settings["seed"], config]
+    held_out = {name: client.held_out for name, client in run.summary.clients.items()}
+    config, data = only(run.config, data_keys), run.data.model_dump()
+    content = [run.metric, held_out, data, run.settings["seed"], config]
     return json.dumps(content, sort_keys=True)

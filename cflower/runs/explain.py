@@ -7,7 +7,7 @@ verdict that differs from the recorded run is certain: from there on it would go
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from cflower.algorithm.bipartition import Bipartition, bipartition
@@ -15,7 +15,8 @@ from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
 from cflower.runs.findings import finding, personal_steps
-from cflower.runs.record import Line, RunRecord
+from cflower.runs.record import RunRecord
+from cflower.runs.records import Line
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
@@ -54,14 +55,14 @@ def story(run: RunRecord, cluster: str) -> str:
     last, fate = lines[-1], "was not split"
     if cluster not in run.clusters:
         fate = "was joined with its sibling clusters again"
-    elif last["decision"] == Outcome.SPLIT:
-        *others, child = last["children"]
-        fate = f"split in round {last['round']} into {', '.join(others)} and {child}"
-    size = counted(len(last["members"]), "client")
+    elif last.decision == Outcome.SPLIT:
+        *others, child = last.children
+        fate = f"split in round {last.round} into {', '.join(others)} and {child}"
+    size = counted(len(last.members), "client")
     sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
-    judged = [[line] for line, _ in run.judgements if line["cluster"] == cluster]
-    for alike in [list(group) for _, group in groupby(lines, itemgetter("decision"))] + judged:
-        sentences.append(f"{span(alike)}, {alike[0]['decision']}: {alike[-1]['reason']}")
+    judged = [[line] for line, _ in run.judgements if line.cluster == cluster]
+    for alike in [list(group) for _, group in groupby(lines, attrgetter("decision"))] + judged:
+        sentences.append(f"{span(alike)}, {alike[0].decision}: {alike[-1].reason}")
     if step := personal_steps(run.summary).get(cluster):
         sentences.append(f"after the last round, {step}")
     return "\n  ".join(sentences)
@@ -70,10 +71,12 @@ def story(run: RunRecord, cluster: str) -> str:
 def span(lines: list[Line]) -> str:
     """The rounds of some lines in words.
 
-    >>> span([{"round": 1}, {"round": 6}]), span([{"round": 7}])
+    >>> def line(number):
+    ...     return Line.model_construct(round=number)
+    >>> span([line(1), line(6)]), span([line(7)])
     ('rounds 1 to 6', 'round 7')
     """
-    first, last = lines[0]["round"], lines[-1]["round"]
+    first, last = lines[0].round, lines[-1].round
     return f"rounds {first} to {last}" if last > first else f"round {last}"
 
 
@@ -81,13 +84,13 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     """One sentence: when these thresholds would have split a cluster, and when it did."""
     last = run.by_cluster[cluster][-1]
     was, unknown = "in the run: not split", ""
-    if last["decision"] == Outcome.SPLIT:
-        was = f"in the run: round {last['round']}"
-        unknown = f"; later rounds than {last['round']} are not known"
+    if last.decision == Outcome.SPLIT:
+        was = f"in the run: round {last.round}"
+        unknown = f"; later rounds than {last.round} are not known"
     for line in run.by_cluster[cluster]:
         verdict = rejudged(line, given, run)
         if verdict.outcome in (Outcome.SPLIT, None):
-            could = f"{'would' if verdict.outcome else 'might'} have split in round {line['round']}"
+            could = f"{'would' if verdict.outcome else 'might'} have split in round {line.round}"
             return f"Cluster {cluster} ({was}): {could}: {verdict.reason}."
     return f"Cluster {cluster}: would not have split ({was}): {verdict.reason}{unknown}."
 
@@ -109,7 +112,7 @@ def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> NormVerdict:
         matrix = run.matrix(line) if run.criterion["name"] == "norms" else None
         return bipartition(matrix.values, rule.linkage) if matrix else None
 
-    if line["decision"] == Outcome.TOO_FEW_HEARD:
-        return NormVerdict(Outcome.TOO_FEW_HEARD, line["reason"])
-    members = len(line["members"])
-    return rule.judge(line["mean_norm"], line["max_norm"], members, members, sides)
+    if line.decision == Outcome.TOO_FEW_HEARD:
+        return NormVerdict(Outcome.TOO_FEW_HEARD, line.reason)
+    members = len(line.members)
+    return rule.judge(line.mean_norm, line.max_norm, members, members, sides)

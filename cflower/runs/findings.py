@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-from cflower.algorithm.tree import ROOT, Status
+from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import (
     ACCURACY,
@@ -13,17 +13,12 @@ from cflower.messages.metrics import (
     leader_among,
     mean_over_clients,
 )
-from cflower.ordering import counted, in_order, only
-from cflower.runs.baselines import (
-    BASELINES,
-    Baseline,
-    Paired,
-    against,
-    fairness,
-    fairness_in_words,
-)
-from cflower.runs.format import COLUMNS, OWN_FIELDS
+from cflower.ordering import counted, in_order
+from cflower.runs.baselines import BASELINES, Paired, against, fairness, fairness_in_words
+from cflower.runs.records import BaselineLine, ClientLine, LeadingMetric, Number, Summary
 
+COLUMNS = ("fl", "leaf", "best", "ensemble")
+"""The ways to serve a client; each prefixes a metric of a client in the summary."""
 SAME_EXAMPLES = (
     "The reported examples also decided about the clusters, because the ClientApp does not keep "
     "the two apart."
@@ -38,101 +33,99 @@ TO_COME, NOT_MEASURED = "measured next", "not measured"
 NOT_KEPT = "not kept by this metric"
 
 
-def lasting(splits: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The splits of a summary that were not taken back."""
-    return [split for split in splits if split["trial"] != Status.UNDONE]
-
-
-def by_metric(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The summary with another leading metric, without what was only kept for the run's own.
-
-    Raises a `RunFolderError` that names the metrics if no client sent this one, or says that its
-    direction is not known: then ``name`` ends with ``:lower`` or ``:higher``.
-    """
-    if name in ("", summary["metric"]["name"]):
+def led_by(summary: Summary, name: str) -> Summary:
+    """The summary with another leading metric, without what was only kept for the run's own."""
+    if name in ("", summary.metric.name):
         return summary
-    clients = summary["clients"]
-    numbers = {k for one in clients.values() for k in one if isinstance(one[k], int | float)}
-    columns = {f"{column}_{key}" for column in COLUMNS for key in numbers}
-    sent = sorted(numbers - columns - OWN_FIELDS)
-    higher = direction_of(name)
-    if name not in sent and name.endswith((":lower", ":higher")):
-        name, _, way = name.rpartition(":")
-        higher = way == "higher"
-    if name not in sent:
+    metric = chosen_metric(name, metrics_of(summary))
+    clients = {n: one.model_copy(update={"levels": {}}) for n, one in summary.clients.items()}
+    even = fairness((one.figures.get(metric.name) for one in clients.values()), metric)
+    others = {
+        "metric": LeadingMetric(name=metric.name, higher_is_better=metric.higher_is_better),
+        "clients": clients,
+        "baselines": {key: BaselineLine() for key in summary.measured},
+        "fairness": {"own": even} if even else {},
+    }
+    return summary.model_copy(update=others)
+
+
+def metrics_of(summary: Summary) -> list[str]:
+    """The names of the metrics that the clients sent."""
+    numbers = {name for one in summary.clients.values() for name in one.figures}
+    return sorted(numbers - {f"{column}_{name}" for column in COLUMNS for name in numbers})
+
+
+def chosen_metric(name: str, sent: list[str]) -> Metric:
+    """The metric that ``--metric`` names; ``:lower`` or ``:higher`` after it is its direction.
+
+    Raises a `RunFolderError` if no client sent it, or if its direction is not known.
+    """
+    bare, _, direction = name.rpartition(":")
+    higher = {"lower": False, "higher": True}.get(direction)
+    if name in sent or higher is None:
+        bare, higher = name, direction_of(name)
+    if bare not in sent:
         raise RunFolderError(
-            f"Got --metric {name}, but the clients sent {', '.join(sent) or 'none'}: give one of "
+            f"Got --metric {bare}, but the clients sent {', '.join(sent) or 'none'}: give one of "
             "these."
         )
     if higher is None:
         raise RunFolderError(
-            f"Got --metric {name}, but its name does not show which values are better: write "
-            f"--metric {name}:lower or --metric {name}:higher."
+            f"Got --metric {bare}, but its name does not show which values are better: write "
+            f"--metric {bare}:lower or --metric {bare}:higher."
         )
-    metric, kept = Metric(name, higher), {key: dict[str, Any]() for key in baselines_of(summary)}
-    own = [ClientMetrics(dict(only(one, [name])), 0) for one in clients.values()]
-    without_levels = {client: {**line, "levels": {}} for client, line in clients.items()}
-    even = {"own": fairness(own, metric)}
-    others = {"clients": without_levels, "baselines": kept, "fairness": even}
-    return {**summary, "metric": metric.as_json(), **others}
+    return Metric(bare, higher)
 
 
-def metric_of(summary: Mapping[str, Any]) -> Metric:
-    """The metric that leads; no share if the clients' values are above 1."""
-    metric = Metric(**summary["metric"])
-    values = [client.get(metric.name) for client in summary["clients"].values()]
-    return metric.seen(value for value in values if value is not None)
-
-
-def baselines_of(summary: Mapping[str, Any]) -> Mapping[Baseline, Mapping[str, Any]]:
-    """The baselines that were measured."""
-    return {name: line for name, line in (summary["baselines"] or {}).items() if line}
-
-
-def headline(summary: Mapping[str, Any], parts: str = "cluster", link: str = "among") -> str:
+def headline(summary: Summary, parts: str = "cluster", link: str = "among") -> str:
     """The result in one sentence.
 
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "finished": False}
-    >>> headline(summary)
+    >>> headline(Summary(run_id="", rounds=1, clusters={"0": ["a", "b"]}, clients={}))
     '1 cluster among 2 clients so far, after 1 round.'
     """
-    members = sum(map(len, summary["clusters"].values()))
-    so_far = "" if summary["finished"] else "so far, "
+    so_far = "" if summary.finished else "so far, "
     return (
-        f"{counted(len(summary['clusters']), parts)} {link} {counted(members, 'client')} "
-        f"{so_far}after {counted(summary['rounds'], 'round')}."
+        f"{counted(len(summary.clusters), parts)} {link} {counted(summary.num_clients, 'client')} "
+        f"{so_far}after {counted(summary.rounds, 'round')}."
     )
 
 
-def finding(summary: Mapping[str, Any]) -> str:
+def finding(summary: Summary) -> str:
     """The result in a few sentences, and a line for each way to serve the clients.
 
-    >>> from cflower.runs.format import NO_SUMMARY
-    >>> summary = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "not_split": "No split: too small."}
-    >>> ended = {"finished": True, "metrics": {"accuracy": 0.5}}
-    >>> print(finding({**NO_SUMMARY, **summary, **ended}))
+    >>> run = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "clients": {}, "finished": True}
+    >>> why = {"not_split": "No split: too small.", "metrics": {"accuracy": 0.5}}
+    >>> print(finding(Summary(run_id="", **run, **why)))
     1 cluster among 2 clients after 1 round. No split: too small.
     Mean accuracy on held-out examples:
     - this run: 50.0%
     """
-    metric, ways = metric_of(summary), ways_to_serve(summary)
+    metric, ways = summary.leading, ways_to_serve(summary)
     head = [f"Mean {metric.in_full} on held-out examples:"] if ways else []
     lines = [f"- {way.line(metric)}" for way in ways]
     return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head, *lines])
 
 
-def remarks(summary: Mapping[str, Any]) -> list[str]:
+def remarks(summary: Summary) -> list[str]:
     """Sentences on what a reader of the figures has to know."""
-    sentences = [summary["not_split"]] if summary["not_split"] else []
-    if (index := summary["adjusted_rand_index"]) is not None:
-        sentences.append(AGREEMENT.format(index=index))
-    steps = summary["personal"].values()
-    if own := sum(step["clients"] for step in steps):
-        leaves = counted(sum(step["clients"] > 0 for step in steps), "cluster")
-        sentences.append(PERSONAL.format(clients=counted(own, "client"), leaves=leaves))
-    if summary.get("decided_by") == "reported":
+    sentences = [summary.not_split] if summary.not_split else []
+    if summary.adjusted_rand_index is not None:
+        sentences.append(AGREEMENT.format(index=summary.adjusted_rand_index))
+    with_own = [step.clients for step in summary.personal.values() if step.clients]
+    if with_own:
+        clients, leaves = counted(sum(with_own), "client"), counted(len(with_own), "cluster")
+        sentences.append(PERSONAL.format(clients=clients, leaves=leaves))
+    if summary.decided_by == "reported":
         sentences.append(SAME_EXAMPLES)
     return sentences
+
+
+def personal_steps(summary: Summary) -> dict[str, str]:
+    """The result of each leaf's personal step in one sentence, as in the log."""
+    return {
+        leaf: f"personal step {'accepted' if step.accepted else 'refused'}: {step.reason}"
+        for leaf, step in summary.personal.items()
+    }
 
 
 class Way(NamedTuple):
@@ -141,7 +134,7 @@ class Way(NamedTuple):
     key: str
     """``own`` (this run), ``fl`` (its common model), ``central``, or a baseline."""
     words: str
-    mean: float | None
+    mean: Number | None
     """Of the leading metric; None if it was not measured."""
     remark: str = ""
     """The fairness, or why there is no mean."""
@@ -156,114 +149,126 @@ class Way(NamedTuple):
     def line(self, metric: Metric) -> str:
         """The figures in one line."""
         if self.mean is None:
-            return f"{self.words}: {self.remark}"
+            return f"{self.words}: {self.remark or NOT_MEASURED}"
         remark = f" ({self.remark})" if self.remark else ""
         return f"{self.words}: {metric.in_words(self.mean)}{remark}. {self.against}".rstrip(". ")
 
 
-def personal_steps(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The result of each leaf's personal step in one sentence, as in the log."""
-    results = {True: "accepted", False: "refused"}
-    return {
-        leaf: f"personal step {results[step['accepted']]}: {step['reason']}"
-        for leaf, step in summary["personal"].items()
-    }
-
-
-def ways_to_serve(summary: Mapping[str, Any]) -> list[Way]:
+def ways_to_serve(summary: Summary) -> list[Way]:
     """This run and what it is compared with, as far as they were measured or are to come."""
-    metric, means, ways = metric_of(summary), summary["metrics"], list[Way]()
-    clients = summary["clients"].values()
-    planned = summary["baselines"] or {}
-    if metric.name in means:
-        fair = fairness_in_words(summary["fairness"].get("own", {}), metric)
-        known = sum(one.get(metric.name) is not None for one in clients)
-        remark = ", ".join(filter(None, [of_all(known, summary), fair]))
-        ways.append(Way("own", "this run", means[metric.name], remark))
-        if lasting(summary["splits"]):  # else the common model is the run's
-            ways.append(Way("fl", common_in_words(summary), means.get(f"fl_{metric.name}")))
-            planned = {"federated": None, **planned}
-    ways += [baseline_way(summary, key) for key in BASELINES if key in planned]
-    if name := central_metric(summary):
-        ways.append(Way("central", CENTRAL.format(name=name), summary["central"][name]))
+    name, ways, baselines = summary.metric.name, list[Way](), {*(summary.baselines or ())}
+    if name in summary.metrics:
+        ways.append(way_of("own", "this run", summary))
+        if summary.lasting:  # else the common model is the run's
+            ways.append(way_of("fl", common_in_words(summary), summary))
+            baselines.add("federated")
+    ways += [baseline_way(summary, key) for key in BASELINES if key in baselines]
+    if central := central_metric(summary):
+        value = summary.central[central]
+        ways.append(Way("central", CENTRAL.format(name=central), value))
     return ways
 
 
-def baseline_way(summary: Mapping[str, Any], key: Baseline) -> Way:
+def way_of(key: str, words: str, summary: Summary) -> Way:
+    """This run, or its common model."""
+    metric = summary.leading
+    prefix = "" if key == "own" else f"{key}_"
+    known = [one.figures.get(prefix + metric.name) for one in summary.clients.values()]
+    fair = fairness_in_words(summary.fairness.get(key), metric) if key == "own" else ""
+    remark = ", ".join(filter(None, [of_all(known, summary.num_clients), fair]))
+    return Way(key, words, summary.metrics.get(prefix + metric.name), remark)
+
+
+def baseline_way(summary: Summary, key: str) -> Way:
     """A baseline that was measured, is to come, or would be good to know."""
-    metric, baselines = metric_of(summary), summary["baselines"] or {}
-    if not (line := baselines.get(key)):
-        to_come = TO_COME if key in baselines else NOT_MEASURED
-        return Way(key, BASELINES[key], None, to_come if line is None else NOT_KEPT)
-    test, fair = against(summary, line["clients"], metric), fairness_in_words(line, metric)
-    remark = ", ".join(filter(None, [of_all(len(line["clients"]), summary), fair]))
-    return Way(key, BASELINES[key], line[metric.name], remark, test)
+    metric, planned, words = summary.leading, summary.baselines or {}, BASELINES[key]
+    line = planned.get(key)
+    if line is None:
+        return Way(key, words, None, TO_COME if key in planned else NOT_MEASURED)
+    if not line.rounds:
+        return Way(key, words, None, NOT_KEPT)
+    fair = fairness_in_words(line, metric)
+    remark = ", ".join(filter(None, [of_all(line.clients.values(), summary.num_clients), fair]))
+    test = against(summary.clients, line.clients, metric)
+    return Way(key, words, line.figures.get(metric.name), remark, test)
 
 
-def of_all(known: int, summary: Mapping[str, Any]) -> str:
+def of_all(values: Iterable[float | None], members: int) -> str:
     """How many of the clients a mean is of; empty for all of them.
 
-    >>> of_all(1, {"clusters": {"0.0": ["a"], "0.1": ["b"]}})
+    >>> of_all([0.5, None], 2)
     'of 1 of 2 clients'
     """
-    members = sum(map(len, summary["clusters"].values()))
+    known = sum(value is not None for value in values)
     return f"of {known} of {counted(members, 'client')}" if 0 < known < members else ""
 
 
-def central_metric(summary: Mapping[str, Any]) -> str:
+def central_metric(summary: Summary) -> str:
     """The metric shown of the central evaluation: the leading one, or an accuracy in its place.
 
     Empty without a central evaluation by one of these.
     """
-    sent, leads = summary.get("central", {}), summary["metric"]["name"]
-    if leads in sent or not leader_among([leads], ACCURACY):
-        return leads if leads in sent else ""
-    return leader_among(sent, ACCURACY)
+    leads = summary.metric.name
+    if leads in summary.central:
+        return leads
+    return leader_among(summary.central, ACCURACY) if leader_among([leads], ACCURACY) else ""
 
 
-def common_in_words(summary: Mapping[str, Any]) -> str:
+def common_in_words(summary: Summary) -> str:
     """Name the common model: the mean of the leaves' models, or θ* of a split that is final.
 
-    >>> common_in_words({"common_rounds": 8, "rounds": 30, "splits": []})
+    >>> run = {"rounds": 30, "common_rounds": 8, "clusters": {}, "clients": {}}
+    >>> common_in_words(Summary(run_id="", **run))
     'common model (trained in 8 of 30 rounds)'
     """
-    if any(split["cluster"] == ROOT and split["trial"] for split in lasting(summary["splits"])):
+    if any(split.cluster == ROOT and split.trial for split in summary.lasting):
         return "common model (mean of the clusters' models)"
-    rounds = counted(summary["rounds"], "round")
-    return f"common model (trained in {summary['common_rounds']} of {rounds})"
+    return (
+        f"common model (trained in {summary.common_rounds} of {counted(summary.rounds, 'round')})"
+    )
 
 
-def all_clients(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The clients in natural order, with their groups and their metric in each of `ways_of`.
+class Row(NamedTuple):
+    """A client as tables show it."""
 
-    As far as the run has come: ``held_out`` and the values under other models may be None.
-    """
-    metric, groups, clients = summary["metric"]["name"], summary["groups"] or {}, {}
-    for name in in_order(summary["clients"]):
-        client = {"held_out": None, **summary["clients"][name], "group": groups.get(name)}
-        client[f"own_{metric}"] = client.get(metric)
-        client.setdefault(f"leaf_{metric}", client.get(metric))
-        client["share"] = client.get("served_by", {}).get("share") or None
-        for key, baseline in baselines_of(summary).items():
-            client[f"{key}_{metric}"] = baseline["clients"].get(name)
-        clients[name] = client
-    return clients
+    client: ClientLine
+    group: Any
+    """The true group, if it is known."""
+    values: Mapping[str, Number | None]
+    """The leading metric by each way to serve it; None where it is not known (yet)."""
 
 
-def ways_of(summary: Mapping[str, Any]) -> list[str]:
-    """The models that were evaluated; with ``_<metric>`` these are fields of `all_clients`.
+def rows_of(summary: Summary) -> dict[str, Row]:
+    """The clients in natural order."""
+    metric, groups, rows = summary.metric.name, summary.groups or {}, {}
+    measured = summary.measured
+    for name in in_order(summary.clients):
+        client = summary.clients[name]
+        own = client.figures.get(metric)
+        values = {
+            "own": own,
+            "leaf": client.figures.get(f"leaf_{metric}", own),
+            "fl": client.figures.get(f"fl_{metric}"),
+            **{key: line.clients.get(name) for key, line in measured.items()},
+        }
+        rows[name] = Row(client, groups.get(name), values)
+    return rows
+
+
+def ways_of(summary: Summary) -> list[str]:
+    """The models that were evaluated.
 
     ``fl``, the common model, and ``leaf``, the cluster's, are left out where they are the one that
     serves the clients, ``own``.
     """
-    other = any(step["clients"] for step in summary["personal"].values())
-    common = ["fl"] if lasting(summary["splits"]) else []
-    leaf = ["leaf"] if other or summary["selection"] != "leaf" else []
-    return [*common, *leaf, "own", *baselines_of(summary)]
+    other = any(step.clients for step in summary.personal.values())
+    common = ["fl"] if summary.lasting else []
+    leaf = ["leaf"] if other or summary.selection != "leaf" else []
+    return [*common, *leaf, "own", *summary.measured]
 
 
-def weighted(key: str, clients: Iterable[Mapping[str, Any]]) -> float | None:
-    """The mean of a figure, weighted by `limited` held-out examples; None if no client has it."""
-    having = [one for one in clients if one.get(key) is not None]
-    measured = [ClientMetrics({key: one[key]}, one.get("held_out") or 1) for one in having]
-    return cast("float | None", mean_over_clients(measured).get(key))
+def weighted(way: str, rows: Iterable[Row]) -> float | None:
+    """The mean by one way, weighted by `limited` held-out examples; None if no client has it."""
+    values = [(row.values[way], row.client.held_out or 1) for row in rows]
+    known = [ClientMetrics({"": value}, size) for value, size in values if value is not None]
+    return cast("float | None", mean_over_clients(known).get(""))

@@ -25,12 +25,20 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import by_metric, metric_of
-from cflower.runs.format import NO_SUMMARY, TRIAL_STATUS, File
-from cflower.runs.run_files import printable, read_json, read_lines
-
-Line = Mapping[str, Any]
-"""One line of ``rounds.jsonl``: one cluster in one round."""
+from cflower.runs.findings import led_by
+from cflower.runs.records import (
+    TRIAL_STATUS,
+    ClientsData,
+    ClusterLine,
+    Config,
+    Examples,
+    File,
+    Line,
+    Number,
+    Summary,
+    Tree,
+)
+from cflower.runs.run_files import FileContent, printable, read_lines, read_record
 
 
 class RecordedMatrix(NamedTuple):
@@ -45,32 +53,22 @@ class RunRecord:
     """The content of a run folder, whole or up to the last round so far.
 
     Every file is read when it is first needed; `read` reads all but matrices and models at once.
-    ``metric`` leads instead of the run's, see `by_metric`. A `RunFolderError` names a file that is
+    ``metric`` leads instead of the run's, see `led_by`. A `RunFolderError` names a file that is
     missing or damaged, and a folder of an earlier version.
     """
 
     def __init__(self, path: Path, metric: str = "") -> None:
         self.path, self._metric = path, metric
-        begun = read_json(path, File.CONFIG)
-        self.config: Mapping[str, Any] = begun["config"]
-        """The app's own run config, whatever is in it."""
-        self.settings: Mapping[str, Any] = begun["settings"]
-        """The settings of strategy and criterion, see `ClusteredFL.settings`."""
-        self.labels: Mapping[str, Any] = only(begun, ("app", "name", "tags"))
-        """The names of the app and the run, and the run's tags."""
-        self.planned: int = begun["num_rounds"]
-        """The rounds that the run was started for."""
-        self.versions: Mapping[str, str] = begun["versions"]
-        self.permutation: str = begun.get("permutation", "")
-        """The commitment to the clients' secret; empty if the models are not permuted."""
-        self._arrays = begun["arrays"]
+        self.begun = read_record(path, Config)
+        self.config: Mapping[str, Any] = self.begun.config
+        self.settings: Mapping[str, Any] = self.begun.settings
 
     @classmethod
     def read(cls, path: Path, metric: str = "") -> "RunRecord":
         """The whole folder as it is now, its names checked against each other."""
         run = RunRecord(path, metric)
-        run._check_names(File.ROUNDS, chain.from_iterable(map(itemgetter("clients"), run.lines)))
-        run._check_names(File.SUMMARY, map(itemgetter("client"), run.summary["moves"]))
+        run._check_names(File.ROUNDS, chain.from_iterable(line.clients for line in run.lines))
+        run._check_names(File.SUMMARY, (move.client for move in run.summary.moves))
         return run
 
     def _check_names(self, file: str, names: Iterable[str]) -> None:
@@ -84,23 +82,23 @@ class RunRecord:
     def name(self) -> str:
         return str(printable(self.path.name))
 
-    def _before_first_round(self, nothing: dict[str, Any]) -> dict[str, Any] | None:
+    def _before_first_round(self, nothing: FileContent) -> FileContent | None:
         """``nothing`` in place of a file; None after a first round: then the file is missing."""
         has_round = any((self.path / File.CHECKPOINTS).glob("*.sha256"))
         return None if has_round else nothing
 
     @cached_property
-    def summary(self) -> Mapping[str, Any]:
-        """``summary.json``; `NO_SUMMARY` before the end of the first round."""
-        nothing = self._before_first_round({**NO_SUMMARY, "run_id": self.name})
-        summary = read_json(self.path, File.SUMMARY, nothing)
-        return by_metric(summary, self._metric)
+    def summary(self) -> Summary:
+        """``summary.json``, without rounds before the end of the first one."""
+        nothing = Summary(run_id=self.name, rounds=0, clusters={}, clients={})
+        summary = read_record(self.path, Summary, self._before_first_round(nothing))
+        return led_by(summary, self._metric)
 
     @cached_property
-    def clusters(self) -> Mapping[str, Mapping[str, Any]]:
+    def clusters(self) -> Mapping[str, ClusterLine]:
         """The clusters of ``tree.json``, in natural order."""
-        nothing = self._before_first_round({"clusters": {}})
-        clusters = read_json(self.path, File.TREE, nothing)["clusters"]
+        nothing = self._before_first_round(Tree(clusters={}))
+        clusters = read_record(self.path, Tree, nothing).clusters
         return only(clusters, in_order(clusters))
 
     @cached_property
@@ -108,9 +106,9 @@ class RunRecord:
         return read_lines(self.path / File.ROUNDS)
 
     @cached_property
-    def data(self) -> Mapping[str, Any]:
-        """``clients.json``: a preview of the clients' data; without clients in most runs."""
-        return read_json(self.path, File.CLIENTS, {"class_names": [], "clients": {}})
+    def data(self) -> ClientsData:
+        """A preview of the clients' data; without clients in most runs."""
+        return read_record(self.path, ClientsData, ClientsData())
 
     @cached_property
     def data_spec(self) -> DataSpec:
@@ -120,15 +118,15 @@ class RunRecord:
                 f"The run {self.name} has no {File.EXAMPLES}: it is of another app than cflower's "
                 "own (then give --app instead of --data), or its folder was not copied whole."
             )
-        content = read_json(self.path, File.EXAMPLES)
-        return DataSpec(tuple(content["input_shape"]), tuple(content["class_names"]))
+        content = read_record(self.path, Examples)
+        return DataSpec(tuple(content.input_shape), tuple(content.class_names))
 
     @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
         with self._reading(File.CONFIG):
             # Zeros take no memory until they are written to.
-            arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self._arrays}
+            arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self.begun.arrays}
             return Layout.of(record_of(arrays), self.settings["untrained"])
 
     @property
@@ -183,7 +181,7 @@ class RunRecord:
 
     @cached_property
     def metric(self) -> Metric:
-        return metric_of(self.summary)
+        return self.summary.leading
 
     @property
     def criterion(self) -> dict[str, Any]:
@@ -192,30 +190,30 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        return bool(self.summary["finished"])
+        return self.summary.finished
 
     @cached_property
     def rounds(self) -> int:
         """The last round so far."""
-        return max((line["round"] for line in self.lines), default=0)
+        return max((line.round for line in self.lines), default=0)
 
     @cached_property
     def verdicts(self) -> list[Line]:
         """The lines about clusters that were not split before, by round."""
-        return [line for line in self.lines if line["decision"] not in TRIAL_STATUS]
+        return [line for line in self.lines if line.decision not in TRIAL_STATUS]
 
     @cached_property
     def by_cluster(self) -> dict[str, list[Line]]:
         """The verdicts on each cluster, by round; the clusters in natural order."""
         grouped: dict[str, list[Line]] = {}
         for line in self.verdicts:
-            grouped.setdefault(line["cluster"], []).append(line)
+            grouped.setdefault(line.cluster, []).append(line)
         return only(grouped, in_order(grouped))
 
     @cached_property
     def decided(self) -> list[Line]:
         """The verdicts on the clusters that are in the tree."""
-        return [line for line in self.verdicts if line["cluster"] in self.clusters]
+        return [line for line in self.verdicts if line.cluster in self.clusters]
 
     @cached_property
     def judgements(self) -> list[tuple[Line, int]]:
@@ -225,33 +223,32 @@ class RunRecord:
         """
         began, judged, last = dict[str, int](), list[tuple[Line, int]](), {}
         for line in self.lines:
-            cluster, outcome = line["cluster"], line["decision"]
-            if outcome == Outcome.SPLIT:
-                began[cluster] = line["round"]
-            elif outcome in TRIAL_STATUS:
-                last[cluster] = line, began[cluster]
-                if line["figures"] or outcome != Outcome.ON_TRIAL:
-                    judged.append(last.pop(cluster))
-        return sorted([*judged, *last.values()], key=lambda judgement: judgement[0]["round"])
+            if line.decision == Outcome.SPLIT:
+                began[line.cluster] = line.round
+            elif line.decision in TRIAL_STATUS:
+                last[line.cluster] = line, began[line.cluster]
+                if line.figures or line.decision != Outcome.ON_TRIAL:
+                    judged.append(last.pop(line.cluster))
+        return sorted([*judged, *last.values()], key=lambda judgement: judgement[0].round)
 
     def born(self, cluster: str) -> int:
         """The round after which it began; a split that was taken back does not count."""
-        if self.clusters[cluster].get("undone") and cluster in self.by_cluster:
-            return int(self.by_cluster[cluster][0]["round"]) - 1
-        return int(self.clusters[cluster]["born"])
+        if self.clusters[cluster].undone and cluster in self.by_cluster:
+            return self.by_cluster[cluster][0].round - 1
+        return self.clusters[cluster].born
 
     @property
-    def scores(self) -> dict[str, float]:
-        """The leading metric of every client that has it."""
-        clients, name = self.summary["clients"], self.metric.name
-        return {client: line[name] for client, line in clients.items() if name in line}
+    def scores(self) -> dict[str, Number | None]:
+        """The leading metric of every client."""
+        name = self.metric.name
+        return {client: line.figures.get(name) for client, line in self.summary.clients.items()}
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         """All clients there ever were, in natural order."""
-        members = map(itemgetter("members"), chain(self.clusters.values(), self.lines))
-        names = {*self.summary["clients"], *self.data["clients"]}
-        return in_order(names.union(*members))
+        entries: list[ClusterLine | Line] = [*self.clusters.values(), *self.lines]
+        names = {*self.summary.clients, *self.data.clients}
+        return in_order(names.union(*(entry.members for entry in entries)))
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -261,22 +258,22 @@ class RunRecord:
     @property
     def seconds(self) -> float:
         """The duration of all rounds."""
-        return float(sum({line["round"]: line["seconds"] for line in self.lines}.values()))
+        return float(sum({line.round: line.seconds for line in self.lines}.values()))
 
     @cached_property
     def scores_by_round(self) -> NDArray[np.floating]:
         """The leading metric in each round, shape (clients, rounds); NaN without a reply."""
         scores = np.full((len(self.client_names), self.rounds), np.nan)
         for line in self.lines:
-            for client, metrics in line["clients"].items():
+            for client, metrics in line.clients.items():
                 value = metrics.get(self.metric.name, np.nan)
-                scores[self.position[client], line["round"] - 1] = value
+                scores[self.position[client], line.round - 1] = value
         return scores
 
     @cached_property
     def leaves(self) -> list[str]:
         """Clusters that were not split."""
-        return [name for name, cluster in self.clusters.items() if not cluster["children"]]
+        return [name for name, cluster in self.clusters.items() if not cluster.children]
 
     def has_matrix(self, line: Line) -> bool:
         """Whether the similarity matrix of this cluster in this round was recorded."""
@@ -294,4 +291,4 @@ class RunRecord:
         return RecordedMatrix(tuple(clients), values)
 
     def _matrix_path(self, line: Line) -> Path:
-        return self.path / "similarity" / f"{line['round']}-{line['cluster']}.npz"
+        return self.path / "similarity" / f"{line.round}-{line.cluster}.npz"

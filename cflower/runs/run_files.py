@@ -2,13 +2,26 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from cflower.errors import OtherVersionError, RunFolderError, first_line
 from cflower.ordering import line
-from cflower.runs.format import FORMAT, SCHEMAS, File, Line, misfit, tree_misfit
+from cflower.runs.records import (
+    FORMAT,
+    Config,
+    File,
+    FileRecord,
+    Line,
+    Record,
+    Tree,
+    one_tree,
+)
+
+Content = TypeVar("Content", bound=Record)
+FileContent = TypeVar("FileContent", bound=FileRecord)
 
 
 def run_folders(output_dir: Path) -> list[Path]:
@@ -44,29 +57,31 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     )
 
 
-def read_json(run: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+def read_record(
+    run: Path, kind: type[FileContent], default: FileContent | None = None
+) -> FileContent:
     """A JSON file of a run, or a `RunFolderError` if it is damaged, or missing without default."""
-    path = run / name
+    path = run / kind.FILE
     if not path.is_file() and default is not None:
         return default
     if not path.is_file():
         raise RunFolderError(
-            f"The run {run.name} has no {name}: it has not come so far, or its folder was not "
+            f"The run {run.name} has no {kind.FILE}: it has not come so far, or its folder was not "
             "copied whole."
         )
     text = read_text(path)
-    if name == File.CONFIG:  # a folder of another version may have other fields
-        check_format(run.name, parse(text, dict, str(path)))
-    content: dict[str, Any] = parse(text, SCHEMAS[name], str(path))
-    if name == File.TREE and (problem := tree_misfit(content["clusters"])):
-        raise RunFolderError(f"{path} is damaged: {problem}.")
-    return content
+    if kind is Config:  # a folder of another version may have other fields
+        check_format(run.name, json_in(text, str(path)))
+    record = record_in(text, kind, str(path))
+    if isinstance(record, Tree) and not one_tree(record.children):
+        raise RunFolderError(f"{path} is damaged: its clusters are not one tree.")
+    return record
 
 
-def check_format(run: str, begun: Mapping[str, Any]) -> None:
+def check_format(run: str, begun: Any) -> None:
     """Refuse a run of another version of cflower, by its ``config.json``."""
-    found, versions = begun.get("format", 1), begun.get("versions")
-    if found != FORMAT and isinstance(versions, dict):
+    versions = begun.get("versions") if isinstance(begun, dict) else None
+    if isinstance(versions, dict) and (found := begun.get("format", 1)) != FORMAT:
         raise OtherVersionError(
             f"The run {run} is in format {found} of run folders, of cflower "
             f"{versions.get('cflower', '?')}; this version reads format {FORMAT}. Open it with the "
@@ -74,12 +89,12 @@ def check_format(run: str, begun: Mapping[str, Any]) -> None:
         )
 
 
-def read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+def read_lines(path: Path) -> tuple[Line, ...]:
     """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
     if not path.is_file():
         return ()
     lines = read_text(path).rpartition("\n")[0].splitlines()
-    return tuple(parse(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, start=1))
+    return tuple(record_in(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, 1))
 
 
 def read_text(path: Path) -> str:
@@ -89,21 +104,27 @@ def read_text(path: Path) -> str:
         raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
 
 
-def parse(text: str, schema: Any, what: str) -> Any:
-    """The value of a JSON text with the fields of a schema, or a `RunFolderError`.
+def record_in(text: str, kind: type[Content], what: str) -> Content:
+    """The record in a JSON text, or a `RunFolderError` that names the first wrong field."""
+    try:
+        return kind.model_validate(json_in(text, what), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        problem = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+        raise RunFolderError(f"{what} is damaged: {problem}.") from None
+
+
+def json_in(text: str, what: str) -> Any:
+    """The value of a JSON text, or a `RunFolderError`.
 
     Its texts are made printable: a folder may be of somebody else, and a terminal obeys them.
     """
     try:
         content = json.loads(text)
-        if "\\" in text or not text.replace("\n", "").isprintable():
-            content = printable(content)
-        problem = misfit(content, schema)
     except (ValueError, RecursionError) as error:
-        problem = first_line(error)
-    if problem:
-        raise RunFolderError(f"{what} is damaged: {problem}.")
-    return content
+        raise RunFolderError(f"{what} is damaged: {first_line(error)}.") from None
+    plain = "\\" not in text and text.replace("\n", "").isprintable()
+    return content if plain else printable(content)
 
 
 def printable(content: Any) -> Any:

@@ -14,19 +14,22 @@ from rich.tree import Tree
 from cflower.algorithm.tree import Status
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted, in_order, listed, only
-from cflower.runs.findings import all_clients, finding, lasting, metric_of, ways_of, weighted
+from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
+from cflower.runs.records import ClusterLine, Summary
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
 MANY = 25
 """Clients above which the table is by cluster."""
-TRIALS = {Status.OPEN: ", on trial until round {until}", Status.CONFIRMED: ", confirmed", None: ""}
+TRIALS: dict[str | None, str] = {
+    Status.OPEN: ", on trial until round {until}",
+    Status.CONFIRMED: ", confirmed",
+    None: "",
+}
 HEADINGS = {
     **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
 }
-Entries = Mapping[str, Mapping[str, Any]]
-"""Clients of a run by name, with the fields of `all_clients`, or clusters."""
 
 
 def as_text(content: Any, width: int = 0) -> str:
@@ -36,7 +39,9 @@ def as_text(content: Any, width: int = 0) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
 
-def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = False) -> Group:
+def run_view(
+    summary: Summary, clusters: Mapping[str, ClusterLine], *, every: bool = False
+) -> Group:
     """The output of `cflower show` for ``summary.json`` and the clusters of ``tree.json``.
 
     With ``every``, all clients are shown, however many.
@@ -45,81 +50,81 @@ def run_view(summary: Mapping[str, Any], clusters: Entries, *, every: bool = Fal
     return Group(Text(finding(summary)), Text(), tree, Text(), tables)
 
 
-def cluster_tree(summary: Mapping[str, Any], clusters: Entries) -> Tree:
+def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
-    branches = {"": Tree("", hide_root=True)}
-    splits = {split["cluster"]: split for split in lasting(summary["splits"])}
+    branches, rows, metric = {"": Tree("", hide_root=True)}, rows_of(summary), summary.leading
+    splits = {split.cluster: split for split in summary.lasting}
     for name in in_order(clusters):
         cluster = clusters[name]
-        text = f"cluster {name}: {counted(len(cluster['members']), 'client')}"
+        text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
-            trial = cluster.get("trial") or {}
-            judged = TRIALS[split["trial"]].format(until=trial.get("until", "a later round"))
-            text += f", split in round {split['round']}{judged}"
-        elif not cluster["children"]:
-            text += members_in_words(summary, cluster["members"])
+            until = cluster.trial.until if cluster.trial else "a later round"
+            text += f", split in round {split.round}{TRIALS[split.trial].format(until=until)}"
+        elif not cluster.children:
+            text += members_in_words(only(rows, cluster.members), metric)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
     return branches[""]
 
 
-def members_in_words(summary: Mapping[str, Any], members: Sequence[str]) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
-
-    Also that of the models that serve them, where these are others.
-    """
+def members_in_words(members: Mapping[str, Row], metric: Metric) -> str:
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model."""
     if not members:
         return ", closed because its last client moved away"
-    metric, clients = metric_of(summary), only(all_clients(summary), members)
-    own, served = (weighted(f"{way}_{metric.name}", clients.values()) for way in ("leaf", "own"))
-    words = f", mean {metric.name} {metric.in_words(own)}"
-    known = sum(one.get(metric.name) is not None for one in clients.values())
+    rows = members.values()
+    words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}"
+    known = sum(row.values["leaf"] is not None for row in rows)
     if 0 < known < len(members):
         words += f" of {known} of them"
-    if any(one.get("served_by", {}).get("model", "leaf") != "leaf" for one in clients.values()):
-        words += f" ({metric.in_words(served)} with the models that serve them)"
+    if any(row.client.served_by and row.client.served_by.model != "leaf" for row in rows):
+        words += f" ({metric.in_words(weighted('own', rows))} with the models that serve them)"
     return f"{words}: {listed(members, MOST_NAMES)}"
 
 
-def model_tables(summary: Mapping[str, Any], *, every: bool = False) -> Group:
+def model_tables(summary: Summary, *, every: bool = False) -> Group:
     """Every client under each model; of many clients a row for each cluster."""
-    clients = all_clients(summary)
-    if every or len(clients) <= MANY:
-        return Group(client_table(clients, summary))
-    hint = Text(f"Add --all to see each of the {len(clients)} clients.")
-    return Group(cluster_table(clients, summary), hint)
+    rows = rows_of(summary)
+    if every or len(rows) <= MANY:
+        return Group(client_table(rows, summary))
+    hint = Text(f"Add --all to see each of the {len(rows)} clients.")
+    return Group(cluster_table(rows, summary), hint)
 
 
-def client_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
+def client_table(clients: Mapping[str, Row], summary: Summary) -> Table:
     """One row for each client; * marks the best of its models."""
-    rows = []
-    for name, client in clients.items():
-        row = {"client": name, "held\nout": shown(client["held_out"], "g")}
-        row |= {"cluster": client["cluster"], **scores(summary, [client])}
-        if summary["selection"] == "best":
-            row["model\nof"] = shown(client["best_cluster"])
-        row["own\nshare"] = shown(client["share"], ".0%")
-        row["true\ngroup"] = shown(client["group"])
-        rows.append(row)
-    return table_of(f"client × model ({summary['metric']['name']}, * = best)", rows)
+    rows, metric, ways = [], summary.leading, ways_of(summary)
+    for name, (client, group, values) in clients.items():
+        level = client.best_cluster if summary.selection == "best" else None
+        rows.append(
+            {
+                "client": name,
+                "held\nout": shown(client.held_out, "g"),
+                "cluster": client.cluster,
+                **scores(ways, [values[way] for way in ways], metric),
+                "model\nof": shown(level),
+                "own\nshare": shown(client.share, ".0%"),
+                "true\ngroup": shown(group),
+            }
+        )
+    return table_of(f"client × model ({metric.name}, * = best)", rows)
 
 
-def cluster_table(clients: Entries, summary: Mapping[str, Any]) -> Table:
+def cluster_table(clients: Mapping[str, Row], summary: Summary) -> Table:
     """One row for each cluster: means over its clients, and its worst client."""
-    metric, rows = metric_of(summary), []
-    for cluster in in_order(summary["clusters"]):
-        members = list(only(clients, summary["clusters"][cluster]).values())
-        worst = metric.worst(client[metric.name] for client in members if metric.name in client)
-        held_out = sum(client["held_out"] or 0 for client in members)
+    rows, metric, ways = [], summary.leading, ways_of(summary)
+    for cluster in in_order(summary.clusters):
+        members = list(only(clients, summary.clusters[cluster]).values())
+        values = [row.values["own"] for row in members]
+        worst = metric.worst(value for value in values if value is not None)
+        held_out = sum(row.client.held_out or 0 for row in members)
         row = {"cluster": cluster, "clients": str(len(members)), "held\nout": f"{held_out:g}"}
-        rows.append(row | scores(summary, members) | {"worst\nclient": metric.in_words(worst)})
+        row |= scores(ways, [weighted(way, members) for way in ways], metric)
+        rows.append(row | {"worst\nclient": metric.in_words(worst)})
     return table_of(f"cluster × model (mean {metric.name}, * = best)", rows)
 
 
-def scores(summary: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The mean of some clients under each model, by heading."""
-    metric, ways = metric_of(summary), ways_of(summary)
-    means = [weighted(f"{way}_{metric.name}", clients) for way in ways]
-    return dict(zip(map(HEADINGS.__getitem__, ways), starred(means, metric), strict=True))
+def scores(ways: list[str], values: list[float | None], metric: Metric) -> dict[str, str]:
+    """The values under each model in words, by heading."""
+    return {HEADINGS[way]: words for way, words in zip(ways, starred(values, metric), strict=True)}
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from cflower.errors import CFlowerError, RunFolderError
-from cflower.runs.format import File
 from cflower.runs.record import RunRecord
+from cflower.runs.records import File
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import in_script, page
 

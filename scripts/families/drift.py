@@ -133,8 +133,8 @@ def run_one(job: Job, rounds: int) -> Record:
         lines = read_lines(Path(folder) / summary["run_id"] / "rounds.jsonl")
     by_round: dict[int, list[float]] = {}
     for line in lines:
-        found = by_round.setdefault(line["round"], [])
-        found += [client["accuracy"] for client in line["clients"].values()]
+        found = by_round.setdefault(line.round, [])
+        found += [client["accuracy"] for client in line.clients.values()]
     return {
         "rounds": rounds,
         "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],

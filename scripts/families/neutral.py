@@ -18,7 +18,7 @@ by splits. Differences are between the clients' accuracies on the same reported 
 standard errors over the clients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from tables import Row, show, table_of, write_table
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome, verdict
 from cflower.auto.criterion import AutoCriterion
 from cflower.config import RunConfig, read_overrides
+from cflower.runs.records import Line
 from cflower.runs.run_files import read_lines
 from cflower.seeding import generator
 from families.planted import Keys
@@ -230,12 +231,12 @@ def with_epochs(message: Message, context: Context) -> Message:
     return app(message, Context(*node, config))
 
 
-def events_of(lines: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
+def events_of(lines: Iterable[Line]) -> list[tuple[int, str, str]]:
     """Round, cluster and kind of everything that happened to splits."""
     return [
-        (line["round"], line["cluster"], line["decision"])
+        (line.round, line.cluster, line.decision)
         for line in lines
-        if str(line["decision"]).startswith(SPLIT)
+        if line.decision.startswith(SPLIT)
     ]
 
 

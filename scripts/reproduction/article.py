@@ -12,7 +12,7 @@ from cflower.data.sources import load_source
 from cflower.learning.models import build_model
 from cflower.learning.training import predict
 from cflower.runs.record import RunRecord
-from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
+from reproduction.experiment import Experiment, Results, Setting, read_config, simulate, summary_of
 
 TEST_EXAMPLES = 10_000
 
@@ -43,7 +43,7 @@ def run_silos(setting: Setting) -> Results:
     )
     examples = unseen(source, setting.seed, 500 if setting.quick else TEST_EXAMPLES)
     missing = [part.split(",") for part in alone.config["missing-labels"].split(";")]
-    own = sorted((name, client["cluster"]) for name, client in alone.summary["clients"].items())
+    own = sorted((name, client["cluster"]) for name, client in summary_of(alone)["clients"].items())
     models = {
         f"client {i} alone": saved_model(alone, cluster, examples)
         for i, (_, cluster) in enumerate(own, start=1)

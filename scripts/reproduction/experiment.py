@@ -14,7 +14,8 @@ from cflower.algorithm.criteria import Criterion, Decision, Evidence, Memory, Ne
 from cflower.config import RunConfig, read_overrides
 from cflower.errors import ConfigError
 from cflower.runs.record import RunRecord
-from cflower.runs.run_files import read_json
+from cflower.runs.records import Config, Summary
+from cflower.runs.run_files import read_record
 
 CONFIGS = Path(__file__).parents[1] / "experiments"
 HUB = {
@@ -107,8 +108,8 @@ def simulate(
     given = {"seed": setting.seed} | dict(keys) | {"output-dir": str(place)}
     config = RunConfig.read(given).as_keys()
     for folder in sorted(path.parent for path in place.glob("*/summary.json")):
-        same = read_json(folder, "config.json")["config"] == config
-        if same and read_json(folder, "summary.json")["finished"]:
+        same = read_record(folder, Config).config == config
+        if same and read_record(folder, Summary).finished:
             print(f"{name}: taken from {folder}")
             return RunRecord.read(folder)
     print(f"{name}: {config['num-server-rounds']} rounds")
@@ -117,6 +118,11 @@ def simulate(
     summary = simulate(client_app, clients, server_app=server, run_config=config)
     load_client_data.cache_clear()  # the next run's data are others
     return RunRecord.read(place / str(summary["run_id"]))
+
+
+def summary_of(run: RunRecord) -> dict[str, Any]:
+    """The content of a run's ``summary.json``."""
+    return run.summary.model_dump()
 
 
 def separation_gap(similarity: ArrayLike, groups: ArrayLike) -> float:

@@ -6,7 +6,8 @@ from statistics import mean, pstdev
 from typing import Any
 
 from cflower.runs.record import RunRecord
-from reproduction.experiment import Experiment, Results, Setting, read_config, simulate
+from cflower.runs.records import Line
+from reproduction.experiment import Experiment, Results, Setting, read_config, simulate, summary_of
 
 QUICK = {"dataset": "digits", "dataset-size": 400, "model": "cnn", "num-server-rounds": 3}
 SEEDS = 5
@@ -21,13 +22,13 @@ def run_lab(name: str, setting: Setting) -> Results:
     run = runs[0]
     return {
         "seeds": [outcome(run) for run in runs],
-        "seed": run.summary["seed"],
-        "accuracy": run.summary["metrics"]["accuracy"],
-        "mean_accuracy": mean(c["accuracy"] for c in run.summary["clients"].values()),
-        "clusters": run.summary["clusters"],
-        "splits": run.summary["splits"],
-        "adjusted_rand_index": run.summary["adjusted_rand_index"],
-        "clients": run.summary["clients"],
+        "seed": summary_of(run)["seed"],
+        "accuracy": summary_of(run)["metrics"]["accuracy"],
+        "mean_accuracy": mean(c["accuracy"] for c in summary_of(run)["clients"].values()),
+        "clusters": summary_of(run)["clusters"],
+        "splits": summary_of(run)["splits"],
+        "adjusted_rand_index": summary_of(run)["adjusted_rand_index"],
+        "clients": summary_of(run)["clients"],
         "rounds": rounds(run),
         "thresholds": {key: run.config[key] for key in ("eps1", "eps2")}
         if run.config["method"] == "clustered"
@@ -37,12 +38,12 @@ def run_lab(name: str, setting: Setting) -> Results:
 
 def outcome(run: RunRecord) -> dict[str, Any]:
     """The recorded result of one seed."""
-    accuracies = [client["accuracy"] for client in run.summary["clients"].values()]
+    accuracies = [client["accuracy"] for client in summary_of(run)["clients"].values()]
     return {
-        "seed": run.summary["seed"],
+        "seed": summary_of(run)["seed"],
         "mean_accuracy": round(mean(accuracies), 4),
-        "split_rounds": [split["round"] for split in run.summary["splits"]],
-        "adjusted_rand_index": run.summary["adjusted_rand_index"],
+        "split_rounds": [split["round"] for split in summary_of(run)["splits"]],
+        "adjusted_rand_index": summary_of(run)["adjusted_rand_index"],
     }
 
 
@@ -57,7 +58,7 @@ def rounds(run: RunRecord) -> list[dict[str, Any]]:
             "accuracy": round(mean(c["accuracy"] for c in line["clients"].values()), 4),
             "std": round(pstdev(c["accuracy"] for c in line["clients"].values()), 4),
         }
-        for line in run.lines
+        for line in map(Line.model_dump, run.lines)
     ]
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from cflower import assign
 from cflower.runs.record import RunRecord
-from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.experiment import Experiment, Results, Setting, simulate, summary_of
 
 PAGES = 10
 """A client's."""
@@ -75,7 +75,7 @@ def run(
     """CFL with ``auto``, and its newcomers or, if so asked, the other ways to train."""
     keys, family_of = federation(setting, name, per_language, more)
     found = simulate(setting, name, keys)
-    groups = found.summary["groups"]
+    groups = summary_of(found)["groups"]
     others = {}
     if against:
         families = {client: list(FAMILIES).index(family_of[g]) for client, g in groups.items()}
@@ -97,17 +97,17 @@ def run(
 
 def outcome(run: RunRecord, family_of: Mapping[str, str]) -> Results:
     """What every experiment here keeps of a run."""
-    groups = run.summary["groups"]
+    groups = summary_of(run)["groups"]
     return {
         "families": family_of,
         "clients": len(groups),
-        "rounds": run.summary["rounds"],
-        "split_rounds": {split["cluster"]: split["round"] for split in run.summary["splits"]},
+        "rounds": summary_of(run)["rounds"],
+        "split_rounds": {split["cluster"]: split["round"] for split in summary_of(run)["splits"]},
         "clusters": {
             cluster: counts(groups[client] for client in members)
-            for cluster, members in run.summary["clusters"].items()
+            for cluster, members in summary_of(run)["clusters"].items()
         },
-        "adjusted_rand_index": run.summary["adjusted_rand_index"],
+        "adjusted_rand_index": summary_of(run)["adjusted_rand_index"],
     }
 
 
@@ -180,7 +180,7 @@ def write(pages: pd.DataFrame, folder: Path) -> None:
 
 def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
     """Perplexity of every language, and of all together: exp of the mean loss per character."""
-    clients = run.summary["clients"]
+    clients = summary_of(run)["clients"]
     perplexity = {}
     for language in [*sorted(set(groups.values())), "all"]:
         theirs = [clients[c] for c, group in groups.items() if language in (group, "all")]
@@ -192,7 +192,7 @@ def by_language(run: RunRecord, groups: Mapping[str, str]) -> dict[str, float]:
 
 def compared(run: RunRecord, other: RunRecord) -> list[int]:
     """For how many clients this run's own model is better than the other's, and of how many."""
-    clients, others = run.summary["clients"], other.summary["clients"]
+    clients, others = summary_of(run)["clients"], summary_of(other)["clients"]
     better = sum(clients[name]["loss"] < others[name]["loss"] for name in clients)
     return [better, len(clients)]
 
@@ -204,15 +204,15 @@ def counts(languages: Iterable[str]) -> dict[str, int]:
 
 def newcomers(setting: Setting, run: RunRecord, family_of: Mapping[str, str]) -> list[Results]:
     """Where Algorithm 4 takes clients with pages that no client had."""
-    if not run.summary["splits"]:
+    if not summary_of(run)["splits"]:
         return []
-    groups, placed = run.summary["groups"], []
+    groups, placed = summary_of(run)["groups"], []
     pages = with_clients(read_pages(setting, "test"), NEWCOMERS)
     for (client, language), theirs in pages.groupby(["client", "language"]):
         folder = setting.out / "newcomers" / str(client)
         write(theirs, folder)
         found = assign(run.path, folder, own_code=True)
-        there = counts(groups[member] for member in run.summary["clusters"][found.cluster])
+        there = counts(groups[member] for member in summary_of(run)["clusters"][found.cluster])
         placed.append(
             {
                 "client": client,

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from cflower.config import RunConfig
 from cflower.learning.models import build_model
 from cflower.server_app import criterion_of
-from reproduction.experiment import Experiment, Results, Setting, Watch, separation_gap, simulate
+from reproduction.experiment import (
+    Experiment,
+    Results,
+    Setting,
+    Watch,
+    separation_gap,
+    simulate,
+    summary_of,
+)
 
 # ------------------------------------------------------------------------------ figure 7
 
@@ -41,9 +49,9 @@ def run_norms(setting: Setting) -> Results:
     results: Results = {}
     for name, pair in PAIRS.items():
         run = simulate(setting, f"paper-fig7-{name}", keys | pair)
-        lines = [line for line in run.lines if line["round"] <= 20 or line["round"] % 10 == 0]
-        curve = {key: [round(line[key], 5) for line in lines] for key in NORMS}
-        results[name] = curve | {"accuracy": run.summary["metrics"]["accuracy"]}
+        lines = [line for line in run.lines if line.round <= 20 or line.round % 10 == 0]
+        curve = {key: [round(getattr(line, key), 5) for line in lines] for key in NORMS}
+        results[name] = curve | {"accuracy": summary_of(run)["metrics"]["accuracy"]}
     return results
 
 
@@ -87,39 +95,39 @@ def stages(setting: Setting, name: str, keys: Mapping[str, Any], metric: str) ->
     """What both figures show: a metric, the gap and the norms of every cluster by round."""
     run = simulate(setting, name, keys, Watch(criterion_of(RunConfig.read(keys))))
     federated = simulate(setting, f"{name}-fl", {**keys, "method": "federated"})
-    groups = run.summary["groups"]
+    groups = summary_of(run)["groups"]
     lines = []
     for line in run.lines:
-        values = [client[metric] for client in line["clients"].values()]
+        values = [client[metric] for client in line.clients.values()]
         matrix = run.matrix(line)
         gap = None
         if matrix is not None and len(matrix.clients) > 1:
             gap = separation_gap(matrix.values, [groups[name] for name in matrix.clients])
         lines.append(
             {
-                "round": line["round"],
-                "cluster": line["cluster"],
+                "round": line.round,
+                "cluster": line.cluster,
                 metric: round(mean(values), 4),
                 "least": round(min(values), 4),
                 "most": round(max(values), 4),
                 "gap": None if gap is None else round(gap, 4),
-                "mean_norm": round(line["mean_norm"], 4),
-                "max_norm": round(line["max_norm"], 4),
+                "mean_norm": round(line.mean_norm, 4),
+                "max_norm": round(line.max_norm, 4),
             }
         )
     return {
         "rounds": lines,
-        "splits": run.summary["splits"],
-        "clusters": run.summary["clusters"],
+        "splits": summary_of(run)["splits"],
+        "clusters": summary_of(run)["clusters"],
         "groups": groups,
-        "adjusted_rand_index": run.summary["adjusted_rand_index"],
-        "metrics": run.summary["metrics"],
+        "adjusted_rand_index": summary_of(run)["adjusted_rand_index"],
+        "metrics": summary_of(run)["metrics"],
         "federated": [
-            round(mean(client[metric] for client in line["clients"].values()), 4)
+            round(mean(client[metric] for client in line.clients.values()), 4)
             for line in federated.lines
         ],
-        "federated_metrics": federated.summary["metrics"],
-        "num_examples": [client["num_examples"] for client in run.summary["clients"].values()],
+        "federated_metrics": summary_of(federated)["metrics"],
+        "num_examples": [client["num_examples"] for client in summary_of(run)["clients"].values()],
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from cflower.runs.record import RunRecord
-from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.experiment import Experiment, Results, Setting, simulate, summary_of
 
 AXES = 6
 """Acceleration and rotation in three directions each."""
@@ -61,17 +61,18 @@ def run(setting: Setting) -> Results:
 
 def comparison(runs: Mapping[str, list[RunRecord]]) -> Results:
     """What several seeds' runs of every method found, and how they compare, client by client."""
-    found = [run.summary for run in runs["clustered"]]
+    found = [summary_of(run) for run in runs["clustered"]]
     return {
         "rounds": found[0]["rounds"],
         "exact": sum(summary["adjusted_rand_index"] == 1.0 for summary in found),
         "split_rounds": [[split["round"] for split in summary["splits"]] for summary in found],
         "accuracy": {
-            method: [round(run.summary["metrics"]["accuracy"], 4) for run in theirs]
+            method: [round(summary_of(run)["metrics"]["accuracy"], 4) for run in theirs]
             for method, theirs in runs.items()
         },
         "clients": {
-            method: compared(found, [run.summary for run in runs[method]]) for method in BASELINES
+            method: compared(found, [summary_of(run) for run in runs[method]])
+            for method in BASELINES
         },
     }
 

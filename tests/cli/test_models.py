@@ -24,9 +24,9 @@ from cflower.learning.models import build_model
 from cflower.newcomers.assign import newcomers_data
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.newcomers.unlabelled import compare_with_leaves
-from cflower.runs.run_files import read_json
 from tests.command import error_of, output_of, simulated
 from tests.data.conftest import own_cache  # noqa: F401
+from tests.run_content import read_json
 from tests.runs.folders import edited
 
 pytestmark = pytest.mark.slow

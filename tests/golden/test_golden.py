@@ -2,12 +2,15 @@
 
 import pytest
 
-from tests.golden.run import CRITERIA, kept, trained
+from tests.golden.run import CRITERIA, FIELDS, fields_of, kept, rounds_of, trained
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_the_golden_run_is_as_it_was(criterion: str) -> None:
-    before, now = kept(criterion), trained(criterion)
+    with trained(criterion) as run:
+        before, now = kept(criterion), rounds_of(run)
+        if criterion == "auto":
+            assert fields_of(run) == FIELDS.read_text().splitlines()
     assert [(n["round"], n["cluster"]) for n in now] == [(n["round"], n["cluster"]) for n in before]
     for old, new in zip(before, now, strict=True):
         numbers = {key for key, value in old.items() if isinstance(value, float)}

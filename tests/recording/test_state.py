@@ -5,8 +5,7 @@ import pytest
 from cflower import ClusteredFL, Observer, Recorder
 from cflower.recording import recorder as recorder_module
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.run_files import read_json, read_lines
-from tests.run_content import content_of
+from tests.run_content import content_of, read_json, read_lines
 from tests.strategy.quadratics import CRITERION, Quadratics, initial_arrays
 
 GROUPS = (0, 0, 1, 1)

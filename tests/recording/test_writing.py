@@ -19,10 +19,9 @@ from cflower.runs import writing
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.run_files import read_json
 from cflower.runs.writing import append_lines, locked, replace_file
 from cflower.strategy.observers import RunStart
-from tests.run_content import content_of
+from tests.run_content import content_of, read_json
 from tests.runs.folders import LAYOUT, made_up_run
 from tests.strategy.quadratics import CRITERION, Quadratics, initial_arrays
 

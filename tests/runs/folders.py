@@ -19,7 +19,7 @@ from cflower.config import RunConfig
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.messages.roll_call import RollCall
-from cflower.runs.baselines import BASELINES, Baseline
+from cflower.runs.baselines import BASELINES
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart
 from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
@@ -48,7 +48,7 @@ def made_up_run(
     finished: bool = True,
     data: bool = True,
     problems: bool = True,
-    baselines: Mapping[Baseline, float] | None = None,
+    baselines: Mapping[str, float] | None = None,
     moves: Sequence[Move] = (),
     central: Mapping[str, float] | None = None,
     **keys: Any,

@@ -9,6 +9,7 @@ from cflower.messages.metrics import Metric
 from cflower.runs.baselines import against
 from cflower.runs.findings import finding, ways_to_serve
 from cflower.runs.record import RunRecord
+from cflower.runs.records import ClientLine
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, run_view
 from tests.runs.folders import edited, made_up_run
@@ -16,11 +17,15 @@ from tests.runs.folders import edited, made_up_run
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)
 
 
+def client(value, held_out, name="accuracy"):
+    return ClientLine(cluster="0", held_out=held_out, **{name: value})
+
+
 def compared(ours, theirs, metric=ACCURACY, held_out=36):
     values = {f"c-{i}": value for i, value in enumerate(ours)}
-    clients = {name: {metric.name: v, "held_out": held_out} for name, v in values.items()}
+    clients = {name: client(v, held_out, metric.name) for name, v in values.items()}
     other = dict(zip(values, theirs, strict=True))
-    pair = against({"clients": clients}, other, metric)
+    pair = against(clients, other, metric)
     assert pair is not None
     return pair
 
@@ -65,11 +70,11 @@ def test_too_few_examples_are_not_tested():
 
 def test_only_clients_with_both_values_and_held_out_examples_count():
     ours = {"a": (1.0, 9), "b": (0.5, 10), "d": (1.0, None)}
-    clients = {name: {"accuracy": v, "held_out": size} for name, (v, size) in ours.items()}
-    pair = against({"clients": clients}, {"b": 0.25, "c": 0.0, "d": 0.0}, ACCURACY)
+    clients = {name: client(*figures) for name, figures in ours.items()}
+    pair = against(clients, {"b": 0.25, "c": 0.0, "d": 0.0}, ACCURACY)
     assert pair is not None
     assert (pair.test.own, pair.test.num_examples) == (0.5, 10)
-    assert against({"clients": clients}, {"c": 1.0}, ACCURACY) is None
+    assert against(clients, {"c": 1.0}, ACCURACY) is None
 
 
 def test_it_is_in_sentence_lines_and_report(tmp_path):
@@ -111,7 +116,7 @@ def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.7})
     record = RunRecord.read(run, "loss")
     assert record.metric == Metric("loss", higher_is_better=False)
-    assert record.scores == {n: line["loss"] for n, line in record.summary["clients"].items()}
+    assert record.scores == {n: line.figures["loss"] for n, line in record.summary.clients.items()}
     words = finding(record.summary)
     assert "Mean loss (lower is better) on held-out examples:\n- this run: 0." in words
     assert "(worst tenth 0." in words

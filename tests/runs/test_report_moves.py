@@ -70,7 +70,7 @@ def test_a_split_that_was_taken_back_leaves_one_band(opened, tmp_path):
     run = with_trial(made_up_run(tmp_path / "run"), "split taken back", 0.5)
     with edited(run / "tree.json") as tree:
         root = tree["clusters"]["0"] | {"children": [], "split_round": None, "born": 10}
-        tree["clusters"] = {"0": root | {"undone": [{"began": 6, "until": 10}]}}
+        tree["clusters"] = {"0": root | {"undone": [{"began": 6, "until": 10, "parts": []}]}}
     assert page_content(RunRecord.read(run))["clusters"][0]["born"] == 0
     visit = opened(run)
     assert visit.page.locator("#tree .band[data-key]").count() == 1

@@ -10,9 +10,9 @@ import pytest
 
 from cflower import Recorder
 from cflower.auto.criterion import AutoCriterion
-from cflower.runs.format import TRIAL_STATUS
-from cflower.runs.run_files import read_json, read_lines
+from cflower.runs.records import TRIAL_STATUS
 from cflower.strategy.observers import Observer
+from tests.run_content import read_json, read_lines
 from tests.strategy.quadratics import CENTERS, Quadratics, clusters_of, run
 
 GROUPS, CHANGE, PERIOD = (0, 1) * 5, 20, 20
@@ -113,7 +113,7 @@ def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp
     (cluster,) = read_json(recorder.path, "tree.json")["clusters"].values()
     (join,) = cluster["undone"]
     assert (join["reason"], join["until"]) == (joined["reason"], joined["round"])
-    assert (join["standing"], join["began"]) == ("joined", split["round"])
+    assert (join["status"], join["began"]) == ("joined", split["round"])
     assert sorted(name for part in join["parts"] for name in part) == sorted(root.members)
     assert root.rounds > CHANGE + PERIOD  # the joined model goes on learning
     assert root.next_child not in {"0.0", "0.1"}

@@ -91,10 +91,10 @@ def test_log_and_run_folder_name_the_clients_with_late_replies(caplog):
     _, reports = run(Quadratics((0, 0, 0)), {(2, 1): 2}, 4, NeverSplit())
     lines = [round_line(report, report.decisions[0]) for report in reports]
     owed = {"partition-2": 1}
-    assert [line["late"] for line in lines] == [{}, {}, owed, {}]
-    assert [line["outstanding"] for line in lines] == [owed, owed, {}, {}]
-    assert ["partition-2" in line["heard"] for line in lines] == [False, False, True, True]
-    assert [line["problems"] for line in lines] == [{}] * 4
+    assert [line.late for line in lines] == [{}, {}, owed, {}]
+    assert [line.outstanding for line in lines] == [owed, owed, {}, {}]
+    assert ["partition-2" in line.heard for line in lines] == [False, False, True, True]
+    assert [line.problems for line in lines] == [{}] * 4
     assert sum("closed without partition-2 (round 1)" in text for text in caplog.messages) == 2
     assert sum("partition-2 answers round 1 late" in text for text in caplog.messages) == 1
 

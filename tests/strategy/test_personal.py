@@ -11,6 +11,7 @@ from cflower import NeverSplit, Recorder
 from cflower.errors import FederationError, RunFolderError
 from cflower.exporting.export import export
 from cflower.runs.findings import finding
+from cflower.runs.records import Summary
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from tests.strategy.quadratics import CENTERS, Quadratics, fails_in, initial_arrays, strategy_of
 
@@ -65,7 +66,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     if not adapts:
         assert counts["trainings"] == counted(clients, "train")
         assert counts["evaluations"] == counted(clients, "evaluate")
-    assert "8 clients of 1 cluster have personal models" in finding(summary)
+    assert "8 clients of 1 cluster have personal models" in finding(Summary(**summary))
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
     stored = recorder.path / summary["clients"]["partition-3"]["served_by"]["file"]

@@ -13,7 +13,8 @@ from cflower import Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import Status
 from cflower.runs.findings import remarks
-from cflower.runs.run_files import read_lines
+from cflower.runs.records import Summary
+from tests.run_content import read_lines
 from tests.strategy.quadratics import (
     Halves,
     Quadratics,
@@ -78,12 +79,12 @@ def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_repo
         if seen.kind == "evaluate"
     ]
     assert parts == ["decide"] * 12 + ["report"] * 12  # a trial, then the final evaluation
-    *_, sentence = remarks(recorder.summary)
+    *_, sentence = remarks(Summary(**recorder.summary))
     assert "The reported examples also decided" in sentence
     assert sentence in (recorder.path / "report.html").read_text()
     recorder = Recorder(tmp_path)
     on_trial(clients, observers=[recorder], trial_rounds=0)
-    assert "reported examples" not in " ".join(remarks(recorder.summary))
+    assert "reported examples" not in " ".join(remarks(Summary(**recorder.summary)))
 
 
 def test_an_app_without_evaluation_is_trained_without_trials(caplog):

@@ -11,18 +11,17 @@ from cflower.algorithm.tree import ROOT
 from cflower.ordering import only
 from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
-    all_clients,
-    baselines_of,
+    Row,
     central_metric,
     headline,
-    lasting,
     personal_steps,
     remarks,
+    rows_of,
     ways_of,
     ways_to_serve,
 )
-from cflower.runs.format import TRIAL_STATUS
 from cflower.runs.record import RunRecord
+from cflower.runs.records import TRIAL_STATUS, ClientLine
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 
@@ -45,14 +44,14 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     """
     computed = {
         "run": about(run),
-        "versions": run.versions,
+        "versions": run.begun.versions,
         "clients": clients(run),
         "clusters": clusters(run),
         "lines": lines(run),
         "trials": trials(run),
         "personal": personal_steps(run.summary),
         "moves": [
-            {**move, "client": run.position[move["client"]]} for move in run.summary["moves"]
+            {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
         ],
         "scores": rounded(run.scores_by_round.tolist(), 4),
         "common": common_curves(run),
@@ -85,16 +84,16 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
 def about(run: RunRecord) -> dict[str, Any]:
     """The run as a whole, and each way to serve the clients in words."""
     summary, clustered = run.summary, run.settings["method"] == "clustered"
-    splits = [split["round"] for split in lasting(summary["splits"])]
+    splits = [split.round for split in summary.lasting]
     return {
         "id": run.name,
-        "labels": [run.labels["app"], run.labels["name"], *run.labels["tags"]],
+        "labels": [run.begun.app, run.begun.name, *run.begun.tags],
         "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
-        "planned": max(run.planned, run.rounds),
+        "planned": max(run.begun.num_rounds, run.rounds),
         "metric": {
             **run.metric.as_json(),
             "title": run.metric.in_full,
@@ -112,10 +111,10 @@ def about(run: RunRecord) -> dict[str, Any]:
 
 def curves(run: RunRecord) -> dict[str, list[Any]]:
     """The means of each round under the baselines, and of the central evaluation."""
-    measured = baselines_of(run.summary).items()
-    shown: dict[str, list[Any]] = {key: line["by_round"] for key, line in measured}
+    measured = run.summary.measured.items()
+    shown: dict[str, list[Any]] = {key: line.by_round for key, line in measured}
     if name := central_metric(run.summary):
-        values = {line["round"]: line.get("central", {}).get(name) for line in run.lines}
+        values = {line.round: line.central.get(name) for line in run.lines}
         shown["central"] = by_round(run, values)
     return shown
 
@@ -127,36 +126,43 @@ def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
     """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
-    summary, known, rows = run.summary, all_clients(run.summary), []
-    fields = {"examples": "held_out", **{key: key for key in ("share", "cluster", "group")}}
-    fields |= {way: f"{way}_{run.metric.name}" for way in ways_of(summary)}
-    fields |= {"level": "best_cluster"} if summary["selection"] == "best" else {}
+    summary, known, shown = run.summary, rows_of(run.summary), []
+    ways = ways_of(summary)
     for name in run.client_names:
-        client = known.get(name, {})
-        rows.append({"name": name, **{key: client.get(field) for key, field in fields.items()}})
-    return rows
+        row = known.get(name, Row(ClientLine(cluster=""), None, {}))
+        entry: dict[str, Any] = {
+            "name": name,
+            "examples": row.client.held_out,
+            "share": row.client.share,
+        }
+        entry |= {"cluster": row.client.cluster or None, "group": row.group}
+        entry |= {way: row.values.get(way) for way in ways}
+        if summary.selection == "best":
+            entry["level"] = row.client.best_cluster
+        shown.append(entry)
+    return shown
 
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
     shown = []
     for name, cluster in run.clusters.items():
-        members = list(only(run.position, cluster["members"]).values())
-        entry = {"name": name, "members": members, "children": cluster["children"]}
-        shown.append(entry | {"born": run.born(name), "split": cluster["split_round"]})
+        members = list(only(run.position, cluster.members).values())
+        entry = {"name": name, "members": members, "children": cluster.children}
+        shown.append(entry | {"born": run.born(name), "split": cluster.split_round})
     return shown
 
 
 def lines(run: RunRecord) -> dict[str, Any]:
     """The decisions as columns; each sentence is stored once and referred to by number."""
-    decided, name = run.decided, run.metric.name
-    sentences = list(dict.fromkeys(line["reason"] for line in decided))
+    decided, metric = run.decided, run.metric.name
+    sentences = list(dict.fromkeys(line.reason for line in decided))
     number = {sentence: i for i, sentence in enumerate(sentences)}
     return {
-        **{column: [line[field] for line in decided] for column, field in COLUMNS.items()},
-        "reason": [number[line["reason"]] for line in decided],
-        "score": [line["metrics"].get(name) for line in decided],
-        "second": [line["metrics"].get(SECOND) for line in decided],
-        "members": [len(line["members"]) for line in decided],
+        **{name: [getattr(line, field) for line in decided] for name, field in COLUMNS.items()},
+        "reason": [number[line.reason] for line in decided],
+        "score": [line.metrics.get(metric) for line in decided],
+        "second": [line.metrics.get(SECOND) for line in decided],
+        "members": [len(line.members) for line in decided],
         "sentences": sentences,
     }
 
@@ -167,8 +173,8 @@ def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
     If every round ends with an evaluation, this is of the leaves' models from the split on.
     """
     split = (Outcome.SPLIT, *TRIAL_STATUS) if run.settings.get("fraction-evaluate") else ()
-    lines = [row for row in run.lines if row["cluster"] == ROOT and row["decision"] not in split]
-    root = {line["round"]: line["metrics"] for line in lines}
+    lines = [line for line in run.lines if line.cluster == ROOT and line.decision not in split]
+    root = {line.round: line.metrics for line in lines}
     names = {"score": run.metric.name, "second": SECOND}
     return {
         key: by_round(run, {number: metrics.get(name) for number, metrics in root.items()})
@@ -178,9 +184,9 @@ def common_curves(run: RunRecord) -> dict[str, list[float | None]]:
 
 def cost(run: RunRecord) -> dict[str, Any]:
     """Seconds of all rounds, trainings of clients (also for personal steps), bytes of a model."""
-    steps, members = run.summary["personal"], run.summary["clusters"]
-    own = sum(step["trainings"] * len(members[leaf]) for leaf, step in steps.items())
-    trainings = sum(len(line["heard"]) for line in run.lines) + own
+    steps, members = run.summary.personal, run.summary.clusters
+    own = sum(step.trainings * len(members[leaf]) for leaf, step in steps.items())
+    trainings = sum(len(line.heard) for line in run.lines) + own
     return {"seconds": run.seconds, "trainings": trainings, "bytes": run.model_bytes}
 
 
@@ -191,11 +197,18 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
     """
     judged = []
     for line, began in run.judgements:
-        outcome, figures = line["decision"], line["figures"]
-        chances = [figures[name] for name in figures if name.endswith("_chance")]
-        tested = {"tested": bool(chances), "sure": any(chance < LEVEL for chance in chances)}
-        more = {"outcome": outcome, "standing": TRIAL_STATUS[outcome], "began": began, **tested}
-        judged.append(only(line, ("cluster", "round", "reason", "figures")) | more)
+        chances = [line.figures[name] for name in line.figures if name.endswith("_chance")]
+        known = [chance for chance in chances if chance is not None]
+        judged.append(
+            {
+                **{key: getattr(line, key) for key in ("cluster", "round", "reason", "figures")},
+                "outcome": line.decision,
+                "status": TRIAL_STATUS[Outcome(line.decision)],
+                "began": began,
+                "tested": bool(known),
+                "sure": any(chance < LEVEL for chance in known),
+            }
+        )
     return judged
 
 
@@ -203,15 +216,15 @@ def problems(run: RunRecord) -> list[dict[str, Any]]:
     """Replies that were not used or did not come: the rounds of each client and problem."""
     found: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
-        for name, problem in line["problems"].items():
-            found.setdefault((run.position[name], problem), []).append(line["round"])
+        for name, problem in line.problems.items():
+            found.setdefault((run.position[name], problem), []).append(line.round)
     return [{"client": i, "problem": text, "rounds": found[i, text]} for i, text in sorted(found)]
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
     """For each client, the number of rounds with its reply and of those as a member."""
-    replied = Counter(name for line in run.verdicts for name in line["heard"])
-    member = Counter(name for line in run.verdicts for name in line["members"])
+    replied = Counter(name for line in run.verdicts for name in line.heard)
+    member = Counter(name for line in run.verdicts for name in line.members)
     return [(replied[name], member[name]) for name in run.client_names]
 
 

@@ -1,7 +1,7 @@
 """The similarity matrices for the page: in the order of their split, one byte an entry."""
 
 from base64 import b64encode
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
 from cflower.auto.clustering import best_parts
 from cflower.ordering import natural_order, only
-from cflower.runs.record import Line, RecordedMatrix, RunRecord
+from cflower.runs.record import RecordedMatrix, RunRecord
+from cflower.runs.records import Line
 
 
 def matrices(run: RunRecord) -> list[dict[str, Any]]:
@@ -18,9 +19,9 @@ def matrices(run: RunRecord) -> list[dict[str, Any]]:
     shown = []
     for lines in only(run.by_cluster, run.clusters).values():
         recorded = list(filter(run.has_matrix, lines))
-        splits = [line for line in recorded if line["decision"] == Outcome.SPLIT]
+        splits = [line for line in recorded if line.decision == Outcome.SPLIT]
         shown += splits or recorded[-1:]
-    return [matrix_entry(run, line) for line in sorted(shown, key=itemgetter("round"))]
+    return [matrix_entry(run, line) for line in sorted(shown, key=attrgetter("round"))]
 
 
 def matrix_entry(run: RunRecord, line: Line) -> dict[str, Any]:
@@ -32,9 +33,9 @@ def matrix_entry(run: RunRecord, line: Line) -> dict[str, Any]:
     values = matrix.values[np.ix_(order, order)][np.triu_indices(len(order), 1)]
     coded = np.rint(np.nan_to_num(values) * 127).astype(np.int8).tobytes()
     return {
-        "round": line["round"],
-        "cluster": line["cluster"],
-        "outcome": line["decision"],
+        "round": line.round,
+        "cluster": line.cluster,
+        "outcome": line.decision,
         "clients": [run.position[matrix.clients[i]] for i in order],
         "sides": [len(side) for side in sides],
         "values": b64encode(coded).decode(),
@@ -44,11 +45,11 @@ def matrix_entry(run: RunRecord, line: Line) -> dict[str, Any]:
 def sides_of(run: RunRecord, line: Line, matrix: RecordedMatrix) -> list[list[int]]:
     """Positions in the matrix by side, and within a side by the clusters at the end."""
     place = {name: i for i, name in enumerate(matrix.clients)}
-    children = only(run.clusters, line["children"]).values()
-    sides = [list(only(place, child["edge_clients"]).values()) for child in children]
+    children = only(run.clusters, line.children).values()
+    sides = [list(only(place, child.edge_clients).values()) for child in children]
     left_out = sorted(set(place.values()).difference(*sides))
     sides = [*sides, left_out] if sides and left_out else sides or proposed_sides(run, matrix)
-    home = {name: client["cluster"] for name, client in run.summary["clients"].items()}
+    home = {name: client.cluster for name, client in run.summary.clients.items()}
     names = matrix.clients
     ranks = [(natural_order(home.get(name, "")), natural_order(name)) for name in names]
     return [sorted(side, key=ranks.__getitem__) for side in sides]

@@ -4,7 +4,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from io import BytesIO
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ ROOM = 600_000
 
 def client_data(run: RunRecord) -> dict[str, Any] | None:
     """Class names, label counts by client, and sample images for as many as there is room for."""
-    clients = run.data["clients"]
+    clients = run.data.clients
     if not clients:
         return None
     samples = {name: samples_of(one) for name, one in clients.items() if "sample_images" in one}
@@ -34,7 +33,7 @@ def client_data(run: RunRecord) -> dict[str, Any] | None:
             for leaf, mean in curves.items()
         },
         "matches": label_matches(means) if means else {},
-        "classes": run.data["class_names"],
+        "classes": run.data.class_names,
         "counts": [clients.get(name, {}).get("label_counts") for name in run.client_names],
         "samples": list(map(kept.get, run.client_names)),
     }
@@ -47,9 +46,9 @@ def mean_examples(run: RunRecord) -> dict[str, NDArray[np.floating]]:
     with data of another shape than most are left out, and those that moved: they reported their
     data before these changed.
     """
-    moved = set(map(itemgetter("client"), run.summary["moves"]))
+    moved = {move.client for move in run.summary.moves}
     by_shape: dict[tuple[int, ...], dict[str, tuple[Any, Any]]] = {}
-    for name, preview in without(run.data["clients"], moved).items():
+    for name, preview in without(run.data.clients, moved).items():
         if (sums := sums_of(preview)) is not None:
             by_shape.setdefault(sums[0].shape, {})[name] = sums
     if not by_shape:
@@ -57,7 +56,7 @@ def mean_examples(run: RunRecord) -> dict[str, NDArray[np.floating]]:
     clients = max(by_shape.values(), key=len)
     means = {}
     for leaf in run.leaves:
-        if members := only(clients, run.clusters[leaf]["members"]).values():
+        if members := only(clients, run.clusters[leaf].members).values():
             sums, counts = (np.sum(part, axis=0) for part in zip(*members, strict=True))
             with np.errstate(invalid="ignore"):
                 means[leaf] = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))

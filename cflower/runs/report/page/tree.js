@@ -143,7 +143,7 @@ function treePicture(width) {
     if (!on.length) labels.push(svg('path', { d: diamond(from, middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
     labels.push(withTip(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
       svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
-      svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, standingOf(trial)[0])),
+      svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, statusOf(trial)[0])),
     decisionText(trial)));
   }
   labels.push(...moveArrows(place, x, end));
@@ -160,15 +160,15 @@ const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7,
 const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split stays'],
   untested: ['?', 'not enough was measured to test it: the split stays'],
   undone: ['✗', 'taken back'], open: ['…', 'still on trial'] };
-const standingOf = ({ standing, tested, sure }) => SIGNS[standing !== 'confirmed' || sure ? standing : tested ? 'likely' : 'untested'];
+const statusOf = ({ status, tested, sure }) => SIGNS[status !== 'confirmed' || sure ? status ?? 'untested' : tested ? 'likely' : 'untested'];
 
 function treeLegend() {
-  const signs = new Set(run.trials.map(standingOf));
+  const signs = new Set(run.trials.map(statusOf));
   const mark = (sign, words) => html('span', {}, html('strong', {}, sign), ` ${words}`);
   const hatched = svg('svg', { width: 26, height: 12, 'aria-hidden': 'true' }, svg('rect', { width: 26, height: 12, fill: 'var(--inner)' }), svg('rect', { width: 26, height: 12, fill: 'url(#hatched)' }));
   return html('p', { class: 'legend' }, run.clusters.some(({ split, children }) => split && children.length) ? mark('◆', 'split') : null,
     run.trials.length ? html('span', {}, hatched, ' on trial') : null, [...signs].map((sign) => mark(...sign)),
-    run.trials.some(({ standing }) => standing === 'undone') ? mark('◇', 'split that was taken back') : null,
+    run.trials.some(({ status }) => status === 'undone') ? mark('◇', 'split that was taken back') : null,
     run.moves.length ? mark('●➝', 'a client moves') : null);
 }
 

@@ -1,0 +1,309 @@
+"""The content of a run folder: the recorder writes these records, and every reader reads them.
+
+A field without a default must be in its file. docs/reference/run-folder.md describes all fields.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from operator import not_
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.tree import ROOT, Status
+from cflower.messages.metrics import Metric
+
+FORMAT = 2
+"""The version of the format; a folder of another one is refused."""
+
+TRIAL_STATUS = {
+    Outcome.ON_TRIAL: Status.OPEN.value,
+    Outcome.CONFIRMED: Status.CONFIRMED.value,
+    Outcome.UNDONE: Status.UNDONE.value,
+    Outcome.UNJUDGED: None,
+}
+"""Status of a split that its clients judge, by the decision about it; None if they did not."""
+
+Number = int | float
+Metrics = dict[str, Number]
+
+
+class File(StrEnum):
+    """The names in a run folder."""
+
+    CONFIG = "config.json"
+    SUMMARY = "summary.json"
+    ROUNDS = "rounds.jsonl"
+    TREE = "tree.json"
+    EXAMPLES = "examples.json"
+    CLIENTS = "clients.json"
+    CHECKPOINTS = "checkpoints"
+
+
+class Record(BaseModel, defer_build=True):
+    """A JSON object of the run folder, checked where it is made and where it is read."""
+
+    @classmethod
+    def of(cls, source: object, **fields: Any) -> Self:
+        """The record with these fields, and with the others as a source has them."""
+        shared = {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)}
+        return cls.model_validate(shared | fields)
+
+
+class FileRecord(Record):
+    """A whole file."""
+
+    FILE: ClassVar[File]
+
+
+class Config(FileRecord):
+    FILE: ClassVar = File.CONFIG
+
+    format: int
+    app: str
+    name: str
+    tags: list[str]
+    config: dict[str, Any]
+    """The app's own run config, whatever is in it."""
+    settings: dict[str, Any]
+    """The settings of strategy and criterion, see `ClusteredFL.settings`."""
+    arrays: list[list[Any]]
+    """Key, shape, dtype, and whether it is trained."""
+    num_rounds: int
+    versions: dict[str, str]
+    seed: int = 0
+    permutation: str = Field("", exclude_if=not_)
+    """The commitment to the clients' secret; empty if the models are not permuted."""
+
+
+class MoveLine(Record):
+    server_round: int
+    client: str
+    origin: str
+    target: str
+    reason: str
+
+
+class Line(Record):
+    """One line of ``rounds.jsonl``: one cluster in one round."""
+
+    round: int
+    cluster: str
+    members: list[str]
+    heard: list[str]
+    mean_norm: Number
+    max_norm: Number
+    alpha_cross: Number | None
+    decision: str
+    reason: str
+    children: list[str]
+    figures: dict[str, Number | None]
+    left_out: dict[str, str] = {}
+    metrics: Metrics
+    central: Metrics = Field({}, exclude_if=not_)
+    seconds: Number
+    moves: list[MoveLine] = []
+    clients: dict[str, Metrics]
+    problems: dict[str, str]
+    late: dict[str, int] = {}
+    outstanding: dict[str, int] = {}
+
+
+class SplitLine(Record):
+    round: int
+    cluster: str
+    children: list[str]
+    alpha_cross: Number | None
+    mean_norm: Number = 0.0
+    max_norm: Number = 0.0
+    trial: str | None
+    verdict: str = ""
+
+
+class ServedBy(Record):
+    """The model that serves a client."""
+
+    model: str = "leaf"
+    cluster: str
+    share: Number = 0.0
+    start: str | None = None
+    file: str | None
+
+
+class Measured(Record, extra="allow"):
+    """A record with metrics as further fields; a field of which nothing is known is not written."""
+
+    __pydantic_extra__: dict[str, Number | None] = Field(init=False)
+
+    @model_serializer(mode="wrap")
+    def _known(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if key in self.model_fields_set}
+
+    @property
+    def figures(self) -> dict[str, Number | None]:
+        """The metrics by name."""
+        return self.__pydantic_extra__
+
+
+class ClientLine(Measured):
+    """A client in the summary."""
+
+    cluster: str
+    num_examples: Number | None = None
+    held_out: Number | None = None
+    """The examples that its figures are of."""
+    trainings: int = 0
+    evaluations: int = 0
+    best_cluster: str | None = None
+    levels: dict[str, Number | None] = {}
+    served_by: ServedBy | None = None
+
+    @property
+    def share(self) -> Number | None:
+        """The share of a model of its own, if it has one."""
+        return (self.served_by.share or None) if self.served_by else None
+
+
+class Fairness(Record):
+    worst_tenth: Number
+    spread: Number
+
+
+class BaselineLine(Measured):
+    """A baseline: the mean of the leading metric, and how the run compares with it."""
+
+    worst_tenth: Number | None = None
+    spread: Number | None = None
+    rounds: int = 0
+    by_round: list[Number | None] = []
+    clients: Metrics = {}
+    held_out: Number | None = None
+    better: int | None = None
+    worse: int | None = None
+    difference: Number | None = None
+    interval: list[Number] | None = None
+    verdict: str | None = None
+
+
+class PersonalLine(Record):
+    accepted: bool
+    reason: str
+    kappa: Number | None
+    start: str | None
+    length: int
+    clients: int
+    trainings: int = 0
+    evaluations: int = 0
+
+
+class LeadingMetric(Record):
+    name: str
+    higher_is_better: bool
+
+
+class Summary(FileRecord):
+    FILE: ClassVar = File.SUMMARY
+
+    run_id: str
+    finished: bool = False
+    rounds: int
+    seed: int | None = None
+    metric: LeadingMetric = LeadingMetric(name="accuracy", higher_is_better=True)
+    selection: str = "leaf"
+    decided_by: str = "none"
+    clusters: dict[str, list[str]]
+    splits: list[SplitLine] = []
+    not_split: str | None = None
+    left_out: dict[str, str] = {}
+    moves: list[MoveLine] = []
+    common_rounds: int = 0
+    clients: dict[str, ClientLine]
+    metrics: Metrics = {}
+    fairness: dict[str, Fairness] = {}
+    personal: dict[str, PersonalLine] = {}
+    central: Metrics = {}
+    groups: dict[str, Any] | None = None
+    adjusted_rand_index: Number | None = None
+    baselines: dict[str, BaselineLine | None] | None = None
+    problems: dict[str, int] = {}
+    excluded: dict[str, str] = {}
+
+    @property
+    def leading(self) -> Metric:
+        """The metric that leads; no share if the clients' values are above 1."""
+        metric = Metric(self.metric.name, self.metric.higher_is_better)
+        values = [client.figures.get(metric.name) for client in self.clients.values()]
+        return metric.seen(value for value in values if value is not None)
+
+    @property
+    def lasting(self) -> list[SplitLine]:
+        """The splits that were not taken back."""
+        return [split for split in self.splits if split.trial != Status.UNDONE]
+
+    @property
+    def num_clients(self) -> int:
+        return sum(map(len, self.clusters.values()))
+
+    @property
+    def measured(self) -> dict[str, BaselineLine]:
+        """The baselines that were measured."""
+        return {name: line for name, line in (self.baselines or {}).items() if line}
+
+
+class TrialLine(Record):
+    began: int
+    until: int
+    parts: list[list[str]]
+    status: str = ""
+    reason: str = ""
+
+
+class ClusterLine(Record):
+    members: list[str]
+    children: list[str]
+    born: int
+    split_round: int | None
+    edge_clients: list[str]
+    rounds: int = 0
+    general: bool
+    trial: TrialLine | None = None
+    undone: list[TrialLine] = []
+
+
+class Tree(FileRecord):
+    FILE: ClassVar = File.TREE
+
+    clusters: dict[str, ClusterLine]
+    unassigned: dict[str, str] = {}
+
+    @property
+    def children(self) -> dict[str, list[str]]:
+        return {name: cluster.children for name, cluster in self.clusters.items()}
+
+
+class Examples(FileRecord):
+    FILE: ClassVar = File.EXAMPLES
+
+    input_shape: list[int]
+    class_names: list[str]
+
+
+class ClientsData(FileRecord):
+    """``clients.json``: previews of the clients' data, in simulations."""
+
+    FILE: ClassVar = File.CLIENTS
+
+    class_names: list[str] = []
+    clients: dict[str, dict[str, Any]] = {}
+
+
+def one_tree(children: Mapping[str, Iterable[str]]) -> bool:
+    """Whether clusters, each with its children, are one tree, as their names have it.
+
+    >>> one_tree({"0": ["0.0"], "0.0": []}), one_tree({"0": ["0.0"]})
+    (True, False)
+    """
+    edges = [(name, child) for name, below in children.items() for child in below]
+    named = [(name.rpartition(".")[0], name) for name in children]
+    return sorted([("", ROOT), *edges]) == sorted(named)
