@@ -67,10 +67,9 @@ def run(
         checkpoint_interval=config.checkpoint_interval,
     )
     trackers = [Tracker(config.tracker, recorder)] if config.tracker else []
-    roll_call = RollCall(timeout=config.node_timeout)
+    roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    # After the strategy, which sets whom the roll call asks.
     model = agree(grid, roll_call, config)
     recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None
     train(strategy, grid, model, config)
@@ -94,6 +93,11 @@ def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConf
     if not strategy.final_report.clients:
         raise FederationError("No client answered the final evaluation.")
     return strategy.final_report
+
+
+def roll_call_of(config: RunConfig) -> RollCall:
+    """The roll call of a run with this config."""
+    return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 
 def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:

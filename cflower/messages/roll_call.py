@@ -86,6 +86,8 @@ class RollCall:
     asks: bool | None = True
     """Whether nodes are asked for their name and facts. None: if the run's ClientApp can answer,
     see `cflower.name_clients`."""
+    grid: Grid | None = None
+    """The grid whose nodes these are; on another one they are forgotten."""
     remote: bool = True
     """Whether the nodes are processes of their own, and no simulation's."""
     share: float = 1.0
@@ -101,6 +103,7 @@ class RollCall:
     _names: dict[int, str] = field(default_factory=dict)
     """Clients by node id, of all nodes that were accepted."""
     _asked: dict[int, Asked] = field(default_factory=dict)
+    _can_ask: bool = True
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ class RollCall:
             unanswered = self.update(grid, wanted)
             count, waited = len(self.nodes) + len(self.refused), time.monotonic() - began
             # Nodes that do not report how many they are may still be connecting.
-            settled = (self.asks or count == before) and not unanswered
+            settled = (self._can_ask or count == before) and not unanswered
             complete = settled and (count >= self.announced or self._some_only)
             enough = len(self.nodes) >= at_least
             # A simulation never grows, so there is nothing to wait for.
@@ -163,14 +166,14 @@ class RollCall:
         """
         before, unknown = self.refused, self._look(grid)
         answers: Mapping[int, dict[str, Any]] = {node: {} for node in unknown}
-        if self.asks:
+        if self._can_ask:
             late = self._late(grid)
             self._ask(grid, late | self._draw(unknown - self._asked.keys(), at_least))
             answers = self._answers(grid)
             for known in grid.get_nodes() if answers else ():
                 self._registered[known.name].add(known.node_id)
         self._admit(answers)
-        if self.asks and self._some_only:
+        if self._can_ask and self._some_only:
             self.drawn |= {self._names[node] for node in answers if node in self._names}
         self._log_refused(before)
         return len(self._asked)
@@ -185,11 +188,8 @@ class RollCall:
 
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that are not known yet."""
-        # Loads databases for a second; without its module loaded, no grid is an HttpGrid.
-        remote = sys.modules.get("flwr.superlink.grid")
-        self.remote = remote is not None and isinstance(grid, remote.HttpGrid)
-        if self.asks is None:
-            self.asks = has_function(grid, ROLL_CALL, if_unknown=False)
+        if grid is not self.grid:
+            self._begin_on(grid)
         live, before = set(grid.get_node_ids()), self.refused
         self.nodes = {name: node for node, name in self._names.items() if node in live}
         # A refused or silent node that leaves and returns is asked again: its cause may be gone.
@@ -199,6 +199,26 @@ class RollCall:
         unknown = live - self._names.keys() - refused
         self._asked = {node: asked for node, asked in self._asked.items() if node in unknown}
         return unknown
+
+    def _begin_on(self, grid: Grid) -> None:
+        """Forget the nodes of another grid: its node ids may be other clients' here."""
+        self.grid = grid
+        # Loads databases for a second; without its module loaded, no grid is an HttpGrid.
+        remote = sys.modules.get("flwr.superlink.grid")
+        self.remote = remote is not None and isinstance(grid, remote.HttpGrid)
+        self._can_ask = (
+            has_function(grid, ROLL_CALL, if_unknown=False) if self.asks is None else self.asks
+        )
+        for known in (
+            self.nodes,
+            self.facts,
+            self.refused,
+            self.drawn,
+            self._registered,
+            self._names,
+            self._asked,
+        ):
+            known.clear()
 
     def _draw(self, unasked: Set[int], at_least: float | None) -> Set[int]:
         """Those of the nodes to ask now."""

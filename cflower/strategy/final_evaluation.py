@@ -11,28 +11,20 @@ from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
-from cflower.messages.client_names import (
-    BEST,
-    BEST_CLUSTER,
-    ENSEMBLE,
-    EVALUATE,
-    FACTS,
-    has_function,
-)
+from cflower.messages.client_names import BEST, BEST_CLUSTER, ENSEMBLE, FACTS
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import content_of, read_metrics, read_record
 from cflower.ordering import in_order, only
 from cflower.strategy.reports import ClientResult, FinalReport
-from cflower.strategy.results import Run
 
 PERSONAL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
@@ -44,24 +36,25 @@ Levels = dict[str, ClientMetrics]
 class FinalEvaluation:
     """The exchange of a final evaluation."""
 
-    run: Run
     messenger: ClientMessenger
     state: CFLState
+    num_rounds: int
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def report(self) -> FinalReport:
+    def report(self, config: ConfigRecord | None) -> FinalReport:
         """The connected clients of the tree under the models on their paths.
 
+        ``config`` is that of the messages; None if the ClientApp has no evaluate function.
         `FederationError` if the simulation engine broke down.
         """
-        run, messenger = self.run, self.messenger
-        report = FinalReport(self.state, {}, run.num_rounds, failures=messenger.failures)
-        if not has_function(run.grid, EVALUATE, if_unknown=True):
+        messenger = self.messenger
+        report = FinalReport(self.state, {}, self.num_rounds, failures=messenger.failures)
+        if config is None:
             log(WARNING, "The ClientApp has no evaluate function: there are no held-out metrics.")
             return report
         clients = in_order(set(messenger.present) & set(self.state.tree.clients))
         asks = dict(self._asks(clients))
-        replies = messenger.exchange(messenger.messages(asks, run.evaluate_config))
+        replies = messenger.exchange(messenger.messages(asks, config))
         measured = {
             (sent.ask.client, level): metrics
             for sent, levels in messenger.read(replies, self._read)
@@ -86,7 +79,7 @@ class FinalEvaluation:
         for client in clients:
             path = tree.path_of(client)
             root, leaf = path[0], path[-1]
-            own = Ask(client, leaf.name, Role.OWN, self.run.num_rounds, "evaluate")
+            own = Ask(client, leaf.name, Role.OWN, self.num_rounds, "evaluate")
             if root is not leaf and facts[client].get("evaluates-way"):
                 yield own, {cluster.name: cluster.model for cluster in path}
             else:

@@ -33,6 +33,16 @@ class Checkpoint(NamedTuple):
     outstanding: tuple[Sent, ...] = ()
     """Asks without a reply when the round was closed; a new process sends them again."""
 
+    def refuse_other_clients(self, now: Sequence[str]) -> None:
+        """Raise a FederationError if none of the run's clients is here."""
+        before = self.state.tree.clients
+        if not set(before) & set(now):
+            raise FederationError(
+                f"Cannot resume: none of the run's clients ({', '.join(before[:3])}, ...) is here, "
+                f"but {', '.join(now[:3])}, ... are. Node ids change from run to run: give the "
+                "clients lasting names with cflower.name_clients(app) in the ClientApp."
+            )
+
 
 @dataclass(frozen=True)
 class RunStart:
@@ -93,23 +103,9 @@ class Observers:
         self._failed: set[int] = set()
 
     def start(self, run: RunStart) -> Checkpoint | None:
-        """The checkpoint of the first observer that has one; any of them may refuse the run."""
-        try:
-            checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
-        except CFlowerError:
-            self.end(None)  # such as the recorder, which holds a lock
-            raise
+        """The checkpoint of the first observer that has one; a CFlowerError refuses the run."""
+        checkpoints = [self._call(o, o.on_start, run) for o in self._observers]
         return next(filter(None, checkpoints), None)
-
-    def refuse_other_clients(self, before: Sequence[str], now: Sequence[str]) -> None:
-        """End the run with a FederationError if none of a resumed run's clients is here."""
-        if not set(before) & set(now):
-            self.end(None)
-            raise FederationError(
-                f"Cannot resume: none of the run's clients ({', '.join(before[:3])}, ...) is here, "
-                f"but {', '.join(now[:3])}, ... are. Node ids change from run to run: give the "
-                "clients lasting names with cflower.name_clients(app) in the ClientApp."
-            )
 
     def round(self, report: RoundReport) -> bool:
         """Call all observers after a round; whether one of them ends the run."""

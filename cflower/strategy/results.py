@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from logging import INFO
-from typing import Any, NamedTuple
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
@@ -17,45 +16,8 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, weighted_mean
 from cflower.ordering import counted, listed, only
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.settings import plain
 
 CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class Run(NamedTuple):
-    """The arguments of `ClusteredFL.start`, and the result so far."""
-
-    grid: Grid
-    result: Result
-    num_rounds: int
-    timeout: float
-    train_config: ConfigRecord
-    evaluate_config: ConfigRecord
-    evaluate_fn: CentralEvaluation | None = None
-    alone: bool = True
-    """Whether `ClusteredFL.start` runs the rounds, no wrapper and no loop of the app's own."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The configs of the clients' messages, as plain values."""
-        train, evaluate = plain(self.train_config), plain(self.evaluate_config)
-        return {"train-config": train, "evaluate-config": evaluate}
-
-    def evaluate_centrally(self, server_round: int, tree: ParameterTree, layout: Layout) -> None:
-        """Keep the mean of the central evaluation of the leaves' models, by their sizes."""
-        if self.evaluate_fn is None:
-            return
-        log(INFO, "Global evaluation")
-        measured = []
-        for leaf in tree.leaves:
-            metrics = self.evaluate_fn(server_round, layout.record(leaf.model))
-            if metrics is not None:
-                measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
-                log(INFO, "\tcluster %s: %s", leaf.name, metrics)
-        if measured:
-            mean = MetricRecord(weighted_mean(measured))
-            log(INFO, "\t└──> MetricRecord: %s", mean)
-            self.result.evaluate_metrics_serverapp[server_round] = mean
 
 
 @dataclass
@@ -131,6 +93,24 @@ def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
     """The model that serves a client: its own by a personal step, else that of its leaf."""
     own = state.personal_models.get(client)
     return layout.record(own or state.tree.leaf_of(client).model)
+
+
+def central_mean(
+    evaluate: Callable[[ArrayRecord], MetricRecord | None], tree: ParameterTree, layout: Layout
+) -> MetricRecord | None:
+    """The mean of an evaluation of each leaf's model on the server, by the leaves' sizes."""
+    log(INFO, "Global evaluation")
+    measured = []
+    for leaf in tree.leaves:
+        metrics = evaluate(layout.record(leaf.model))
+        if metrics is not None:
+            measured.append(ClientMetrics(dict(metrics.items()), len(leaf.members)))
+            log(INFO, "\tcluster %s: %s", leaf.name, metrics)
+    if not measured:
+        return None
+    mean = MetricRecord(weighted_mean(measured))
+    log(INFO, "\t└──> MetricRecord: %s", mean)
+    return mean
 
 
 def in_words(metrics: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from cflower.algorithm.state import CFLState
 from cflower.auto.averages import Averages
 from cflower.auto.criterion import AutoCriterion
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
+from cflower.strategy.run import Run
 
 SHAPES = ((32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (3136, 332), (332,), (332, 62), (62,))
 """A convolutional network for 28x28 images and 62 classes: 1,114,226 parameters."""
@@ -68,13 +69,22 @@ def strategy_for(
     """A strategy at the start of round 1, with everyone there and a model of zeros."""
     quieten_flower()
     strategy = ClusteredFL(criterion, min_available_nodes=clients)
-    ask_all(strategy, 1, record(np.zeros(shape, np.float32) for shape in shapes))
+    grid = InlineGrid(ClientApp(), clients, {})
+    ask_all(strategy, 1, record(np.zeros(shape, np.float32) for shape in shapes), grid)
     return strategy
 
 
-def ask_all(strategy: ClusteredFL, server_round: int, arrays: ArrayRecord) -> None:
+def run_of(strategy: ClusteredFL) -> Run:
+    """The run that a strategy is in, whose state is put back to measure one round again."""
+    assert strategy._run is not None
+    return strategy._run
+
+
+def ask_all(
+    strategy: ClusteredFL, server_round: int, arrays: ArrayRecord, grid: InlineGrid | None = None
+) -> None:
     """Ask all clients for a round's training, in messages with the ids that `reply_of` answers."""
-    grid = InlineGrid(ClientApp(), strategy.min_available_nodes, {})
+    grid = grid or run_of(strategy).grid
     for message in strategy.configure_train(server_round, arrays, ConfigRecord(), grid):
         client = message.metadata.dst_node_id - FIRST_NODE_ID
         message.metadata.__dict__["_message_id"] = str(client)
@@ -110,13 +120,13 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     before = steady.state
 
     def quiet() -> None:
-        steady.state = before
+        run_of(steady).state = before
         steady.aggregate_train(2, messages)
         assert len(steady.tree.leaves) == 1
 
     def split(name: str) -> None:
         strategy, (then, server_round) = splitting[name], state[name]
-        strategy.state = then
+        run_of(strategy).state = then
         strategy.aggregate_train(server_round, messages)
         assert len(strategy.tree.leaves) > 1
 
@@ -154,7 +164,7 @@ def large_models(quick: bool) -> Iterator[Figure]:
         ask_all(strategy, 2, arrays)
 
         def ours(strategy: ClusteredFL, before: CFLState, messages: list[Message]) -> None:
-            strategy.state = before
+            run_of(strategy).state = before
             strategy.aggregate_train(2, messages)
 
         took = alternate(
@@ -190,7 +200,7 @@ def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -
     # Once with few replies first: modules, the projection and the allocator are there then.
     strategy.aggregate_train(1, list(replies(3, shapes)))
     if isinstance(strategy, ClusteredFL):
-        strategy.state = strategy_for(clients, shapes).state
+        run_of(strategy).state = strategy_for(clients, shapes).state
     made = replies(clients, shapes)
     before = now_mb()
     strategy.aggregate_train(1, made if who == "stream" else list(made))

@@ -195,7 +195,7 @@ def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[
 
     config = RunConfig.read(context.run_config)
     recorder = Recorder(config.output_path, config.as_keys(), say=lambda text: None)
-    roll_call = RollCall(timeout=config.node_timeout)
+    roll_call = RollCall(timeout=config.node_timeout, seed=config.seed)
     model = agree(grid, roll_call, config)
     strategy = Oracle(
         drift,

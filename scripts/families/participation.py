@@ -149,13 +149,12 @@ def simulated(config: Keys, presence: Presence) -> dict[str, Any]:
     """As `cflower.server_app.run`, with clients that come and go; the summary."""
     from cflower import Recorder, simulate
     from cflower.client_app import app
-    from cflower.messages.roll_call import RollCall
-    from cflower.server_app import agree, strategy_of, train
+    from cflower.server_app import agree, roll_call_of, strategy_of, train
 
     def serve(grid: Grid, context: Context) -> dict[str, Any]:
         settings = RunConfig.read(context.run_config)
         recorder = Recorder(settings.output_path, settings.as_keys(), say=lambda text: None)
-        roll_call = RollCall(timeout=settings.node_timeout)
+        roll_call = roll_call_of(settings)
         strategy = strategy_of(settings, None, roll_call, [recorder, presence])
         train(strategy, grid, agree(grid, roll_call, settings), settings)
         return recorder.summary

@@ -222,11 +222,18 @@ def test_real_nodes_are_never_a_simulation(monkeypatch):
     roll_call = updated(RollCall(timeout=0.3), grid, {1})
     assert roll_call.simulated
     monkeypatch.setattr("flwr.superlink.grid.HttpGrid", ScriptedGrid)
+    grid = grid_of(partitions(1, num_partitions=1))
     assert not updated(roll_call, grid, {1}).simulated
     began = time.monotonic()
     with pytest.raises(FederationError):
         roll_call.gather(grid, 2)
     assert time.monotonic() - began >= 0.3
+
+
+def test_on_another_grid_the_nodes_of_the_last_one_are_forgotten():
+    roll_call = updated(RollCall(timeout=0.3), grid_of(named(a=1, b=2)), {1, 2})
+    assert updated(roll_call, grid_of(named(c=1)), {1}).clients == ("c",)
+    assert list(roll_call.facts) == ["c"] and roll_call.name_of(2) == "2"
 
 
 def test_a_node_that_does_not_answer_is_logged_once(caplog):

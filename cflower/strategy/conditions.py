@@ -1,0 +1,132 @@
+"""What a run may do besides the rounds themselves, by its grid, its clients and its model."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from logging import INFO
+
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from cflower.algorithm.round import CFL
+from cflower.algorithm.state import ADAPT, CFLState, Measure
+from cflower.changes import changes_of
+from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leaves_of
+from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
+from cflower.messages.layout import Layout
+from cflower.messages.metrics import Metric
+from cflower.messages.roll_call import RollCall
+from cflower.strategy.settings import Settings
+
+MODELS_KEPT, MOST_GIGABYTES = 3, 8.0
+"""Models of each client that a personal step holds at most, and the memory that they may take."""
+PERSONAL_SHARE = 0.3
+"""Share of a run's trainings, and of its messages, that a personal step may add."""
+EVALUATIONS = 3 + len(KAPPAS)
+"""Of a member in a personal step by ordinary messages."""
+NOT_ALONE = (
+    "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
+    "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
+    "needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The circumstances of a run that decide what it may do."""
+
+    settings: Settings
+    grid: Grid
+    roll_call: RollCall
+    layout: Layout
+    alone: bool
+    """Whether `ClusteredFL.start` runs the rounds, no wrapper and no loop of the app's own."""
+
+    @cached_property
+    def evaluates(self) -> bool:
+        """Whether the ClientApp has an evaluate function."""
+        return has_function(self.grid, EVALUATE, if_unknown=True)
+
+    @cached_property
+    def private(self) -> bool:
+        """Whether a further training of a client would cost differential privacy.
+
+        A wrapper accounts for one model a client and round, and so does noise on the clients.
+        """
+        return not self.alone or adds_noise(self.grid)
+
+    def algorithm(self, length: int, num_rounds: int) -> CFL:
+        """The algorithm of the run, with projections of this length.
+
+        With ``private`` splits are final, and members do not move. Without an evaluate function in
+        the ClientApp, splits are final too.
+        """
+        settings, layout, rules = self.settings, self.layout, self.settings.rules
+        trial_rounds = rules.trial_rounds
+        if not self.alone:
+            log(INFO, NOT_ALONE)
+        if trial_rounds and not self.evaluates:
+            log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
+            trial_rounds = 0
+        if rules.personal and (obstacle := self.personal_obstacle(num_rounds)):
+            log(INFO, "There will be no personal step: %s.", obstacle)
+        moving = rules.moving and not self.private and not settings.isolated
+        # Where clients permute their weights, no array is what its shape shows.
+        permuted = any(COMMITMENT in facts for facts in self.roll_call.facts.values())
+        return CFL(
+            rules.criterion,
+            layout.projection(
+                length, settings.seed, settings.similarity_layers, output=not permuted
+            ),
+            rules.optimizer,
+            settings.weighting,
+            layout.as_sent,
+            changes_of(0 if self.private else trial_rounds, moving=moving),
+            trim=settings.trimmed_share,
+            whole=layout.whole if settings.max_influence else None,
+            metric=measure_of(settings.leading),
+        )
+
+    def personal_obstacle(self, num_rounds: int) -> str:
+        """Why a run of so many rounds has no personal step; empty if it can have one."""
+        settings = self.settings
+        if self.private:
+            return "every further training of a client would cost differential privacy"
+        if not self.evaluates:
+            return "the ClientApp has no evaluate function"
+        if settings.selection != "leaf":
+            return f"selection = {settings.selection!r} chooses among the clusters' models"
+        if self.personal_trainings(num_rounds)[0] < 1:
+            rounds = settings.fraction_train * num_rounds
+            return f"a client trains in {rounds:g} rounds on average, too few for one"
+        layout, clients = self.layout, self.roll_call.connected
+        needed = MODELS_KEPT * clients * (layout.num_trained * layout.dtype.itemsize) / 1e9
+        if needed > MOST_GIGABYTES:
+            return f"the models of {clients} clients take {needed:.0f} GB at once"
+        return ""
+
+    def personal_step(self, state: CFLState, num_rounds: int) -> PersonalStep | None:
+        """The personal step after so many rounds; None without one."""
+        leaves = leaves_of(state)
+        if not self.settings.rules.personal or self.personal_obstacle(num_rounds) or not leaves:
+            return None
+        trainings, at_once = self.personal_trainings(num_rounds)
+        return PersonalStep(num_rounds, leaves, trainings, ADAPT if at_once else "train")
+
+    def personal_trainings(self, num_rounds: int) -> tuple[int, bool]:
+        """The trainings of a client in a personal step, and whether it does the step by itself.
+
+        They, and where the step takes ordinary messages these, are at most `PERSONAL_SHARE` of
+        those of the run, in which a client got two models and sent one in each round in which it
+        took part.
+        """
+        share = PERSONAL_SHARE * num_rounds * self.settings.fraction_train
+        facts = self.roll_call.facts.values()
+        at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
+        # A training is two of the three models that a client gets or sends in a round.
+        trainings = share if at_once else (3 * share / 2 - EVALUATIONS) / 2
+        return min(MOST_TRAININGS, int(trainings + 1e-9)), at_once
+
+
+def measure_of(metric: Metric) -> Measure:
+    """The leading metric as the paired test takes it."""
+    return Measure(metric.name, metric.higher_is_better, metric.share)

@@ -1,0 +1,347 @@
+"""One run of `ClusteredFL`: everything that begins and ends with it."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import INFO
+from typing import NamedTuple
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.supercore import log
+
+from cflower.algorithm.projection import affordable_length
+from cflower.algorithm.state import Ask, CFLState, Role
+from cflower.algorithm.tree import ROOT, ParameterTree
+from cflower.algorithm.weights import Weights
+from cflower.changes.splits import SplitTrials
+from cflower.errors import CFlowerError, ConfigError, FederationError
+from cflower.messages.client_names import PART
+from cflower.messages.exchange import Quorum
+from cflower.messages.failures import BadReplyError, Fault
+from cflower.messages.layout import Layout
+from cflower.messages.messenger import ClientMessenger
+from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
+from cflower.messages.roll_call import RollCall
+from cflower.ordering import listed, only
+from cflower.robust.robust_mean import RobustMean
+from cflower.seeding import generator
+from cflower.settings import require
+from cflower.strategy.conditions import Conditions, measure_of
+from cflower.strategy.final_evaluation import FinalEvaluation
+from cflower.strategy.observers import Checkpoint, Observers, RunStart
+from cflower.strategy.reports import FinalReport, RoundReport
+from cflower.strategy.results import CentralEvaluation, central_mean
+from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
+from cflower.strategy.sampling import admitted, sample
+from cflower.strategy.settings import Settings, plain
+from cflower.strategy.wrappers import Wrapper, refuse_unfit_wrappers
+
+PATIENT = 300.0
+"""Seconds to wait for nodes by default: a busy machine takes minutes to start a simulation."""
+
+
+class Call(NamedTuple):
+    """The arguments of `ClusteredFL.start`."""
+
+    grid: Grid
+    arrays: ArrayRecord
+    num_rounds: int
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: CentralEvaluation | None = None
+    alone: bool = True
+    """Whether `ClusteredFL.start` runs the rounds, no wrapper and no loop of the app's own."""
+
+    def check(self) -> None:
+        """Refuse configs with keys that the Strategy adds to them."""
+        taken = sorted({"cluster", PART} & {*self.train_config, *self.evaluate_config})
+        require(
+            not taken, f"The config has {listed(taken)}, ClusteredFL's own key(s): rename yours."
+        )
+
+
+class Run:
+    """The state of one run, and what becomes of it in a round.
+
+    Made at the start: it waits for the clients, lays out the model, and takes the state from which
+    an observer lets the run go on.
+
+    Raises
+    ------
+    CFlowerError
+        If there are too few clients, the model or a setting does not fit, or an observer refuses
+        the run.
+    """
+
+    def __init__(self, settings: Settings, call: Call) -> None:
+        settings.check()  # again: they can be changed before the start
+        call.check()
+        if not call.alone:
+            refuse_unfit_wrappers(settings.aggregation)
+        self.settings, self.call, self.num_rounds = settings, call, call.num_rounds
+        self.grid, self.result = call.grid, Result(call.arrays)
+        self.roll_call = settings.roll_call or RollCall(timeout=PATIENT, asks=None)
+        self.roll_call.share, self.roll_call.seed = settings.fraction_train, settings.seed
+        clients = self._gather()
+        self.layout = Layout.of(call.arrays, settings.untrained)
+        self.conditions = Conditions(
+            settings, call.grid, self.roll_call, self.layout, alone=call.alone
+        )
+        length = affordable_length(settings.projection_dim, self.roll_call.connected)
+        self.plain_settings = settings.as_plain() | {"projection-dim": length}
+        first = self._first_model()
+        self.cfl = self.conditions.algorithm(length, call.num_rounds)
+        self.leading = LeadingMetric(settings.leading)
+        self.observers = Observers(settings.observers)
+        try:
+            before = self._resumed(clients)
+        except CFlowerError:
+            self.observers.end(None)  # such as the recorder, which holds a lock
+            raise
+        if before is None:
+            tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
+            before = Checkpoint(0, CFLState(tree, first=first))
+        self.before, self.state = before, before.state
+        keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
+        known = self.roll_call, self.layout, before.failures
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys)
+        self.wrapper = Wrapper()
+        self.report = RoundReport(0, self.state.tree, self.state, self.layout)
+        self.final_report: FinalReport | None = None
+        self.over = False
+        self._asks: Sequence[Ask] = ()
+        self._by_round: dict[int, Metrics] = {}
+        self._aggregated: int | None = None
+
+    def _gather(self) -> tuple[str, ...]:
+        return self.roll_call.gather(self.grid, max(self.settings.min_available_nodes, 1))
+
+    def _first_model(self) -> Weights:
+        try:
+            return self.layout.weights(self.call.arrays)
+        except BadReplyError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
+
+    def _resumed(self, clients: Sequence[str]) -> Checkpoint | None:
+        """Where an observer lets the run go on, once all have begun; None: from its first round."""
+        configs = {"train-config": self.call.train_config}
+        configs["evaluate-config"] = self.call.evaluate_config
+        settings = self.plain_settings | {key: plain(config) for key, config in configs.items()}
+        # Data that are dealt out depend on the number of clients.
+        settings["clients"] = self.roll_call.announced if self.roll_call.simulated else 0
+        facts = only(self.roll_call.facts, clients)
+        start = RunStart(self.num_rounds, self.leading.now, settings, self.layout, facts)
+        before = self.observers.start(start)
+        if before is not None:
+            self.roll_call.share = 1.0  # its clients may be at any node
+            before.refuse_other_clients(self._gather())
+            self.result.arrays = self.layout.record(before.state.tree.model_of(ROOT))
+        return before
+
+    def continues_with(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> bool:
+        """Whether a call of ``configure_train`` is about this run, and no other one begins.
+
+        A wrapper or an app's own loop says only by the number of the round that it began again.
+        """
+        if self.over or grid is not self.grid:
+            return False
+        if self._aggregated is None:
+            return self.call.alone or arrays is self.call.arrays
+        return self.call.alone or server_round > self._aggregated
+
+    def is_at(self, server_round: int, grid: Grid) -> bool:
+        """Whether an evaluation after this round is of the models that this run has trained."""
+        trained = self._aggregated
+        return (
+            not self.over and grid is self.grid and trained is not None and trained <= server_round
+        )
+
+    def rounds(self) -> Iterator[int]:
+        """The rounds that are left, until an observer ends the run."""
+        server_round = self.before.server_round
+        self.messenger.send_again(self.before.outstanding, self.call.train_config)
+        self.evaluate_centrally(server_round)
+        while server_round < self.num_rounds:
+            server_round += 1
+            yield server_round
+
+    def stop_after(self, server_round: int) -> None:
+        """End the rounds with this one."""
+        log(INFO, "An observer ends the run after round %d.", server_round)
+        self.num_rounds = server_round
+
+    def training_messages(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> Iterable[Message]:
+        """A message for every ask of a round's training."""
+        tree = self.state.tree
+        if not self.call.alone:
+            self.wrapper.config = config
+            tree = self.wrapper.tree_with_noise(arrays, tree, self.layout)
+        self.roll_call.update(self.grid)
+        clients, isolated = self.roll_call.clients, self.settings.isolated
+        tree = admitted(tree, clients, server_round, isolated=isolated)
+        self.state = replace(self.state, tree=tree)
+        share, least = self.settings.fraction_train, self.settings.min_train_nodes
+        drawn = self._draw("train", server_round, share, least)
+        return self.messages(self.cfl.asks(self.state, server_round, drawn), config)
+
+    def trained(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """One round of the algorithm on the replies; θ_root and the mean metrics."""
+        cfl, before, messenger, settings = self.cfl, self.state, self.messenger, self.settings
+        report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
+        limits = settings.max_norm_ratio, settings.max_influence
+        refuse = messenger.set_aside
+        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
+        usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
+        last, absent = server_round == self.num_rounds, messenger.failures.absent
+        # The report and the messenger note the replies as the algorithm takes them.
+        self.state, decisions, self._asks = cfl.heard(
+            before, report.noted(usable), server_round, absent, last=last
+        )
+        self.report, self._aggregated = replace(report, decisions=decisions), server_round
+        messenger.log_lowered(report.lowered, report.measured, settings.max_influence)
+        self.wrapper.warn_not_clipped(self.state, server_round)
+        report.close(messenger, settings.exclude_after)
+        log_decisions(decisions)
+        log_places(self.state, self.state.moves[len(before.moves) :])
+        if not report.measured:
+            return None, None
+        metrics = messenger.mean(report.measured, settings.train_metrics_aggr_fn)
+        arrays = self.wrapper.returned = self.layout.record(self.state.tree.model_of(ROOT))
+        return arrays, metrics
+
+    def evaluation_messages(self, server_round: int, config: ConfigRecord) -> Iterable[Message]:
+        """A message for every sampled client, with the model of its own cluster."""
+        if not self.conditions.evaluates:
+            return []
+        share, least = self.settings.fraction_evaluate, self.settings.min_evaluate_nodes
+        asks = [
+            Ask(client, self.state.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")
+            for client in self._draw("evaluate", server_round, share, least)
+        ]
+        return self.messages(asks, config)
+
+    def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
+        """The clients' mean metrics, weighted by their examples."""
+        answers = self.messenger.answers(replies, self.cfl.projection)
+        measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
+        self.leading.among([one.metrics for one in measured.values()])
+        problems = self.messenger.noted_problems()
+        if measured or problems:
+            received = len(measured), len(problems)
+            log(INFO, "aggregate_evaluate: Received %d results and %d failures", *received)
+        self.report.note(problems)
+        self.report.evaluated(measured)
+        if not self.call.alone:
+            self.observe(0.0)
+        return self.messenger.mean(measured, self.settings.evaluate_metrics_aggr_fn)
+
+    def settle(self, server_round: int, asks: Sequence[Ask] | None = None) -> None:
+        """Carry the asks of proposals, or of the personal step, until there are none left."""
+        asks, before, silent = (
+            self._asks if asks is None else asks,
+            self.report.decisions,
+            set[str](),
+        )
+        while asks:
+            free, trains = self.messenger.free - silent, asks[0].task != "evaluate"
+            asks = [ask for ask in asks if ask.client in free]
+            config = self.call.train_config if trains else self.call.evaluate_config
+            replies = self.messenger.exchange(self.messages(asks, config))
+            answers = self.messenger.answers(replies, self.cfl.projection)
+            if not trains:
+                leading = self.leading.among([answer.metrics for answer in answers])
+                self.cfl = replace(self.cfl, metric=measure_of(leading))
+            answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
+            problems = self.messenger.noted_problems()
+            silent |= {c for c, problem in problems.items() if problem.fault is Fault.SILENT}
+            self.report.note(problems)
+            self.state, decisions, asks = self.cfl.heard(self.state, answers, server_round)
+            log_decisions(decision for decision in decisions if decision not in before)
+            self.report = replace(self.report, decisions=decisions or before)
+
+    def close(self) -> None:
+        """The personal step and the final evaluation, of all clients that are connected.
+
+        `FederationError` for a run without usable replies.
+        """
+        problem = self.messenger.failures.must_not_end(simulated=self.roll_call.simulated)
+        if self.num_rounds and problem:
+            raise FederationError(problem)
+        self.roll_call.update(self.grid, at_least=0)  # a newcomer would come too late
+        if step := self.conditions.personal_step(self.state, self.num_rounds):
+            self.state = replace(self.state, pending=step)
+            log_alone(step)
+            self.settle(self.num_rounds, step.asks)
+            log_steps(self.state.personal)
+        evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
+        config = self.call.evaluate_config if self.conditions.evaluates else None
+        report = evaluation.report(config)
+        trials = any(isinstance(change, SplitTrials) for change in self.cfl.changes)
+        report = replace(
+            report,
+            selection=self.settings.selection,
+            by_round=self._by_round,
+            metric=self.leading.among([one.leaf.metrics for one in report.clients.values()]),
+            judged=trials or step is not None or self.settings.selection != "leaf",
+        )
+        self.messenger.log_limited_examples(report.served)
+        log_unable(report)
+        aggregation = self.settings.evaluate_metrics_aggr_fn
+        if metrics := self.messenger.mean(report.by_clusters, aggregation):
+            self.result.evaluate_metrics_clientapp[self.num_rounds] = metrics
+        self.final_report = report
+
+    def end(self) -> None:
+        """End the run, once: the observers end, and what it has stays as it is."""
+        if not self.over:
+            self.over = True
+            self.observers.end(self.final_report)
+
+    def observe(self, seconds: float) -> bool:
+        """Call the observers after a round; whether one of them ends the run."""
+        server_round = self.report.server_round
+        report = replace(
+            self.report,
+            state=self.state,
+            seconds=seconds,
+            failures=self.messenger.failures,
+            outstanding=tuple(self.messenger.outstanding.values()),
+            metric=self.leading.now,
+            central=dict(self.result.evaluate_metrics_serverapp.get(server_round, {})),
+        )
+        self._by_round[server_round] = report.metrics()
+        return self.observers.round(report)
+
+    def evaluate_centrally(self, server_round: int) -> None:
+        """Keep the mean of the central evaluation of the leaves' models, if there is one."""
+        if self.call.evaluate_fn is not None:
+            evaluate = partial(self.call.evaluate_fn, server_round)
+            if mean := central_mean(evaluate, self.state.tree, self.layout):
+                self.result.evaluate_metrics_serverapp[server_round] = mean
+
+    @property
+    def quorum(self) -> Quorum:
+        """When a round may end although replies are missing."""
+        return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
+
+    def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
+        """A message for each ask, with its one model."""
+        return self.messenger.plain_messages(asks, self.state, config)
+
+    def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
+        rng = generator(self.settings.seed, task, server_round)
+        first = self.roll_call.drawn if task == "train" else set()
+        drawn = sample(self.state.tree, self.messenger.free, share, least, rng, first)
+        first.difference_update(drawn)
+        if drawn or task == "train":
+            total = len(self.messenger.present)
+            log(INFO, "configure_%s: Sampled %d nodes (out of %d)", task, len(drawn), total)
+        return drawn
