@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import cflower
+from cflower.cli.log_lines import plain_log
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def simulate(
     from cflower.config import read_overrides
 
     given = read_overrides(config or [])
+    plain_log()
     defaults: Mapping[str, Any] = {}
     if app is not None:
         from cflower.simulation.app_folder import AppFolder  # loads Flower

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from flwr.supercore import log
 
 from cflower.errors import FederationError
+from cflower.messages.grouped_log import GroupedLog
 from cflower.ordering import counted, in_order, listed, without
 
 PATIENCE = 3
@@ -23,6 +24,7 @@ SILENT = (
     "Client(s) %s did not answer in %d rounds in a row. Rounds no longer wait for them, until they "
     "answer again."
 )
+EXCLUDED = "No more messages are sent to {clients}: {cause}."
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, also because it has no such function."""
 
@@ -36,6 +38,8 @@ class Fault(StrEnum):
     """It could not be reached, or its reply came too late."""
     SILENT = "silent"
     """It did not answer in time."""
+    EMPTY = "empty"
+    """The client has no examples, which in an evaluation is no fault."""
     WORKER = "worker"
     """The simulation engine failed; the client is not to blame."""
 
@@ -170,8 +174,10 @@ class FailureRecord:
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
         """Log what changed; the newly excluded clients, with the reason."""
         excluded = without(self.excluded, before.excluded)
+        grouped = GroupedLog()
         for client, reason in excluded.items():
-            log(WARNING, "Client %s is excluded: %s.", client, reason)
+            grouped.note(WARNING, EXCLUDED, client, reason)
+        grouped.flush()
         if new := set(self.silent) - set(before.silent):
             log(WARNING, SILENT, listed(in_order(new)), PATIENCE)
         if back := set(before.silent) - set(self.silent):

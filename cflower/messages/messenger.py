@@ -1,6 +1,6 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
@@ -19,6 +19,7 @@ from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.replies import read_reply
@@ -37,12 +38,17 @@ FAR_LESS, LASTING = 0.03, 10
 """Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
 own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
 LOWERED = (
-    "Client(s) %s count for as little as %.2g%% of their claim: their updates or numbers of "
-    "examples are above what is usual in their clusters, and no client counts for more than %g "
-    "usual ones. A group of its own is treated like this until it is split off; if it lasts and "
-    "the clients are honest, raise max-influence."
+    "The updates or numbers of examples of {clients} are larger than usual in their cluster, where "
+    "no client counts for more than %g usual ones: they keep {cause} of their weight in the mean. "
+    "That is usual for a group until it gets a model of its own. If it lasts and these clients are "
+    "honest, raise max-influence."
 )
-IMPLAUSIBLE = "Client %s reports implausible metrics, which are ignored: %s."
+WITHOUT = "The %s goes on without {clients}: the reply {cause}."
+NOT_MEASURED = (
+    "Without held-out examples: {clients}. They train like the others, but no figure is of their "
+    "data."
+)
+IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
 HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
     "examples are far above the median."
@@ -79,9 +85,10 @@ class ClientMessenger:
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
+    grouped: GroupedLog = field(default_factory=GroupedLog)
+    """What is wrong with single replies; logged at the end of an exchange."""
     _lowered_for: Counter[str] = field(default_factory=Counter)
-    _logged: dict[int, set[str]] = field(default_factory=lambda: {INFO: set(), WARNING: set()})
-    _dropped: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _lasting_logged: bool = False
 
     @property
     def busy(self) -> dict[str, int]:
@@ -160,7 +167,7 @@ class ClientMessenger:
             (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
         ):
             for node in nodes:
-                self.set_aside(self.roll_call.name_of(node), problem, fault)
+                self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
 
     def _count(self, nodes: set[int]) -> None:
         """Count the trainings and evaluations that these nodes are asked for."""
@@ -168,6 +175,11 @@ class ClientMessenger:
         trains = [ask.client for ask in asks for _ in range(ask.trainings)]
         evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
         self.failures = self.failures.asked(trains, evaluates)
+
+    @property
+    def _task(self) -> str:
+        """What the clients are asked for in this exchange."""
+        return self._sent[0][1].ask.task if self._sent else "train"
 
     @property
     def _by_id(self) -> dict[str, Sent]:
@@ -211,7 +223,7 @@ class ClientMessenger:
             try:
                 content = reader(sent, reply)
             except BadReplyError as problem:
-                self.set_aside(sent.ask.client, str(problem), problem.fault)
+                self.set_aside(sent.ask.client, str(problem), problem.fault, sent.ask.task)
             else:
                 yield sent, content
 
@@ -254,11 +266,10 @@ class ClientMessenger:
         kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
         for key, before in measured.items():
             client = key if isinstance(key, str) else key[0]
-            odd = without(before.metrics, {*kept[key].metrics, *self._dropped[client]})
-            if odd:
-                self._dropped[client] |= odd.keys()
+            if odd := without(before.metrics, kept[key].metrics):
                 figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
-                log(WARNING, IMPLAUSIBLE, client, figures)
+                self.grouped.note(WARNING, IMPLAUSIBLE, client, figures)
+        self.grouped.flush()
         return kept
 
     def mean(
@@ -272,7 +283,8 @@ class ClientMessenger:
         return aggregation([RecordDict({"metrics": record}) for record in records], key)
 
     def drain_problems(self) -> dict[str, Problem]:
-        """The problems so far, which are then forgotten."""
+        """The problems so far, which are then logged and forgotten."""
+        self.grouped.flush()
         taken, self.problems = self.problems, {}
         return taken
 
@@ -282,30 +294,36 @@ class ClientMessenger:
         self.failures = self.failures.noted(problems)
         return problems
 
-    def set_aside(self, client: str, problem: str, fault: Fault = Fault.CLIENT) -> None:
-        """Note and log that a reply is not used; ``problem`` completes "the reply ..."."""
+    def set_aside(
+        self, client: str, problem: str, fault: Fault = Fault.CLIENT, task: str = "train"
+    ) -> None:
+        """Note that a reply is not used; ``problem`` completes "the reply ..."."""
         problem = line(problem)
+        if fault is Fault.EMPTY and task == "evaluate":
+            self.grouped.note(INFO, NOT_MEASURED, client, "")
+            return
+        fault = Fault.CLIENT if fault is Fault.EMPTY else fault
         self.problems.setdefault(client, Problem(problem, fault))
-        log(WARNING, "The round goes on without client %s: its reply %s.", client, problem)
+        sentence = WITHOUT % ("evaluation" if task == "evaluate" else "round")
+        self.grouped.note(WARNING, sentence, client, problem)
 
     def log_lowered(
         self, lowered: Mapping[str, float], clients: Collection[str], most: float
     ) -> None:
-        """Log the clients that count for less than their claim; warn if far less, or for long.
+        """Warn of clients that count for far less than their claim, or for less for long.
 
-        Every client is logged once at each level. The first warning explains those that last.
+        Of the latter only the first ones are named: the sentence explains the others.
         """
-        lowered = {client: share for client, share in lowered.items() if share < REPORTED}
+        less = {client for client, share in lowered.items() if share < REPORTED}
         for client in clients:
-            self._lowered_for[client] = self._lowered_for[client] + 1 if client in lowered else 0
-        odd = {client for client, share in lowered.items() if share < FAR_LESS}
-        if not self._logged[WARNING]:
-            odd |= {client for client in lowered if self._lowered_for[client] >= LASTING}
-        usual = lowered.keys() - odd - self._logged[WARNING]
-        for level, clients in ((INFO, usual), (WARNING, odd)):
-            if new := only(lowered, clients - self._logged[level]):
-                self._logged[level].update(new)
-                log(level, LOWERED, listed(in_order(new)), 100 * min(new.values()), most)
+            self._lowered_for[client] = self._lowered_for[client] + 1 if client in less else 0
+        odd = {client for client in less if lowered[client] < FAR_LESS}
+        if not self._lasting_logged:
+            odd |= {client for client in less if self._lowered_for[client] >= LASTING}
+        for client in odd:
+            self.grouped.note(WARNING, LOWERED % most, client, f"{lowered[client]:.2g}")
+        self._lasting_logged = self._lasting_logged or bool(odd)
+        self.grouped.flush()
 
     def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Log the clients with numbers of examples that are limited in a mean of metrics."""

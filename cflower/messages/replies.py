@@ -94,7 +94,8 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
     if isinstance(weight, list) or not 0 < weight <= MOST_EXAMPLES:
         raise BadReplyError(
             f"has {weighted_by}={record[weighted_by]!r}, not a number above 0 and up to "
-            f"{MOST_EXAMPLES:g}"
+            f"{MOST_EXAMPLES:g}",
+            Fault.EMPTY if weight == 0 else Fault.CLIENT,
         )
     return ClientMetrics(metrics, float(weight))
 

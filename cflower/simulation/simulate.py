@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from logging import getLogger
 from secrets import randbelow
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from flwr.supercore.logger import ConsoleHandler
 
 from cflower.settings import require
 from cflower.simulation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
@@ -98,6 +100,9 @@ def simulate(
         f"Got num_clients={num_clients}, but the strategy waits for min_available_nodes={needed}: "
         "give it at most as many.",
     )
+    for handler in getLogger("flwr").handlers:
+        if isinstance(handler, ConsoleHandler):
+            handler.colored = handler.stream.isatty()  # a file has no use for colour codes
     config, run_id = dict(run_config or {}), randbelow(10**6)
     with closing(grid_type(client_app, num_clients, config, run_id)) as grid:
         if server_app is not None:

@@ -28,6 +28,7 @@ from cflower.strategy.reports import ClientResult, FinalReport
 
 PERSONAL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
+INVALID_FACT = "A fact about the data of {clients} is ignored: {cause}."
 Levels = dict[str, ClientMetrics]
 """A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
 
@@ -114,7 +115,7 @@ class FinalEvaluation:
         """Keep and return the valid facts that a client reported with its metrics."""
         self._facts[client], problems = facts_in(content, FACTS)
         for problem in problems:
-            log(WARNING, "A fact reported by client %s is ignored: %s.", client, problem)
+            self.messenger.grouped.note(WARNING, INVALID_FACT, client, problem)
         return self._facts[client]
 
     def _result(self, client: str, measured: Levels) -> ClientResult | None:

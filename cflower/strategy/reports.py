@@ -90,8 +90,9 @@ class RoundReport:
         received, failed = len(self.measured), len(outcome.problems)
         log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
         self.note(outcome.problems, after.log_since(before))
-        for client, asked in self.late.items():
-            log(INFO, "Client %s answers round %d late: its reply counts now.", client, asked)
+        if self.late:
+            late = listed([f"{client} (round {asked})" for client, asked in self.late.items()])
+            log(INFO, "Late replies that count now: %s.", late)
         if busy:
             owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
             log(INFO, "The round is closed without %s: their replies may still come.", owed)

@@ -1,0 +1,22 @@
+"""Flower's log as the lines that `cflower` itself prints: without prefixes and colour codes."""
+
+from logging import WARNING, LogRecord
+
+
+def plain_log() -> None:
+    """Print Flower's log in plain lines from now on."""
+    from flwr.supercore.logger import console_handler
+
+    console_handler.format = plain_line  # type: ignore[method-assign]
+
+
+def plain_line(record: LogRecord) -> str:
+    """The message of a log record; a warning begins with its level.
+
+    >>> from logging import makeLogRecord
+    >>> plain_line(makeLogRecord({"msg": "3 of %d", "args": (4,), "levelno": 30,
+    ...     "levelname": "WARNING"}))
+    'Warning: 3 of 4'
+    """
+    level = f"{record.levelname.capitalize()}: " if record.levelno >= WARNING else ""
+    return level + record.getMessage()
