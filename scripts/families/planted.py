@@ -149,7 +149,8 @@ def truth_of(config: Mapping[str, Any]) -> dict[str, int]:
     """The true group of every client by its name."""
     from cflower.data.shifts import groups_of  # loads much that `--table` need not wait for
 
-    num_groups = 1 if config["shift"] == "none" else config["num-groups"]
+    flat = config["shift"] == "none" and not config["group-column"]
+    num_groups = 1 if flat else config["num-groups"]
     groups = groups_of(config["min-available-nodes"], num_groups, config["group-sizes"])
     return {f"partition-{i}": group for i, group in enumerate(groups)}
 

@@ -184,7 +184,8 @@ class Federation:
 
     def size_below_the_head(self) -> int:
         """How many parameters come before those of the last layer, where `Vector` ends."""
-        return len(self.initial) - sum(p.numel() for p in self._model[-1].parameters())
+        layers = [list(layer.parameters(recurse=False)) for layer in self._model.modules()]
+        return len(self.initial) - sum(p.numel() for p in [layer for layer in layers if layer][-1])
 
     def mean(self, models: Mapping[str, Vector], *, weighted: bool = True) -> Vector:
         """The clients' models averaged, by their numbers of training examples or plainly."""

@@ -2,13 +2,14 @@
 
     python scripts/run.py peers --methods all --families all --seeds 0-1 --out outputs/peers
 
-The families are the battery's and those of other papers (with `--data mnist=FOLDER`): FLUX's four
+The families are the battery's and, with `--data mnist=FOLDER`, those of other papers: FLUX's four
 kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
-PACFL's label skew (`theirs.py`). Runs go one after another, because their CPU time counts. Then the
-table over all runs in the folder, and `peers.csv` and `peers.png`. The methods are files beside
-this one; `--given "alpha=20 k=5"` tries other values of what they must be given. A method with
-" as long" after its name (`--methods "isolated as long"`) has so many rounds that its clients train
-as often as cflower's, which have to be measured before.
+PACFL's label skew (`theirs.py`), and some by which nothing was decided (`unseen.py`). Runs go one
+after another, because their CPU time counts. Then the tables over all runs in the folder, and
+`peers.csv`, `peers-clients.parquet` and `peers.png`. The methods are files beside this one;
+`--given "alpha=20 k=5"` tries other values of what they must be given. A method with " as long"
+after its name (`--methods "isolated as long"`) has so many rounds that its clients train as often
+as cflower's, which have to be measured before.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from peers import theirs
+from peers import theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import client_rows, family_lines, summary_lines
@@ -34,12 +35,15 @@ COLUMNS = (
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
+OTHERS = (*theirs.NAMES, *unseen.NAMES)
+ALL_FAMILIES = (*FAMILIES, *OTHERS, *LEVELS)
 
 
 def main(
     methods: Annotated[str, typer.Option(help=f"Of: {', '.join(NAMES)}.")] = ALL,
     families: Annotated[
-        str, typer.Option(help=f"The battery's, {', '.join(theirs.NAMES)}, flux-KIND-N.")
+        str,
+        typer.Option(help=f"Also {', '.join(OTHERS)}, flux-KIND-N."),
     ] = ALL,
     seeds: command.Seeds = "0-1",
     data: command.Data = "digits",
@@ -56,9 +60,7 @@ def main(
         job_of(name, family, method, seed, config, tuned, out_folder(out))
         for seed in numbers(seeds)
         for name, folder in folders(data, MODELS).items()
-        for family in chosen(
-            "family", families, FAMILIES if families == ALL else (*FAMILIES, *theirs.NAMES, *LEVELS)
-        )
+        for family in chosen("family", families, FAMILIES if families == ALL else ALL_FAMILIES)
         for config in [config_of(name, folder, family, seed, keys, out)]
         for method in chosen("method", methods, NAMES if methods == ALL else ALL_NAMES)
     )
@@ -74,6 +76,8 @@ def config_of(
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
     if family in theirs.NAMES:
         keys = theirs.federation(family, folder, seed, place)
+    elif family in unseen.NAMES:
+        keys = unseen.federation(family, folder, seed, place)
     else:
         _, kind, level = family.split("-")
         keys = written(Path(folder), kind, int(level), seed, place)
@@ -88,10 +92,10 @@ def sentence(record: Record) -> str:
 
 def report(records: Sequence[Record], out: Path) -> None:
     """The table in the terminal, and the CSV and the picture in a folder."""
-    families = (*FAMILIES, *theirs.NAMES, *LEVELS)
-    runs = table_of(records, data=MODELS, family=families, method=ALL_NAMES)
+    runs = table_of(records, data=MODELS, family=ALL_FAMILIES, method=ALL_NAMES)
     show(summary_lines(runs))
-    show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
+    if "cflower" in set(runs["method"]):
+        show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
     print(
         "Accuracies in per cent, mean over runs ± standard deviation of the seeds' means; better, "
         "worse: runs, than cflower's; MB, s: medians of a run, training only, CPU time."

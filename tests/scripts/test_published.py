@@ -4,17 +4,19 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from families import streams
-from peers import levels, theirs
+from families import planted, streams
+from peers import levels, theirs, unseen
 from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
 from peers.peers import config_of
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from cflower.config import RunConfig
 from cflower.seeding import generator
 
 IMAGES = generator(0, "images").integers(256, size=(2_000, 12, 12), dtype=np.uint8)
@@ -145,3 +147,21 @@ def test_a_stream_of_images_swaps_two_labels_of_a_concept(mnist, tmp_path, monke
     pairs = {(true[x.tobytes()], y) for x, y in zip(made["x"][:300], made["y"][:300], strict=True)}
     assert {pair for pair in pairs if pair[0] != pair[1]} == {(5, 6), (6, 5)}
     assert "concept 3" in made["concept"]
+
+
+@pytest.mark.parametrize("name", unseen.NAMES)
+def test_unseen_clients_are_of_their_groups_and_share_no_image(name, mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(unseen, "EXAMPLES", 8)  # the digits have no more
+    images, labels = levels.images_of(mnist)
+    twice = np.tile(images, (2, 1, 1)), np.tile(labels, 2)  # one has 3,240 images of its own
+    monkeypatch.setattr(unseen, "images_of", lambda folder: twice)
+    keys = unseen.federation(name, str(mnist), 3, tmp_path)
+    groups = [int(size) for size in keys["group-sizes"].split(",")]
+    table = pd.read_parquet(tmp_path / "train.parquet")
+    assert table.groupby("group")["partition"].nunique().tolist() == groups
+    assert sorted(table["partition"].unique()) == list(range(sum(groups)))
+    pixels = table.filter(regex=r"^p\d").to_numpy()
+    assert pixels.shape[1] == unseen.SIDE**2
+    assert 0 <= pixels.min() <= pixels.max() <= 1
+    truth = planted.truth_of(RunConfig.read(keys).as_keys())
+    assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()

@@ -1,0 +1,259 @@
+"""Federations by which nothing was decided: made after the last constant of `auto` was chosen.
+
+MNIST at 14 x 14 pixels, 20 clients of 200 images, two fifths to report, `mlp`, 20 rounds. The first
+eight are those of an earlier review, built anew; the next four have no groups that need models of
+their own; the others are new. ``soft`` has six clients of each of two groups and eight that hold
+both groups' images, half and half: they are a third group to the judge.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from families.planted import Keys
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter, shift
+
+from cflower.seeding import generator
+from peers.levels import images_of
+
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Rng = np.random.Generator
+CLASSES, SIDE, EXAMPLES = 10, 14, 200
+KEYS: Keys = {
+    "partitioner": "natural-id",
+    "natural-id-column": "partition",
+    "group-column": "group",
+    "label-column": "label",
+    "shift": "none",
+    "model": "mlp",
+    "num-server-rounds": 20,
+    "validation-fraction": 0.5,
+    "decide-fraction": 0.2,
+}
+"""A tenth of a client's images decides, two fifths are reported."""
+
+
+class Group(NamedTuple):
+    """Clients that want the same model."""
+
+    sizes: tuple[int, ...]
+    """The number of images of each client."""
+    seen: Callable[[Images, Labels], tuple[Images, Labels]]
+    """How the group's clients see images of shape (n, 14, 14), in [0, 1], and their labels."""
+
+
+def clients(count: int) -> tuple[int, ...]:
+    """So many clients of the usual size."""
+    return (EXAMPLES,) * count
+
+
+def as_it_is(images: Images, labels: Labels) -> tuple[Images, Labels]:
+    """Nothing changed."""
+    return images, labels
+
+
+def named(names: NDArray[np.int64]) -> Callable[[Images, Labels], tuple[Images, Labels]]:
+    """Other names for the classes."""
+    return lambda images, labels: (images, names[labels])
+
+
+def swapped(*pairs: Sequence[int]) -> NDArray[np.int64]:
+    """Names in which these classes are exchanged."""
+    names = np.arange(CLASSES)
+    for one, other in pairs:
+        names[[one, other]] = other, one
+    return names
+
+
+def permuted(rng: Rng, first: int = 0) -> NDArray[np.int64]:
+    """Names in which the classes from a first one on change places by chance."""
+    return np.concatenate([np.arange(first), first + rng.permutation(CLASSES - first)])
+
+
+def turned_and_named(
+    quarters: int, names: NDArray[np.int64]
+) -> Callable[[Images, Labels], tuple[Images, Labels]]:
+    """Images turned by so many right angles, and other names for the classes."""
+    return lambda images, labels: (np.rot90(images, quarters, (1, 2)), names[labels])
+
+
+def rotations_by_permutations(rng: Rng) -> list[Group]:
+    names = [np.arange(CLASSES), permuted(rng)]
+    return [
+        Group(clients(5), turned_and_named(quarters, own)) for quarters in (0, 1) for own in names
+    ]
+
+
+def uneven_clients(rng: Rng) -> list[Group]:
+    sizes = (60, 60, 120, 120, 120, 600)
+    return [Group(sizes, named(permuted(rng))) for _ in range(3)]
+
+
+def uneven_groups(rng: Rng) -> list[Group]:
+    return [Group(clients(count), named(permuted(rng))) for count in (14, 4, 2)]
+
+
+def hierarchy(rng: Rng) -> list[Group]:
+    names = [swapped(pair) for pair in rng.permutation(CLASSES)[:6].reshape(3, 2).tolist()]
+    return [
+        Group(clients(3), turned_and_named(quarters, own)) for quarters in (0, 2) for own in names
+    ]
+
+
+def two_classes(rng: Rng) -> list[Group]:
+    pair = rng.permutation(CLASSES)[:2].tolist()
+    return [Group(clients(10), as_it_is), Group(clients(10), named(swapped(pair)))]
+
+
+def half_shared(rng: Rng) -> list[Group]:
+    return [Group(clients(5), named(permuted(rng, first=5))) for _ in range(4)]
+
+
+def inverted(rng: Rng) -> list[Group]:
+    return [Group(clients(10), as_it_is), Group(clients(10), lambda x, y: (1 - x, y))]
+
+
+def soft(rng: Rng) -> list[Group]:
+    names = permuted(rng)
+
+    def both(images: Images, labels: Labels) -> tuple[Images, Labels]:
+        return images, np.where(np.arange(len(labels)) % 2, names[labels], labels)
+
+    pure = [Group(clients(6), as_it_is), Group(clients(6), named(names))]
+    return [*pure, Group(clients(8), both)]
+
+
+def noisy(rng: Rng) -> list[Group]:
+    def noise(images: Images, labels: Labels) -> tuple[Images, Labels]:
+        return np.clip(images + rng.normal(0, 0.5, images.shape), 0, 1), labels
+
+    return [Group(clients(10), as_it_is), Group(clients(10), noise)]
+
+
+def blurred(rng: Rng) -> list[Group]:
+    def blur(images: Images, labels: Labels) -> tuple[Images, Labels]:
+        return gaussian_filter(images, (0, 1.2, 1.2)), labels
+
+    return [Group(clients(10), as_it_is), Group(clients(10), blur)]
+
+
+def darkened(rng: Rng) -> list[Group]:
+    return [
+        Group(clients(count), lambda x, y, f=factor: (x * f, y))
+        for count, factor in ((7, 1.0), (7, 0.3), (6, 0.1))
+    ]
+
+
+def one_group(rng: Rng) -> list[Group]:
+    return [Group(tuple(EXAMPLES * 3 // (1 + i // 4) for i in range(20)), as_it_is)]
+
+
+def mirrored(rng: Rng) -> list[Group]:
+    return [Group(clients(10), as_it_is), Group(clients(10), lambda x, y: (x[:, :, ::-1], y))]
+
+
+def counted_on(rng: Rng) -> list[Group]:
+    return [Group(clients(4), named((np.arange(CLASSES) + k) % CLASSES)) for k in range(0, 10, 2)]
+
+
+def halves_hidden(rng: Rng) -> list[Group]:
+    def hidden(columns: slice) -> Callable[[Images, Labels], tuple[Images, Labels]]:
+        def hide(images: Images, labels: Labels) -> tuple[Images, Labels]:
+            images = images.copy()
+            images[:, :, columns] = 0
+            return images, labels
+
+        return hide
+
+    half = SIDE // 2
+    return [Group(clients(10), hidden(slice(half))), Group(clients(10), hidden(slice(half, None)))]
+
+
+def shifted(rng: Rng) -> list[Group]:
+    def moved(pixels: int) -> Callable[[Images, Labels], tuple[Images, Labels]]:
+        return lambda x, y: (shift(x, (0, 0, pixels), order=0), y)
+
+    return [Group(clients(count), moved(k)) for count, k in ((7, -3), (7, 0), (6, 3))]
+
+
+def few_of_another(rng: Rng) -> list[Group]:
+    few = Group((60,) * 6, named(permuted(rng)))
+    return [Group(clients(14), as_it_is), few]
+
+
+def parity_turned(rng: Rng) -> list[Group]:
+    def odd(images: Images, labels: Labels) -> tuple[Images, Labels]:
+        which = labels % 2 == 1
+        return np.where(which[:, None, None], np.rot90(images, 2, (1, 2)), images), labels
+
+    return [Group(clients(12), as_it_is), Group(clients(8), odd)]
+
+
+def three_swaps(rng: Rng) -> list[Group]:
+    pairs = rng.permutation(CLASSES)[:6].reshape(3, 2).tolist()
+    return [
+        Group(clients(count), named(swapped(*pairs[:k])))
+        for count, k in ((6, 0), (5, 1), (5, 2), (4, 3))
+    ]
+
+
+MADE: dict[str, Callable[[Rng], list[Group]]] = {
+    "unseen-rotations-by-permutations": rotations_by_permutations,
+    "unseen-uneven-clients": uneven_clients,
+    "unseen-uneven-groups": uneven_groups,
+    "unseen-hierarchy": hierarchy,
+    "unseen-two-classes": two_classes,
+    "unseen-half-shared": half_shared,
+    "unseen-inverted": inverted,
+    "unseen-soft": soft,
+    "unseen-noise": noisy,
+    "unseen-blur": blurred,
+    "unseen-brightness": darkened,
+    "unseen-one-group": one_group,
+    "unseen-mirrored": mirrored,
+    "unseen-counted-on": counted_on,
+    "unseen-halves-hidden": halves_hidden,
+    "unseen-shifted": shifted,
+    "unseen-few-of-another": few_of_another,
+    "unseen-parity-turned": parity_turned,
+    "unseen-three-swaps": three_swaps,
+}
+"""The federations by name: the groups, the largest first, of a random generator."""
+NAMES = tuple(MADE)
+
+
+def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
+    """The run config of one of `NAMES`, whose examples are then in the folder `place`."""
+    images, labels = images_of(Path(folder))
+    rng = generator(seed, "unseen", name)
+    groups, free = MADE[name](rng), rng.permutation(len(labels))
+    rows, client = [], 0
+    for number, group in enumerate(groups):
+        for size in group.sizes:
+            mine, free = free[:size], free[size:]
+            seen, theirs = group.seen(halved(images[mine]), labels[mine])
+            table = pd.DataFrame(seen.reshape(size, -1).astype(np.float32)).add_prefix("p")
+            table.insert(0, "label", theirs)
+            table.insert(0, "group", f"group {number:02}")
+            table.insert(0, "partition", client)  # so a client is called as in every federation
+            rows.append(table)
+            client += 1
+    place.mkdir(parents=True, exist_ok=True)
+    pd.concat(rows, ignore_index=True).to_parquet(place / "train.parquet", index=False)
+    counts = [len(group.sizes) for group in groups]
+    return KEYS | {
+        "dataset": str(place),
+        "num-groups": len(groups),
+        "group-sizes": ",".join(map(str, counts)),
+        "min-available-nodes": sum(counts),
+    }
+
+
+def halved(images: NDArray[np.uint8]) -> Images:
+    """Half as many pixels in each direction, each the mean of four, in [0, 1]."""
+    blocks = images.reshape(len(images), SIDE, 2, SIDE, 2)
+    return (blocks.mean(axis=(2, 4)) / 255).astype(np.float32)
