@@ -66,8 +66,12 @@ def note(out: Path) -> None:
     """Add this process's command to those that filled a folder."""
     path = out / NOTES
     commands = json.loads(path.read_text()) if path.exists() else []
-    command = shlex.join(["python", "scripts/run.py", *sys.argv[1:]])
-    path.write_text(json.dumps(list(dict.fromkeys([*commands, command])), indent=1) + "\n")
+    path.write_text(json.dumps(list(dict.fromkeys([*commands, this_command()])), indent=1) + "\n")
+
+
+def this_command() -> str:
+    """What was typed to start this process."""
+    return shlex.join(["python", "scripts/run.py", *sys.argv[1:]])
 
 
 def keep(
@@ -80,13 +84,19 @@ def keep(
     records, notes = read_all(out), out / NOTES
     if not notes.exists() or any("commit" not in record for record in records):
         raise ConfigError(f"{out} does not say which commit made its runs: measure again.")
-    rows = {row["file"]: row for row in read()}
+    rows: list[dict[str, Any]] = []
     for table in sorted(out.glob("*.csv")) + sorted(out.glob("*.parquet")):
         kind = table.stem.partition("-")[1:]
         target = RESULTS / f"{name}{''.join(kind)}{table.suffix}"
         shutil.copyfile(table, target)
-        rows[target.name] = row_of(target.name, json.loads(notes.read_text()), records)
+        rows.append(row_of(target.name, json.loads(notes.read_text()), records))
         print(f"Written: {target}")
+    register(rows)
+
+
+def register(new: Sequence[Mapping[str, Any]]) -> None:
+    """Write these lines into the manifest, each in place of the one of the same file."""
+    rows = {row["file"]: row for row in [*read(), *new]}
     with MANIFEST.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
+import manifest
 import typer
 from command import numbers, out_folder, quieten_flower, write_record
 
@@ -53,4 +54,10 @@ def make(experiment: Experiment, setting: Setting, kept: Path) -> None:
     """Measure, and keep what was measured."""
     path, began = kept / f"{experiment.name}.json", time.monotonic()
     write_record(experiment.run(setting), path)
-    print(f"{experiment.name}: {time.monotonic() - began:.0f} s, {path}")
+    seconds = round(time.monotonic() - began)
+    if kept == KEPT:
+        record = {"commit": manifest.commit(), "processor": manifest.processor()}
+        name = str(path.relative_to(manifest.RESULTS))
+        command, took = [manifest.this_command()], {"seconds_taken": seconds}
+        manifest.register([manifest.row_of(name, command, [record | took])])
+    print(f"{experiment.name}: {seconds} s, {path}")
