@@ -1,6 +1,5 @@
 """The run config: every key of `[tool.flwr.app.config]`, typed, checked once, at the edge."""
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import check_factor, choice, did_you_mean, key_of, number, require
+from cflower.settings import adapted, check_factor, choice, did_you_mean, key_of, number, require
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -169,7 +168,7 @@ class RunConfig(TrainingSettings, DataSettings):
             if key not in known:
                 hint = GONE.get(key) or did_you_mean(key, known) or ": `cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}{hint}")
-        return cls(**{known[k].name: as_type(known[k], value) for k, value in values.items()})
+        return cls(**{known[k].name: adapted(known[k], v, k) for k, v in values.items()})
 
     def as_keys(self) -> dict[str, Any]:
         """The config under its kebab-case keys, as `read` takes it."""
@@ -238,21 +237,3 @@ def check_override(text: str, option: str) -> None:
             if value in ("True", "False"):
                 what, right = "write it in lower case", value.lower()
             raise ConfigError(f"Cannot read {key}={value}: {what}: {key}={right}.") from None
-
-
-def as_type(spec: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The value as the field's type; TOML's ``1`` is a fine float, its ``true`` no number."""
-    kind = type(spec.default)
-    if (kind, type(value)) == (float, int):
-        return float(value)
-    if type(value) is not kind:
-        expected = {
-            int: f"a whole number, such as {spec.default!r}",
-            float: f"a number, such as {spec.default!r}",
-            str: f"a text in quotes, such as {spec.default!r}",
-            bool: "true or false",
-        }
-        raise ConfigError(
-            f"Got {key_of(spec)}={value!r} ({type(value).__name__}), but expected {expected[kind]}."
-        )
-    return value

@@ -68,22 +68,37 @@ def check_fields(
     Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
     """
     for spec in fields(settings):
-        key, value = name_of(spec), getattr(settings, spec.name)
-        kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
-        if value is None and type(None) in kinds:
-            continue
-        if "range" in spec.metadata:
-            bounds = spec.metadata["range"]
-            kind, noun = (Integral, "a whole number") if int in kinds else (Real, "a number")
-            fits = isinstance(value, kind) and math.isfinite(value) and value in bounds
-            require(fits, f"Got {key}={value!r}, but expected {noun} {bounds}.")
-        elif bool in kinds:
-            require(value in (True, False), f"Got {key}={value!r}, but expected True or False.")
-        elif str in kinds:
-            require(isinstance(value, str), f"Got {key}={value!r}, but expected a text.")
-        own = spec.metadata.get("own_code") and names_own_code(value)
-        if "options" in spec.metadata and not own:
-            check_choice(key, value, spec.metadata["options"])
+        adapted(spec, getattr(settings, spec.name), name_of(spec))
+
+
+def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
+    """The value as the field's type, such as a whole number as a float.
+
+    Raises a ConfigError with the ``key`` for a value of another type, or that is not in the field's
+    range or options. True is no number.
+    """
+    kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
+    if value is None and type(None) in kinds:
+        return None
+    bounds, options = spec.metadata.get("range", Range({})), spec.metadata.get("options")
+    if float in kinds or int in kinds:
+        kind, noun = (Real, "a number") if float in kinds else (Integral, "a whole number")
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        expected = f"{noun} {bounds}".strip()
+        require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
+        return float(value) if float in kinds else value
+    if bool in kinds:
+        require(isinstance(value, bool), wrong(key, value, "true or false"))
+    elif str in kinds or options:
+        require(isinstance(value, str), wrong(key, value, "a text in quotes"))
+    if options and not (spec.metadata["own_code"] and names_own_code(value)):
+        check_choice(key, value, options)
+    return value
+
+
+def wrong(key: str, value: object, expected: str) -> str:
+    """The sentence that refuses a value."""
+    return f"Got {key}={value!r}, but expected {expected}."
 
 
 class Checked:

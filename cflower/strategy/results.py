@@ -1,21 +1,26 @@
 """The result of `ClusteredFL.start`: Flower's Result, and every cluster's model and metrics."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from logging import INFO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.tree import ParameterTree, Selection
+from cflower.errors import CFlowerError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, weighted_mean
 from cflower.ordering import counted, listed, only
-from cflower.strategy.reports import FinalReport
+from cflower.strategy.reports import ClientResult, FinalReport
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -36,6 +41,8 @@ class ClusteredResult(Result):
         The same of the models that serve these clients, such as their own by a personal step.
     evaluated : dict of str to int
         The number of clients of each leaf in these means.
+    clients : dict of str to ClientResult
+        Each client's own figures in the final evaluation.
     """
 
     models: dict[str, ArrayRecord] = field(default_factory=dict)
@@ -43,6 +50,8 @@ class ClusteredResult(Result):
     cluster_metrics: dict[str, MetricRecord] = field(default_factory=dict)
     served_metrics: dict[str, MetricRecord] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, ClientResult] = field(default_factory=dict)
+    selection: Selection = "leaf"
 
     @classmethod
     def of(
@@ -66,7 +75,40 @@ class ClusteredResult(Result):
             cluster_metrics=means[0],
             served_metrics=means[1],
             evaluated=counts,
+            clients=dict(report.clients),
+            selection=report.selection,
         )
+
+    def clients_table(self) -> "DataFrame":
+        """A pandas DataFrame with a row for each client of the final evaluation.
+
+        Its cluster, as text, its number of training examples, and its metrics: of the model that
+        serves it under their own names, of its cluster's model as ``leaf_...`` and of the root's
+        as ``fl_...``, as in ``summary.json``.
+        """
+        rows = {}
+        for name, one in self.clients.items():
+            rows[name] = {"cluster": one.cluster, "num_examples": one.num_examples}
+            rows[name] |= one.served(self.selection).scalars
+            for prefix, metrics in (("leaf", one.leaf), ("fl", one.federated)):
+                rows[name] |= {f"{prefix}_{key}": v for key, v in metrics.scalars.items()}
+        return table(rows, "client")
+
+    def rounds_table(self) -> "DataFrame":
+        """A pandas DataFrame with a row for each round.
+
+        The mean metrics over the clients of training and evaluation, as ``train.NAME`` and
+        ``evaluate.NAME``, and of ``evaluate_fn`` as ``central.NAME``.
+        """
+        rows = defaultdict[int, dict[str, Any]](dict)
+        for kind, by_round in (
+            ("train", self.train_metrics_clientapp),
+            ("evaluate", self.evaluate_metrics_clientapp),
+            ("central", self.evaluate_metrics_serverapp),
+        ):
+            for server_round, metrics in by_round.items():
+                rows[server_round] |= {f"{kind}.{key}": v for key, v in metrics.items()}
+        return table(dict(sorted(rows.items())), "round")
 
     def __repr__(self) -> str:
         """Flower's lines, and one for each cluster."""
@@ -87,6 +129,15 @@ class ClusteredResult(Result):
         """The clusters as a table, in a notebook."""
         rows = [(name, str(len(m)), self._figures(name)) for name, m in self.clusters.items()]
         return html_table(("cluster", "clients", "metrics"), rows)
+
+
+def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
+    """Rows by their names as a DataFrame; `CFlowerError` without pandas."""
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise CFlowerError("The tables need pandas: pip install pandas.") from None
+    return DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
 def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:

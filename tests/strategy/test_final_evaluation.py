@@ -1,6 +1,7 @@
 """The final evaluation: the models that each client gets, and what its reply is used for."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -111,3 +112,24 @@ def test_a_reply_that_cannot_be_used_is_set_aside_with_its_reason(change, proble
     report = strategy.final_report
     assert report.problems == {"partition-0": problem}
     assert set(report.clients) == set(strategy.tree.clients) - {"partition-0"}
+
+
+def test_the_result_as_tables_keeps_the_names_of_clusters_as_text(tmp_path):
+    clients = Quadratics((0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3))
+    central = {"evaluate_fn": lambda server_round, arrays: MetricRecord({"norm": 1.0})}
+    strategy, result, _ = run(clients, 30, start=central)
+    table = result.clients_table()
+    assert dict(table["cluster"]) == {c: strategy.cluster_of(c) for c in strategy.tree.clients}
+    assert len(set(table["cluster"])) > 2
+    for name, one in strategy.final_report.clients.items():
+        assert table.loc[name, "loss"] == one.served("leaf").metrics["loss"]
+        assert table.loc[name, "leaf_loss"] == one.leaf.metrics["loss"]
+        assert table.loc[name, "fl_loss"] == one.federated.metrics["loss"]
+        assert table.loc[name, "num_examples"] == one.num_examples
+    table.to_csv(tmp_path / "clients.csv")
+    types = {"client": str, "cluster": str}
+    again = pd.read_csv(tmp_path / "clients.csv", dtype=types).set_index("client")
+    assert dict(again["cluster"]) == dict(table["cluster"])
+    rounds = result.rounds_table()
+    assert list(rounds.index) == list(range(31))
+    assert set(rounds.columns) == {"train.train_loss", "evaluate.loss", "central.norm"}
