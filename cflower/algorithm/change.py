@@ -61,6 +61,10 @@ class Proposal(ABC):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The state and the round's decisions after the answers, one for each question."""
 
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The round's decisions if the questions would exceed the run's budget."""
+        return decisions
+
 
 class Change:
     """Takes part in every round; each method has a default that does nothing."""
@@ -116,6 +120,28 @@ class Questions(Pending):
             for c in q.clients
         ]
         return (*dict.fromkeys(map(self._own, candidates)), *candidates)
+
+    @classmethod
+    def within(
+        cls,
+        budget: float,
+        state: CFLState,
+        server_round: int,
+        proposals: Iterable[Proposal],
+        decisions: tuple[Decision, ...],
+    ) -> RoundResult:
+        """The round with the questions for which so many models suffice; the others wait."""
+        questions = cls(state, server_round, (), decisions)
+        for proposal in proposals:
+            more = replace(questions, proposals=(*questions.proposals, proposal))
+            if state.asked + len(more.asks) <= budget:
+                questions = more
+            else:
+                decisions = proposal.put_off(questions.decisions)
+                questions = replace(questions, decisions=decisions)
+        asks = questions.asks
+        state = replace(state, pending=questions if asks else None, asked=state.asked + len(asks))
+        return RoundResult(state, questions.decisions, asks)
 
     def _own(self, ask: Ask) -> Ask:
         leaf = self.state.tree.leaf_of(ask.client).name

@@ -30,8 +30,8 @@ LEAST_NEXT_TO_ONE = 8
 """Members of a part next to which one member alone may be another: in true groups of 5, the one
 that differed most was split off late in two of 25 runs."""
 RESEMBLES = 0.5
-"""Cosine from which updates resemble each other (60 degrees); between two leaves, relative to the
-cosine within them."""
+"""Cosine from which updates resemble each other (60 degrees), or parts still move the same way;
+between two leaves, relative to the cosine within them."""
 LONG = 2.0
 """Ratio of an update's norm to the usual one, from which it is unusually long."""
 MOST = 3.0

@@ -14,6 +14,7 @@ no cluster gets one of its own. Everything else that goes beyond the paper is a 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -71,6 +72,8 @@ class CFL:
     as_sent: Rounding = lambda weights: weights
     changes: tuple[Change, ...] = ()
     """What goes beyond the paper."""
+    budget: float = inf
+    """Models that clients may evaluate for questions in the whole run."""
     whole: Mask | None = None
     """Mask of the entries that are not trained and whole numbers, where one client's count for no
     more than another's; None: they are averaged too."""
@@ -160,10 +163,8 @@ class CFL:
             decisions.append(decision)
         for change in self.changes:
             state = change.followed(state, decisions, received.places)
-        proposals = [c.proposed(state, server_round, last=last) for c in self.changes]
-        questions = Questions(state, server_round, (*chain(*proposals),), tuple(decisions))
-        pending = questions if questions.asks else None
-        return RoundResult(replace(state, pending=pending), tuple(decisions), questions.asks)
+        proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
+        return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int

@@ -198,6 +198,8 @@ class CFLState:
     """The steps of unassigned clients in the last round (Algorithm 4)."""
     pending: "Pending | None" = None
     """What the clients are still asked about after the training of this round."""
+    asked: int = 0
+    """Models that clients have evaluated for questions so far."""
     first: Weights | None = None
     """The run's first model."""
     memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

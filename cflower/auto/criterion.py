@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, SUFFICIENT
+from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, RESEMBLES, SUFFICIENT
 from cflower.algorithm.criteria import (
     Decision,
     Evidence,
@@ -35,7 +35,7 @@ from cflower.auto.clustering import (
     sure_clustering,
     with_nearest,
 )
-from cflower.auto.separation import centred, separation_test
+from cflower.auto.separation import agreement, by_chance, centred, separation
 from cflower.ordering import counted, in_order, listed
 from cflower.settings import Checked, number
 
@@ -60,11 +60,11 @@ class AutoCriterion(Checked):
     """Split when the members' average updates form groups that stay separated over rounds.
 
     The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
-    The cluster is split, into all parts at once, if three conditions hold:
+    The cluster is split, into all parts at once, if four conditions hold:
 
     - enough is known of enough members, and they are sure of their part;
-    - the parts are further apart than the null distribution of data without groups allows
-      (`separation_test`);
+    - the parts are further apart than chance makes those of data without groups (`by_chance`);
+    - their mean updates no longer point the same way (`agreement`);
     - the same parts came out for as many rounds as the averages cover.
 
     Members are compared in two views: by their updates, and by the class-matched updates of the
@@ -140,7 +140,7 @@ class AutoCriterion(Checked):
         cut: Clustering,
         copy_of: Labels,
     ) -> Decision:
-        """Apply the three conditions to a clustering.
+        """Apply the four conditions to a clustering.
 
         ``here`` are the members' positions in ``known``, and ``copy_of`` those in the view.
         """
@@ -160,9 +160,12 @@ class AutoCriterion(Checked):
             labels[labels >= 0] = in_appearance(labels[labels >= 0])
             chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
             parts = labels[labels >= 0][first]
-            updates = centred(view.points[chosen], view.point_noise[chosen])
-            figures |= separation_test(updates, parts, len(view.points) - len(chosen))
-            figures["left_out"] = float((labels < 0).sum())
+            sure, gram = here[labels >= 0], centred(view.points[chosen])
+            figures["left_out"] = float(len(here) - len(sure))
+            figures["agreement"] = agreement(known.averages[sure], labels[labels >= 0])
+            figures["separation"] = separation(gram, parts, view.point_noise[chosen])
+            others = len(view.points) - len(chosen)
+            figures["separation_by_chance"] = by_chance(len(chosen), others)
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
         decision = verdict(
             evidence,
@@ -239,13 +242,15 @@ def largest_across(similarity: Matrix, labels: Labels) -> float | None:
 
 
 def significance(f: Mapping[str, float], groups: str) -> tuple[Outcome, str]:
-    """The verdict of the separation test: significant in one of its measures, or not at all."""
-    distance, by_angle = (
-        f"separation {f[name]:.1f} (null {f[f'{name}_by_chance']:.1f})"
-        for name in ("separation", "separation_by_angle")
-    )
-    if f["separation"] > f["separation_by_chance"]:
-        return Outcome.SPLIT, f"{groups}: {distance}"
-    if f["separation_by_angle"] > f["separation_by_angle_by_chance"]:
-        return Outcome.SPLIT, f"{groups}: angular {by_angle}"
-    return Outcome.NOT_APART, f"groups not separated: {distance}"
+    """Whether groups that are separated no longer move the same way.
+
+    As long as they do, one model that all of them train becomes better for each: the cluster is not
+    stationary yet (eq. 32).
+    """
+    distance = f"separation {f['separation']:.1f} (null {f['separation_by_chance']:.1f})"
+    if f["separation"] <= f["separation_by_chance"]:
+        return Outcome.NOT_APART, f"groups not separated: {distance}"
+    if f["agreement"] >= RESEMBLES:
+        cosine = f"cosine {f['agreement']:.2f}, less than {RESEMBLES:g} needed"
+        return Outcome.MOVING, f"{groups} still move the same way: {cosine}"
+    return Outcome.SPLIT, f"{groups}: {distance}"

@@ -7,7 +7,7 @@ version for Ward's trees (Kimes, Liu, Hayes and Marron, arXiv 1411.5259): from G
 each clustered like the data. It hardly depends on anything but the number of members.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,59 +18,28 @@ from cflower.auto.clustering import Labels, Parts
 
 MOST_COMPARED = 200
 """Members whose updates show the number of directions of spread, a limit of work."""
-MEASURES = "separation", "separation_by_angle"
 
 
-class Centred(NamedTuple):
-    """Updates relative to their unweighted mean, so that a client of much weight moves no other."""
+def centred(points: NDArray[np.floating]) -> Matrix:
+    """Inner products of points, shape (m, k), relative to their unweighted mean.
 
-    gram: Matrix
-    """Inner products in units of the mean squared length, shape (m, m)."""
-    cosines: Matrix
-    noise: NDArray[np.float64]
-    """Expected contribution of chance to each squared length, in the same unit, shape (m,)."""
-
-    def separations(self, labels: Labels) -> NDArray[np.float64]:
-        """`separation` by distance and by angle, shape (2,).
-
-        Groups on a line differ in distance, where angles only know left and right; groups with
-        updates of uneven lengths differ in angle.
-        """
-        squares = np.diag(self.gram)
-        angular = self.noise / np.where(squares > 0, squares, 1.0)
-        distance = separation(self.gram, labels, self.noise)
-        return np.array([distance, separation(self.cosines, labels, angular)])
-
-
-def centred(points: NDArray[np.floating], noise: NDArray[np.float64]) -> Centred:
-    """Centre points, shape (m, k), with noise in their own unit."""
+    So a client of much weight moves no other.
+    """
     differences = points - points.mean(axis=0, dtype=np.float64)
-    products = differences @ differences.T
-    unit = float(np.trace(products)) / len(points) or 1.0
-    return Centred(products / unit, cosine_similarity(differences), noise / unit)
+    return np.asarray(differences @ differences.T)
 
 
-def separation_test(updates: Centred, labels: Labels, left_out: int) -> dict[str, float]:
-    """The separation of the parts, and the one that they must exceed in one of both measures."""
-    observed = updates.separations(labels).tolist()
-    needed = by_chance(len(labels), dimensions(updates.gram), left_out)
-    figures = dict(zip(MEASURES, observed, strict=True))
-    return figures | {f"{name}_by_chance": n for name, n in zip(MEASURES, needed, strict=True)}
-
-
-def by_chance(members: int, directions: float, left_out: int) -> tuple[float, float]:
-    """About the 0.99 quantiles of both separations in data without groups.
+def by_chance(members: int, left_out: int) -> float:
+    """About the 0.99 quantile of the separation in data without groups.
 
     A fit to Gaussian samples of 6 to 80 members in 1 to 30 directions, within a quarter
     (tests/auto/test_separation.py); with fewer, chance makes more, and the clients judge. Members
     that are left out were in the middle, so without them the others lie further apart.
 
-    >>> [round(by_chance(members, 5.0, 0)[0], 1) for members in (4, 10, 20, 80)]
+    >>> [round(by_chance(members, 0), 1) for members in (4, 10, 20, 80)]
     [36.4, 7.0, 4.4, 3.5]
     """
-    distance = 3.4 + 100 / (members - 2) ** 1.6
-    distance *= 1.35 if left_out else 1.0
-    return distance, distance * (1 + 0.65 / max(directions - 1, ROUNDING))
+    return float(3.4 + 100 / (members - 2) ** 1.6) * (1.35 if left_out else 1.0)
 
 
 def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
@@ -106,6 +75,16 @@ def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     total = float((positions**2 / squares[labels]).sum())
     scatter = total / ((sizes - 1).sum() * (len(sizes) - 1))
     return float(np.sqrt(squares.min() / max(scatter, ROUNDING**2 * squares.min())))
+
+
+def agreement(updates: Matrix, labels: Labels) -> float:
+    """The smallest cosine between two parts' mean updates; ``updates`` have shape (m, k).
+
+    >>> agreement(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, -1.0]]), np.array([0, 0, 1]))
+    0.0
+    """
+    means = [updates[labels == part].mean(axis=0) for part in range(labels.max() + 1)]
+    return float(cosine_similarity(np.stack(means)).min())
 
 
 def dimensions(gram: Matrix) -> float:

@@ -1,8 +1,9 @@
 """A split is a hypothesis: its clients judge it by the mean of the leaves' models.
 
 Not in the paper. As soon as the parts have trained apart, every member evaluates its leaf's model
-and the mean. A vote without a verdict is repeated with growing gaps. A split that is undone leaves
-the mean, which is the model that clients without disagreement would have trained together.
+and the mean. A vote in which more of them gain than lose, but not significantly, is repeated with
+growing gaps. A split that is undone leaves the mean, which is the model that clients without
+disagreement would have trained together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +12,9 @@ from dataclasses import dataclass, replace
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ParameterTree, Status, Trial
+from cflower.algorithm.tree import ParameterTree, Status, Trial, is_below
 from cflower.algorithm.weights import Vector, Weights
-from cflower.changes.vote import verdict_of
+from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, only
 
 
@@ -27,20 +28,21 @@ class SplitTrials(Change):
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
         """The decision to split, or its postponement.
 
-        A leaf waits while the split that made it is on trial. After a split was undone the cluster
-        waits until the number of rounds has doubled, so that splits that fail become ever rarer.
+        A leaf waits while the split that made it is on trial. After k splits were undone the
+        cluster waits until the number of rounds has doubled k times.
         """
         leaf = state.tree.clusters[decision.cluster]
+        refused = [trial.due for trial in leaf.undone if trial.status is Status.UNDONE]
+        again = 2 ** len(refused) * max(refused, default=0)
         if decision.outcome is not Outcome.SPLIT:
             return decision
         if leaf.parent and state.tree.clusters[leaf.parent].on_trial:
             reason = f"would split, but the split of {leaf.parent} is still on trial"
-            return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
-        for trial in leaf.undone:
-            if trial.status is Status.UNDONE and decision.server_round < 2 * trial.due:
-                reason = f"would split, but waits until round {2 * trial.due}: its split was undone"
-                return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
-        return decision
+        elif decision.server_round < again:
+            reason = f"would split, but waits until round {again}: its split was undone"
+        else:
+            return decision
+        return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
 
     def followed(
         self, state: CFLState, decisions: Sequence[Decision], places: Mapping[str, Vector]
@@ -68,12 +70,12 @@ class SplitTrials(Change):
     def _trained_apart(self, state: CFLState, name: str, trial: Trial) -> bool:
         """Whether every part has trained since the split, or since the last vote.
 
-        The members of a part that takes part seldom would not be there to vote. A vote waits for
+        The members of a part that takes part seldom would not be there to vote. The vote waits for
         them until the number of rounds has doubled: they may have left.
         """
         since = (trial.began + trial.due) // 2  # the gaps double
         parts = (only(state.known, leaf.members) for leaf in state.tree.leaves_below(name))
-        return all(any(u.server_round > since for u in known.values()) for known in parts)
+        return all(any(u.server_round > since for u in part.values()) for part in parts)
 
 
 def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
@@ -88,6 +90,17 @@ class SplitTrial(Proposal):
 
     rounds: int
     last: bool
+    """Whether the run ends with this round."""
+
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The decisions with one that says that the split is open at the end of the run."""
+        if not self.last:
+            return decisions
+        name, reason = self.questions[0].cluster, "the run is too short to ask the clients about it"
+        norms = norms_of(
+            decisions, [made.cluster for made in decisions if is_below(made.cluster, name)]
+        )
+        return (*decisions, Decision(name, self.server_round, Outcome.ON_TRIAL, reason, *norms))
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -97,7 +110,6 @@ class SplitTrial(Proposal):
         cluster, verdict = state.tree.clusters[name], verdict_of(answer)
         assert cluster.trial is not None
         reason, trial = verdict.reason, cluster.trial._replace(due=now, reason=verdict.reason)
-        later = 2 * now - trial.began  # the gaps double
         if not verdict.measured:
             outcome, reason = Outcome.UNJUDGED, f"{reason}, so the split is final"
             tree = state.tree.update(replace(cluster, trial=None))
@@ -110,10 +122,10 @@ class SplitTrial(Proposal):
                 reason += (
                     f"; the common model serves {listed(losers)} better: it goes on from there"
                 )
-        elif verdict.better is None and not self.last and later <= trial.began + 4 * self.rounds:
+        elif again := self._next_vote(trial, verdict):
             outcome = Outcome.ON_TRIAL
-            reason += f"; the clients judge again in round {later}"
-            tree = state.tree.update(replace(cluster, trial=trial._replace(due=later)))
+            reason += f"; the clients judge again in round {again}"
+            tree = state.tree.update(replace(cluster, trial=trial._replace(due=again)))
         else:
             outcome = Outcome.UNDONE
             # The end of a run refutes nothing: if the run is resumed, the split may be made again.
@@ -123,6 +135,16 @@ class SplitTrial(Proposal):
         norms = norms_of(decisions, cluster.children)
         made = Decision(name, now, outcome, reason, *norms, figures=verdict.figures)
         return replace(state, tree=tree), (*decisions, made)
+
+    def _next_vote(self, trial: Trial, verdict: Verdict) -> int:
+        """The round in which the clients judge again; 0 if they do not.
+
+        They do if more of them gain than lose, one and three times as long after the first vote.
+        """
+        later = 2 * trial.due - trial.began  # the gaps double
+        leaning = verdict.better is None and verdict.vote.better > verdict.vote.worse
+        soon = later <= trial.began + 4 * self.rounds
+        return later if leaning and soon and not self.last else 0
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:

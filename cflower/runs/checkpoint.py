@@ -35,7 +35,7 @@ from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-9"
+FORMAT = "cflower-checkpoint-10"
 KEPT = 2
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record

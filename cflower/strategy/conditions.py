@@ -19,8 +19,9 @@ from cflower.strategy.settings import Settings
 
 MODELS_KEPT, MOST_GIGABYTES = 3, 8.0
 """Models of each client that a personal step holds at most, and the memory that they may take."""
-PERSONAL_SHARE = 0.3
-"""Share of a run's trainings, and of its messages, that a personal step may add."""
+FOR_QUESTIONS, BEYOND_ROUNDS = 0.15, 0.3
+"""What questions, and these and the personal step together, may add to the models that FedAvg's
+rounds and its final evaluation would send, and the latter to the trainings."""
 EVALUATIONS = 3 + len(KAPPAS)
 """Of a member in a personal step by ordinary messages."""
 NOT_ALONE = (
@@ -81,13 +82,17 @@ class Conditions:
             settings.weighting,
             layout.as_sent,
             changes_of(0 if self.private else trial_rounds, moving=moving),
+            self.affordable_models(FOR_QUESTIONS, num_rounds),
             trim=settings.trimmed_share,
             whole=layout.whole if settings.max_influence else None,
             metric=measure_of(settings.leading),
         )
 
-    def personal_obstacle(self, num_rounds: int) -> str:
-        """Why a run of so many rounds has no personal step; empty if it can have one."""
+    def personal_obstacle(self, num_rounds: int, asked: int = 0) -> str:
+        """Why a run of so many rounds has no personal step; empty if it can have one.
+
+        ``asked`` are the models that questions have taken so far.
+        """
         settings = self.settings
         if self.private:
             return "every further training of a client would cost differential privacy"
@@ -95,7 +100,7 @@ class Conditions:
             return "the ClientApp has no evaluate function"
         if settings.selection != "leaf":
             return f"selection = {settings.selection!r} chooses among the clusters' models"
-        if self.personal_trainings(num_rounds)[0] < 1:
+        if self.personal_trainings(num_rounds, asked)[0] < 1:
             rounds = settings.fraction_train * num_rounds
             return f"a client trains in {rounds:g} rounds on average, too few for one"
         layout, clients = self.layout, self.roll_call.connected
@@ -106,25 +111,35 @@ class Conditions:
 
     def personal_step(self, state: CFLState, num_rounds: int) -> PersonalStep | None:
         """The personal step after so many rounds; None without one."""
-        leaves = leaves_of(state)
-        if not self.settings.rules.personal or self.personal_obstacle(num_rounds) or not leaves:
+        leaves, so_far = leaves_of(state), (num_rounds, state.asked)
+        if not self.settings.rules.personal or self.personal_obstacle(*so_far) or not leaves:
             return None
-        trainings, at_once = self.personal_trainings(num_rounds)
+        trainings, at_once = self.personal_trainings(*so_far)
         return PersonalStep(num_rounds, leaves, trainings, ADAPT if at_once else "train")
 
-    def personal_trainings(self, num_rounds: int) -> tuple[int, bool]:
+    def personal_trainings(self, num_rounds: int, asked: int) -> tuple[int, bool]:
         """The trainings of a client in a personal step, and whether it does the step by itself.
 
-        They, and where the step takes ordinary messages these, are at most `PERSONAL_SHARE` of
-        those of the run, in which a client got two models and sent one in each round in which it
-        took part.
+        They are at most `BEYOND_ROUNDS` of those of the run, and the models that they take are what
+        questions have left of it.
         """
-        share = PERSONAL_SHARE * num_rounds * self.settings.fraction_train
+        left = self.affordable_models(BEYOND_ROUNDS, num_rounds) - asked
+        left /= self.roll_call.connected
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
-        # A training is two of the three models that a client gets or sends in a round.
-        trainings = share if at_once else (3 * share / 2 - EVALUATIONS) / 2
+        most = BEYOND_ROUNDS * num_rounds * self.settings.fraction_train
+        trainings = most * (left >= 2) if at_once else min(most, (left - EVALUATIONS) / 2)
         return min(MOST_TRAININGS, int(trainings + 1e-9)), at_once
+
+    def affordable_models(self, share: float, num_rounds: int) -> float:
+        """The models that a run may send for such a share beyond those that FedAvg would send.
+
+        With FedAvg a client gets and sends a model in every round in which it trains, and gets one
+        to evaluate in others and at the end. After a split it gets the root's model then, too.
+        """
+        clients = self.roll_call.connected
+        by_round = 2 * self.settings.fraction_train + self.settings.fraction_evaluate
+        return share * (by_round * num_rounds + 1) * clients - clients
 
 
 def measure_of(metric: Metric) -> Measure:

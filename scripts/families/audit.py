@@ -158,7 +158,7 @@ def trained(
             noise = generator(0, ask.client)
         update = federation.clients.update(i, state.model_of(ask).trained, noise)
         weights, length = Weights(update, np.zeros(0)), norm(update)
-        replies.append(Reply(ask, float(sizes[i]), {}, weights, length, update))
+        replies.append(Reply(ask, float(sizes[i]), {}, weights, length, kept=update))
     return replies
 
 

@@ -12,12 +12,10 @@ from cflower.auto.clustering import best_parts
 from cflower.auto.criterion import AutoCriterion, significance
 from cflower.auto.separation import (
     MOST_COMPARED,
-    Centred,
     by_chance,
     centred,
     dimensions,
     separation,
-    separation_test,
 )
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of
@@ -122,71 +120,51 @@ def test_a_member_without_recent_updates_does_not_delay_a_split() -> None:
     assert decided(updates, rounds=20, present=present) == FOURS
 
 
-@pytest.mark.parametrize(("noise", "separated"), [(0.01, True), (1.5, False)])
-def test_lengths_of_updates_do_not_matter_by_angle(noise: float, separated: bool) -> None:
-    rng, labels = generator(0, "angles"), np.repeat(np.arange(2, dtype=np.int32), 5)
-    points, by_angle = np.eye(8)[labels] + 0.1 * rng.normal(size=(10, 8)), []
-    for lengths in (np.ones(10), rng.uniform(0.1, 0.9, size=10), rng.uniform(1, 9, size=10)):
-        longer = points * lengths[:, None]
-        unsure = noise * (longer**2).sum(axis=1)
-        updates = Centred(longer @ longer.T, cosine_similarity(longer), unsure)
-        by_angle.append(updates.separations(labels)[1])
-    assert by_angle == pytest.approx([by_angle[0]] * 3)
-    assert (by_angle[0] > 0) == separated
-
-
-def by_chance_in(size: int, entries: int, samples: int = 500) -> tuple[np.ndarray, float]:
-    """The 0.99 quantiles of both separations in Gaussian samples, and their directions."""
-    rng, found, directions = generator(0, "by chance", size, entries), [], []
+def by_chance_in(size: int, entries: int, samples: int = 500) -> float:
+    """The 0.99 quantile of the separation in Gaussian samples."""
+    rng, found = generator(0, "by chance", size, entries), []
     for _ in range(samples):
-        sample = centred(rng.normal(size=(size, entries)), np.zeros(size))
-        parts = best_parts(sample.cosines)
-        most_alone = 2 * parts.grouped.sum() < size
-        found.append(np.zeros(2) if most_alone else sample.separations(parts.labels))
-        directions.append(dimensions(sample.gram))
-    return np.quantile(found, 0.99, axis=0), float(np.median(directions))
+        points = rng.normal(size=(size, entries))
+        parts = best_parts(cosine_similarity(points - points.mean(axis=0)))
+        alone = 2 * parts.grouped.sum() < size
+        found.append(0 if alone else separation(centred(points), parts.labels, np.zeros(size)))
+    return float(np.quantile(found, 0.99))
 
 
 @pytest.mark.parametrize("entries", [2, 3, 5, 10, 30])
 @pytest.mark.parametrize("size", [6, 10, 20, 40, 80])
 def test_the_curve_is_the_null_distribution_within_a_quarter(size: int, entries: int) -> None:
-    quantiles, directions = by_chance_in(size, entries)
-    measures = 2 if entries > 2 else 1  # in a plane a few samples do not show the rare angles
-    needed = by_chance(size, directions, 0)[:measures]
-    assert needed == pytest.approx(quantiles[:measures], rel=0.25)
+    assert by_chance(size, 0) == pytest.approx(by_chance_in(size, entries), rel=0.25)
 
 
 def test_what_is_needed_grows_with_fewer_members_and_with_those_left_out() -> None:
-    needed = [by_chance(members, 5.0, 0) for members in (3, 4, 6, 10, 20, 80)]
-    assert np.all(np.diff(needed, axis=0) < 0)
-    assert np.all(np.greater(by_chance(20, 5.0, 1), by_chance(20, 5.0, 0)))
-    assert by_chance(20, 1.0, 0)[1] > 1e6  # on a line there are only two angles
-
-
-def test_the_test_names_both_measures_and_what_each_must_exceed() -> None:
-    points = two_groups()
-    figures = separation_test(centred(points, np.zeros(8)), np.repeat([0, 1], 4), 0)
-    assert list(figures) == [
-        "separation",
-        "separation_by_angle",
-        "separation_by_chance",
-        "separation_by_angle_by_chance",
-    ]
-    assert figures["separation"] > figures["separation_by_chance"]
+    needed = [by_chance(members, 0) for members in (3, 4, 6, 10, 20, 80)]
+    assert np.all(np.diff(needed) < 0)
+    assert by_chance(20, 1) > by_chance(20, 0)
 
 
 @pytest.mark.parametrize(
-    ("observed", "outcome", "reason"),
+    ("separated", "agreed", "outcome", "reason"),
     [
-        ((3.04, 2.0), Outcome.SPLIT, "2 groups: separation 3.0 (null 3.0)"),
-        ((3.0, 2.26), Outcome.SPLIT, "2 groups: angular separation 2.3 (null 2.2)"),
-        ((3.0, 2.25), Outcome.NOT_APART, "groups not separated: separation 3.0 (null 3.0)"),
+        (3.04, 0.49, Outcome.SPLIT, "2 groups: separation 3.0 (null 3.0)"),
+        (3.04, 0.5, Outcome.MOVING, "2 groups still move the same way: cosine 0.50"),
+        (3.0, -1.0, Outcome.NOT_APART, "groups not separated: separation 3.0 (null 3.0)"),
     ],
 )
-def test_one_significant_measure_is_enough(observed, outcome, reason) -> None:
-    figures = {"separation_by_chance": 3.0, "separation_by_angle_by_chance": 2.25}
-    figures |= dict(zip(("separation", "separation_by_angle"), observed, strict=True))
-    assert significance(figures, "2 groups") == (outcome, reason)
+def test_groups_are_separated_and_do_not_move_the_same_way(
+    separated: float, agreed: float, outcome: Outcome, reason: str
+) -> None:
+    figures = {"separation": separated, "agreement": agreed, "separation_by_chance": 3.0}
+    decided, text = significance(figures, "2 groups")
+    assert (decided, text.startswith(reason)) == (outcome, True)
+
+
+@pytest.mark.parametrize(("common", "split"), [(0.0, True), (0.9, True), (2.0, False)])
+def test_groups_are_not_split_while_most_of_their_update_is_common(
+    common: float, split: bool
+) -> None:
+    updates = two_groups() + common * 20**0.5 * np.eye(20)[0]
+    assert decided(updates) == (FOURS if split else set())
 
 
 def test_noise_in_many_directions_makes_shorter_distances_than_on_a_line() -> None:

@@ -21,6 +21,7 @@ from tests.algorithm.planted import (
     Federation,
     cfl_of,
     clusters_of,
+    ended,
     final,
     laws,
     run,
@@ -116,7 +117,7 @@ def test_the_candidate_is_the_weighted_mean_of_the_leaves_below(weighting):
 
 def test_in_each_round_of_a_trial_the_mean_of_the_leaves_is_the_conventional_model():
     seen = 0
-    for server_round, (_, result) in enumerate(run(two, judged(4), 30, opinions=NEITHER), 1):
+    for server_round, (_, result) in enumerate(run(two, judged(20), 30), 1):
         if result.state.tree.root.on_trial:
             model = result.state.tree.model_of(ROOT).trained
             np.testing.assert_allclose(model, conventional(two, server_round), atol=1e-12)
@@ -154,20 +155,55 @@ def test_an_undone_split_leaves_the_mean_and_the_next_one_waits_and_has_new_name
     assert names == {ROOT, *(f"0.{i}" for i in range(2 * outcomes.count(Outcome.SPLIT)))}
 
 
-@pytest.mark.parametrize(("looks", "last"), [(2, True), (3, True), (3, None)])
-def test_clients_that_see_neither_gain_nor_loss_judge_again_with_growing_gaps(looks, last):
-    opinions = iter([None] * (looks - 1) + [last])
+@pytest.mark.parametrize("opinions", [WORSE, NEITHER])
+def test_a_split_that_shows_no_gain_is_undone_at_the_first_vote(opinions):
     lines = []
     for _, result in run(two, judged(3), 40, opinions=opinions):
         lines += [d for d in result.decisions if d.cluster == ROOT]
         if lines[-1].outcome in JUDGED:
             break
     began = next(line.server_round for line in lines if line.outcome is Outcome.SPLIT)
-    again = [line for line in lines if "judge again" in line.reason]
-    assert [line.server_round - began for line in again] == [3, 6][: looks - 1]
-    assert all(line.outcome is Outcome.ON_TRIAL for line in again)
-    assert lines[-1].server_round == began + {2: 6, 3: 12}[looks]
-    assert lines[-1].outcome is (Outcome.CONFIRMED if last else Outcome.UNDONE)
+    assert (lines[-1].outcome, lines[-1].server_round) == (Outcome.UNDONE, began + 3)
+
+
+@pytest.mark.parametrize(("gaining", "votes"), [(3, 1), (4, 3)])
+def test_clients_of_whom_more_gain_than_lose_judge_again_with_growing_gaps(gaining, votes):
+    cfl, judgements = judged(3), []
+    gains = {c: 0.1 if i < gaining else -0.1 for i, c in enumerate(two.clients)}
+    state = two.state()
+    for server_round in range(1, 40):
+        heard = cfl.heard(state, two.replies(cfl, state, server_round), server_round)
+        state = heard.state
+        if heard.asks:
+            result = answered(cfl, heard, gains, server_round)
+            state = result.state
+            judgements.append(result.decisions[-1])
+            if judgements[-1].outcome in JUDGED:
+                break
+    *open_, end = judgements
+    began = state.tree.root.undone[0].began
+    assert [made.server_round - began for made in judgements] == [3, 6, 12][:votes]
+    assert all(made.outcome is Outcome.ON_TRIAL for made in open_)
+    assert all("judge again" in made.reason for made in open_)
+    assert end.outcome is Outcome.UNDONE
+
+
+@pytest.mark.parametrize("budget", [0, 11, 12, 24])
+def test_what_exceeds_the_budget_is_not_asked_and_the_last_round_says_so(budget):
+    began = final(two, judged(1), 30, opinions=BETTER).tree.root.split_round
+    cfl, asks, last = judged(1, budget=budget), [], began + 3
+    state = two.state()
+    for server_round in range(1, last + 1):
+        replies = two.replies(cfl, state, server_round)
+        heard = cfl.heard(state, replies, server_round, last=server_round == last)
+        asks += heard.asks
+        result = ended(two, cfl, heard, BETTER)
+        state = result.state
+    assert len(asks) == state.asked == (12 if budget >= 12 else 0)
+    assert state.tree.root.on_trial == (budget < 12)
+    outcomes = [d.outcome for d in result.decisions if d.cluster == ROOT]
+    assert outcomes == ([Outcome.ON_TRIAL] if budget < 12 else [])
+    assert clusters_of(state) == two.planted
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
@@ -281,6 +317,18 @@ def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
     assert newcomer.tree.leaf_of("new").members == ("new",)
 
 
+def test_with_every_split_that_is_undone_the_next_one_waits_twice_as_long():
+    undone = [Trial(n, n, SIDES, Status.UNDONE) for n in (5, 10, 40)]
+    leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]))
+    nothing = Evidence(ROOT, 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
+    for refused, again in ((1, 10), (2, 40), (3, 320)):
+        tree = ParameterTree({ROOT: replace(leaf, undone=tuple(undone[:refused]))})
+        for server_round in (again - 1, again):
+            decision = Decision(ROOT, server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=SIDES)
+            decision = SplitTrials().revised(CFLState(tree), nothing, decision)
+            assert (decision.outcome is Outcome.SPLIT) == (server_round == again)
+
+
 SIDES = ("a", "b"), ("c", "d")
 
 
@@ -288,7 +336,8 @@ SIDES = ("a", "b"), ("c", "d")
 @pytest.mark.parametrize("status", [Status.UNDONE, Status.OPEN, Status.JOINED])
 def test_after_an_undone_split_the_cluster_waits_until_the_rounds_have_doubled(sides, status):
     undone, waits = Trial(46, 50, SIDES, status), status is Status.UNDONE
-    leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]), undone=(undone,))
+    earlier = Trial(3, 4, SIDES, Status.OPEN)
+    leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]), undone=(earlier, undone))
     state, revised = CFLState(ParameterTree({ROOT: leaf})), SplitTrials().revised
     nothing = Evidence(ROOT, 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
     for server_round, put_off in ((51, waits), (99, waits), (100, False)):

@@ -13,7 +13,7 @@ from tests.run_content import read_json, read_lines
 
 HERE = Path(__file__).parent
 RUN = (
-    "shift='label-permutation' num-groups=2 dataset-size=600 model='linear' num-server-rounds=8 "
+    "shift='label-permutation' num-groups=2 dataset-size=600 model='linear' num-server-rounds=10 "
     "learning-rate=0.1 local-epochs=3 partitioner='iid' seed=0 "
 )
 CRITERIA = {

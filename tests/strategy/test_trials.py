@@ -30,6 +30,27 @@ on_trial = partial(run, trial_rounds=3, metric="loss", fraction_evaluate=0.0)
 """A run with trials."""
 
 
+@pytest.fixture(autouse=True)
+def questions_without_limit(monkeypatch):
+    """Short runs ask their clients too."""
+    monkeypatch.setattr("cflower.strategy.conditions.FOR_QUESTIONS", 9.0)
+
+
+@pytest.mark.parametrize(("rounds", "trial"), [(9, Status.OPEN), (10, Status.CONFIRMED)])
+def test_a_short_run_says_that_its_split_is_open(rounds, trial, monkeypatch, caplog):
+    monkeypatch.undo()
+    caplog.set_level(logging.INFO, "flwr")
+    clients = Quadratics(GROUPS)
+    strategy, _, _ = on_trial(clients, rounds, trial_rounds=1)
+    assert clusters_of(strategy) == clients.planted
+    assert strategy.tree.root.trial.status is trial
+    said = "cluster 0, on trial: the run is too short to ask the clients about it"
+    assert (said in caplog.text) == (trial is Status.OPEN)
+    # Of the 2 models a client and round, and the last one, at most 0.15: the root's and a question.
+    evaluated = Counter(seen.client for seen in clients.seen if seen.kind == "evaluate")
+    assert set(evaluated.values()) == {2 if trial is Status.OPEN else 4}
+
+
 @pytest.mark.parametrize("settings", [{"fraction_evaluate": 1.0}, {"fraction_train": 0.5}])
 def test_a_split_that_serves_the_clients_is_confirmed(settings):
     clients = Quadratics(GROUPS)
@@ -48,14 +69,11 @@ def test_a_split_that_does_not_serve_the_clients_is_undone(caplog, tmp_path):
     recorder = Recorder(tmp_path)
     alike = Quadratics(ALIKE)
     strategy, _, _ = on_trial(
-        alike, 9, criterion=Halves(), observers=[recorder], trial_rounds=1, weighting="uniform"
+        alike, 7, criterion=Halves(), observers=[recorder], trial_rounds=1, weighting="uniform"
     )
     assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
     lines = read_lines(recorder.path / "rounds.jsonl")
-    # Three votes without a result: in rounds 4, 5 and 7.
-    on = [line["round"] for line in lines if line["decision"] == "on trial"]
-    assert on == [4, 5]
-    ends = [line for line in lines if line["round"] == 7]
+    ends = [line for line in lines if line["round"] == 4]
     counts = [(line["cluster"], len(line["members"]), len(line["clients"])) for line in ends]
     assert counts == [("0.0", 3, 3), ("0.1", 3, 3), ("0", 6, 0)]
     assert ends[2]["decision"] == "split taken back"
