@@ -165,9 +165,10 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     if not rows:
         return ["No member answered the final evaluation."]
     means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
+    over = "its" if len(rows) == len(members) else f"{len(rows)} of its {len(members)}"
     return [
-        f"Means over its clients: {'; '.join(means)}. Each client is evaluated on its own held-out "
-        "examples:",
+        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
+        "held-out examples:",
         "",
         f"| client | held-out examples | {' | '.join(columns.values())} |",
         "| --- | --- |" + " --- |" * len(columns),

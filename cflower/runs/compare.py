@@ -14,7 +14,7 @@ from cflower.errors import ConfigError
 from cflower.messages.metrics import Metric
 from cflower.ordering import only
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
-from cflower.runs.findings import ways_to_serve
+from cflower.runs.findings import of_all, ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown, starred
 
@@ -63,6 +63,7 @@ def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
     return {
         **{key: shown(measures[key]) for key in ("rounds", "clients", "clusters")},
         MEAN: metric.in_words(measures["mean"]),
+        "mean of": of_all(measures["evaluated"], measures["clients"]).removeprefix("of ") or "-",
         "worst tenth": metric.in_words(measures["worst_tenth"]),
         "spread": difference_in_words(measures["spread"], metric),
         "common model": metric.in_words(measures["common_model"]),
@@ -86,6 +87,7 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "worst_tenth": even and even.worst_tenth,
         "spread": even and even.spread,
         "mean": means.get("own"),
+        "evaluated": sum(value is not None for value in run.scores.values()),
         "common_model": means.get("fl"),
         **{key: means.get(key) for key in BASELINES},
         "adjusted_rand_index": summary.adjusted_rand_index,

@@ -16,6 +16,7 @@ from cflower.messages.metrics import (
 from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES, Paired, against, fairness, fairness_in_words
 from cflower.runs.records import BaselineLine, ClientLine, LeadingMetric, Number, Summary
+from cflower.strategy.round_log import outcome_of
 
 COLUMNS = ("fl", "leaf", "best", "ensemble")
 """The ways to serve a client; each prefixes a metric of a client in the summary."""
@@ -25,8 +26,8 @@ SAME_EXAMPLES = (
 )
 AGREEMENT = "Agreement with the true groups: adjusted Rand index {index:.3f} (1 is exact)."
 PERSONAL = (
-    "Personal step: {clients} of {leaves} have personal models, each a mix of the cluster's model "
-    "and of one that the client trained alone."
+    "Personal step: {clients} of {leaves} have personal models, {share} of each from a model that "
+    "the client trained alone{rest}."
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
 TO_COME, NOT_MEASURED = "measured next", "not measured"
@@ -114,16 +115,24 @@ def remarks(summary: Summary) -> list[str]:
     with_own = [step.clients for step in summary.personal.values() if step.clients]
     if with_own:
         clients, leaves = counted(sum(with_own), "client"), counted(len(with_own), "cluster")
-        sentences.append(PERSONAL.format(clients=clients, leaves=leaves))
+        sentences.append(PERSONAL.format(clients=clients, leaves=leaves, **shares(summary)))
     if summary.decided_by == "reported":
         sentences.append(SAME_EXAMPLES)
     return sentences
 
 
+def shares(summary: Summary) -> dict[str, str]:
+    """How much of the personal models the clients trained alone, in the words of `PERSONAL`."""
+    every = {f"{one.share:.0%}" for one in summary.clients.values() if one.share}
+    ends = sorted(every, key=lambda share: int(share[:-1]))
+    rest = "" if ends == ["100%"] else ", the rest from the cluster's"
+    return {"share": " to ".join(dict.fromkeys([*ends[:1], *ends[-1:]])) or "part", "rest": rest}
+
+
 def personal_steps(summary: Summary) -> dict[str, str]:
     """The result of each leaf's personal step in one sentence, as in the log."""
     return {
-        leaf: f"personal step {'accepted' if step.accepted else 'refused'}: {step.reason}"
+        leaf: f"personal step {outcome_of(step.accepted, step.evaluations)}: {step.reason}"
         for leaf, step in summary.personal.items()
     }
 
@@ -173,7 +182,8 @@ def way_of(key: str, words: str, summary: Summary) -> Way:
     """This run, or its common model."""
     metric = summary.leading
     prefix = "" if key == "own" else f"{key}_"
-    known = [one.figures.get(prefix + metric.name) for one in summary.clients.values()]
+    figures = [one.figures.get(prefix + metric.name) for one in summary.clients.values()]
+    known = sum(value is not None for value in figures)
     fair = fairness_in_words(summary.fairness.get(key), metric) if key == "own" else ""
     remark = ", ".join(filter(None, [of_all(known, summary.num_clients), fair]))
     return Way(key, words, summary.metrics.get(prefix + metric.name), remark)
@@ -188,18 +198,17 @@ def baseline_way(summary: Summary, key: str) -> Way:
     if not line.rounds:
         return Way(key, words, None, NOT_KEPT)
     fair = fairness_in_words(line, metric)
-    remark = ", ".join(filter(None, [of_all(line.clients.values(), summary.num_clients), fair]))
+    remark = ", ".join(filter(None, [of_all(len(line.clients), summary.num_clients), fair]))
     test = against(summary.clients, line.clients, metric)
     return Way(key, words, line.figures.get(metric.name), remark, test)
 
 
-def of_all(values: Iterable[float | None], members: int) -> str:
+def of_all(known: int, members: int) -> str:
     """How many of the clients a mean is of; empty for all of them.
 
-    >>> of_all([0.5, None], 2)
+    >>> of_all(1, 2)
     'of 1 of 2 clients'
     """
-    known = sum(value is not None for value in values)
     return f"of {known} of {counted(members, 'client')}" if 0 < known < members else ""
 
 

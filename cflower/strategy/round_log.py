@@ -45,8 +45,17 @@ def log_alone(step: PersonalStep) -> None:
 def log_steps(steps: Mapping[str, Personal]) -> None:
     """Log the result of each leaf's personal step in one sentence."""
     for leaf, step in steps.items():
-        result = "accepted" if step.accepted else "refused"
+        result = outcome_of(step.accepted, step.evaluations)
         log(INFO, "Cluster %s, personal step %s: %s", leaf, result, step.reason, extra=PROGRESS)
+
+
+def outcome_of(accepted: bool, evaluations: int) -> str:
+    """The outcome of a personal step in words: without an evaluation nothing is refused.
+
+    >>> outcome_of(True, 9), outcome_of(False, 9), outcome_of(False, 0)
+    ('accepted', 'refused', 'not judged')
+    """
+    return ("accepted" if accepted else "refused") if evaluations else "not judged"
 
 
 def log_unable(report: FinalReport) -> None:

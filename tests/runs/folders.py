@@ -191,10 +191,11 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
     return ClientResult(tree.leaf_of(name).name, 10.0 + number, levels, facts=facts)
 
 
-def with_trial(run: Path, outcome: str, chance: float = 0.001) -> Path:
-    """The made-up run's split of round 6 was on trial until round 10."""
+def with_trial(run: Path, outcome: str, chance: float | None = 0.001) -> Path:
+    """The made-up run's split of round 6 was on trial until round 10; no chance: nobody voted."""
     judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
-    judged |= {"figures": {"loss_chance": chance, "accuracy_chance": 0.5}, "moves": []}
+    figures = {} if chance is None else {"gain_chance": chance, "loss_chance": 1 - chance}
+    judged |= {"figures": figures, "moves": []}
     with edited(run / "rounds.jsonl") as lines:
         after = next(i for i, line in enumerate(lines) if line["round"] == 10)
         lines.insert(after, lines[0] | judged | {"round": 10})

@@ -7,7 +7,7 @@ import pytest
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import Metric
 from cflower.runs.baselines import against
-from cflower.runs.findings import finding, ways_to_serve
+from cflower.runs.findings import finding, personal_steps, ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.records import ClientLine
 from cflower.runs.report.content import page_content
@@ -161,3 +161,31 @@ def test_a_mean_over_some_clients_says_over_how_many(tmp_path):
     words = finding(record.summary)
     assert "% (of 7 of 8 clients, worst tenth" in words
     assert "conventional FL for all rounds: 70.0% (of 6 of 8 clients, worst" in words
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ((0.5, 0.75), "50% to 75% of each from a model that the client trained alone, the rest"),
+        ((1.0, 1.0), "100% of each from a model that the client trained alone.\n"),
+    ],
+)
+def test_the_share_of_personal_models_is_said(tmp_path, shares, words):
+    run, step = made_up_run(tmp_path / "run"), {"reason": "", "start": "leaf", "length": 1}
+    with edited(run / "summary.json") as summary:
+        summary["personal"]["0.0"] = step | {"accepted": True, "kappa": 9.0, "clients": 2}
+        for client, share in zip(("client-0", "client-1"), shares, strict=True):
+            summary["clients"][client]["served_by"] |= {"model": "personal", "share": share}
+    assert f"2 clients of 1 cluster have personal models, {words}" in finding(
+        RunRecord.read(run).summary
+    )
+
+
+def test_a_personal_step_that_nobody_measured_is_not_refused(tmp_path):
+    run, step = made_up_run(tmp_path / "run"), {"start": None, "length": 3, "clients": 0}
+    with edited(run / "summary.json") as summary:
+        step |= {"accepted": False, "kappa": None, "reason": "no member measured the models"}
+        summary["personal"] = {"0.0": step | {"evaluations": 0}, "0.1": step | {"evaluations": 2}}
+    first, second = personal_steps(RunRecord.read(run).summary).values()
+    assert first == "personal step not judged: no member measured the models"
+    assert second.startswith("personal step refused: ")

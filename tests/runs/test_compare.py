@@ -81,3 +81,14 @@ def test_a_key_of_the_app_with_the_name_of_a_measure_is_told_apart(run, tmp_path
     rows = [line.split() for line in table_of(run, other).splitlines()]
     assert ["rounds", "(config)", "3", "4"] in rows
     assert [row[1:] for row in rows if row[:1] == ["rounds"]][1:] == [["20", "20"]]
+
+
+def test_a_mean_over_some_clients_says_over_how_many(run, tmp_path):
+    path = made_up_run(tmp_path / "other")
+    with edited(path / "summary.json") as summary:
+        del summary["clients"]["client-0"]["accuracy"]
+    rows = [line.split() for line in table_of(run, RunRecord.read(path)).splitlines()]
+    assert ["mean", "of", "-", "7", "of", "8", "clients"] in rows
+    assert not [
+        row for line in table_of(run, run).splitlines() if "mean of" in line for row in line
+    ]

@@ -176,7 +176,7 @@ def test_pictures_and_data_are_saved(visit):
     assert "client-29" in drawing
     assert visit.saved("Save the picture tree as PNG").startswith(b"\x89PNG")
     rows = list(csv.DictReader(visit.saved("Clients (CSV)").decode().splitlines()))
-    assert [row["name"] for row in rows] == [f"client-{i}" for i in range(30)]
+    assert [row["client"] for row in rows] == [f"client-{i}" for i in range(30)]
     assert {row["cluster"] for row in rows} == {"0.0", "0.1"}
     rounds = list(csv.DictReader(visit.saved("Rounds and decisions").decode().splitlines()))
     assert rounds[5]["reason"] == "for reasons of round 6"
@@ -216,7 +216,9 @@ def test_measured_baselines_are_next_to_the_own_model(opened):
     assert heads[2:6] == ["this run", "conventional FL", "difference (points)", "alone"]
     assert "conventional FL: 91.4%" in visit.text("#scores")
     rows = list(csv.DictReader(visit.saved("Clients (CSV)").decode().splitlines()))
-    assert {(row["federated"], row["isolated"]) for row in rows} == {("0.914", "0.5")}
+    assert {
+        tuple(row[f"{way}: accuracy"] for way in ("conventional FL", "alone")) for row in rows
+    } == {("0.914", "0.5")}
 
 
 def test_the_first_rounds_can_be_left_out(browser, report):

@@ -52,6 +52,7 @@ def test_signs_of_trials(browser, tmp_path):
         ("split confirmed", 0.1, "≈"),
         ("on trial", 1.0, "…"),
         ("split taken back", 0.5, "✗"),
+        ("split not judged", None, "?"),
     ]:
         run = with_trial(made_up_run(tmp_path / f"run{sign}"), outcome, chance)
         with Visit(browser, write_report(run).as_uri()) as visit:

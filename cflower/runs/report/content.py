@@ -32,6 +32,8 @@ COLUMNS = {
     **{"mean": "mean_norm", "max": "max_norm", "alpha": "alpha_cross"},
 }
 """The columns of `lines` that are fields of a line."""
+GAIN = "gain_chance"
+"""The figure of a vote: the probability that chance alone gives such a gain."""
 SECOND = "loss"
 """The metric of the second picture, unless it leads."""
 
@@ -193,23 +195,19 @@ def cost(run: RunRecord) -> dict[str, Any]:
 def trials(run: RunRecord) -> list[dict[str, Any]]:
     """The clients' judgements of each split on trial, and the last line of one that is open.
 
-    ``tested``: whether the figures allow a test; ``sure``: whether the gain is significant.
+    ``tested``: whether clients have voted; ``sure``: whether the gain is significant.
     """
-    judged = []
-    for line, began in run.judgements:
-        chances = [line.figures[name] for name in line.figures if name.endswith("_chance")]
-        known = [chance for chance in chances if chance is not None]
-        judged.append(
-            {
-                **{key: getattr(line, key) for key in ("cluster", "round", "reason", "figures")},
-                "outcome": line.decision,
-                "status": TRIAL_STATUS[Outcome(line.decision)],
-                "began": began,
-                "tested": bool(known),
-                "sure": any(chance < LEVEL for chance in known),
-            }
-        )
-    return judged
+    return [
+        {
+            **{key: getattr(line, key) for key in ("cluster", "round", "reason", "figures")},
+            "outcome": line.decision,
+            "status": TRIAL_STATUS[Outcome(line.decision)],
+            "began": began,
+            "tested": GAIN in line.figures,
+            "sure": (line.figures.get(GAIN, 1.0) or 0.0) < LEVEL,
+        }
+        for line, began in run.judgements
+    ]
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:

@@ -16,6 +16,17 @@ function meanOf(clients, key) {
   return having.length ? having.reduce((sum, client) => sum + weight(client) * client[key], 0) / having.reduce((sum, client) => sum + weight(client), 0) : null;
 }
 
+// The columns about a client, as they are called everywhere on the page.
+const WORDS = { name: 'client', cluster: 'cluster', own: 'this run', leaf: 'cluster’s model', share: 'personal share', fl: 'common model',
+  federated: 'conventional FL', isolated: 'alone', level: 'model of', examples: 'held-out examples', group: 'true group' };
+const SCORES = new Set(['own', 'leaf', 'fl', 'federated', 'isolated']);
+
+// The mean of a figure; of how many clients, if not of all.
+function meanText(clients, key) {
+  const having = clients.filter((client) => known(client[key])).length;
+  return score(meanOf(clients, key)) + (having && having < clients.length ? ` of ${having}` : '');
+}
+
 const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
 
 function drawClients() {
@@ -49,8 +60,8 @@ function clusterTable() {
     return html('tr', { class: state.cluster === name ? 'chosen' : '' },
       html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
         { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
-      html('td', {}, String(mine.length)), html('td', {}, score(of('own'))),
-      compared ? [html('td', {}, score(of(key))), html('td', {}, signed(known(of(key)) ? of('own') - of(key) : null)),
+      html('td', {}, String(mine.length)), html('td', {}, meanText(mine, 'own')),
+      compared ? [html('td', {}, meanText(mine, key)), html('td', {}, signed(known(of(key)) ? of('own') - of(key) : null)),
         html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
       html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
       grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);
@@ -60,9 +71,9 @@ function clusterTable() {
 
 function clientTable(count) {
   const [compared] = other();
-  const columns = [['name', 'client'], ['cluster', 'cluster'], ['own', 'this run'], ['leaf', 'cluster’s model'], ['share', 'personal share'],
-    ...(compared === 'fl' ? [['fl', 'common model'], ['gain', difference()]] : [['federated', 'conventional FL'], ['gain', difference()], ['isolated', 'alone'], ['fl', 'common model']]),
-    ['level', 'model of'], ['examples', 'held-out examples'], ['group', 'true group']];
+  const keys = ['name', 'cluster', 'own', 'leaf', 'share', ...(compared === 'fl' ? ['fl', 'gain'] : ['federated', 'gain', 'isolated', 'fl']),
+    'level', 'examples', 'group'];
+  const columns = keys.map((key) => [key, WORDS[key] ?? difference()]);
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
   const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));

@@ -42,9 +42,11 @@ const saveButtons = (name, drawing) => html('p', { class: 'save' },
 const cell = (value) => (known(value) ? `"${String(value).replace(typeof value === 'string' ? /^(?=[=+@\-\t])/ : /^$/, "'").replaceAll('"', '""')}"` : '');
 const csv = (heads, rows) => [heads, ...rows].map((row) => row.map(cell).join(',')).join('\r\n');
 
+// The heads of the page; a figure has the name of its metric, too.
 function clientsCsv() {
-  const keys = Object.keys(run.clients[0] ?? {});
-  return csv(keys, run.clients.map((client) => keys.map((key) => client[key])));
+  const keys = Object.keys(run.clients[0] ?? {}).filter((key) => WORDS[key]);
+  const heads = keys.map((key) => (SCORES.has(key) ? `${WORDS[key]}: ${metric().name}` : WORDS[key]));
+  return csv(heads, run.clients.map((client) => keys.map((key) => client[key])));
 }
 
 function roundsCsv() {
