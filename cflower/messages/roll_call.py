@@ -14,10 +14,10 @@ import math
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -46,27 +46,33 @@ FAILED = (
 )
 
 
-class Refusal(NamedTuple):
-    """The reason why a connected node does not take part."""
+class Member(NamedTuple):
+    """A node whose client takes part, also while it is not connected."""
+
+    client: str
+    facts: dict[str, Any]
+
+
+class Refused(NamedTuple):
+    """A connected node that does not take part, with the reason."""
 
     client: str
     reason: str
     facts: Mapping[str, Any]
-    silent: bool = False
-    """It has not answered yet, and is asked again after each `RollCall.timeout`."""
-
-    def holds(self, nodes: Container[str]) -> bool:
-        """Whether the reason still holds, given the clients that take part."""
-        return self.reason != DUPLICATE or self.client in nodes
 
 
 class Asked(NamedTuple):
-    """The question to a node that has not answered."""
+    """A connected node that has not answered."""
 
     until: float
-    """The end of the time to answer, as `time.monotonic`."""
+    """The end of the time to answer, as `time.monotonic`; then it is asked again."""
     message_id: str
     """Empty if no answer can come, because the node could not be reached."""
+    late: Refused | None = None
+    """Why it does not take part so far, once it was silent for too long."""
+
+
+State = TypeVar("State", Member, Refused, Asked)
 
 
 @dataclass
@@ -79,8 +85,6 @@ class RollCall:
     """Node id by client name, of clients that are connected."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The facts that each client reported."""
-    refused: dict[int, Refusal] = field(default_factory=dict)
-    """Connected nodes that do not take part, by node id."""
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     """From a client's facts to the reason why it cannot take part; empty if it can."""
     asks: bool | None = True
@@ -100,10 +104,19 @@ class RollCall:
     """Clients of real nodes that were drawn and have not been asked to train yet."""
     _registered: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """The nodes that an operator registered by each name, as far as they were connected."""
-    _names: dict[int, str] = field(default_factory=dict)
-    """Clients by node id, of all nodes that were accepted."""
-    _asked: dict[int, Asked] = field(default_factory=dict)
+    _states: dict[int, Member | Refused | Asked] = field(default_factory=dict)
+    """By node id."""
     _can_ask: bool = True
+
+    def _are(self, state: type[State]) -> dict[int, State]:
+        """The nodes in this state."""
+        return {node: one for node, one in self._states.items() if isinstance(one, state)}
+
+    @property
+    def refused(self) -> dict[int, Refused]:
+        """Connected nodes that do not take part, by node id; silent ones may answer yet."""
+        silent = {node: asked.late for node, asked in self._are(Asked).items() if asked.late}
+        return self._are(Refused) | silent
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -130,7 +143,8 @@ class RollCall:
 
     def name_of(self, node_id: int) -> str:
         """The client at a node; the node id itself for one that never answered."""
-        return self._names.get(node_id, str(node_id))
+        known = self._states.get(node_id)
+        return known.client if isinstance(known, Member) else str(node_id)
 
     def gather(self, grid: Grid, at_least: int) -> tuple[str, ...]:
         """Wait for enough clients, and for all that a simulation announces.
@@ -164,41 +178,47 @@ class RollCall:
         ``at_least``, of real nodes only so many are asked in all, or `share` of them if that is
         more; without, `share` of those that were never asked.
         """
-        before, unknown = self.refused, self._look(grid)
-        answers: Mapping[int, dict[str, Any]] = {node: {} for node in unknown}
+        before, unasked = self.refused, self._look(grid)
+        answers: Mapping[int, dict[str, Any]] = {node: {} for node in unasked}
         if self._can_ask:
-            late = self._late(grid)
-            self._ask(grid, late | self._draw(unknown - self._asked.keys(), at_least))
+            self._ask(grid, self._late(grid) | self._draw(unasked, at_least))
             answers = self._answers(grid)
             for known in grid.get_nodes() if answers else ():
                 self._registered[known.name].add(known.node_id)
         self._admit(answers)
         if self._can_ask and self._some_only:
-            self.drawn |= {self._names[node] for node in answers if node in self._names}
+            members = self._are(Member)
+            self.drawn |= {members[node].client for node in answers if node in members}
         self._log_refused(before)
-        return len(self._asked)
+        return len(self._are(Asked))
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, and apply it to the clients that are there."""
-        self.check, before = check, dict(self.refused)
+        self.check, before = check, self.refused
         answers = {node: self.facts[client] for client, node in self.nodes.items()}
-        self.nodes, self.facts, self._names = {}, {}, {}
+        for node in self._are(Member):
+            del self._states[node]
+        self.nodes, self.facts = {}, {}
         self._admit(answers)
         self._log_refused(before)
 
     def _look(self, grid: Grid) -> Set[int]:
-        """Forget the nodes that are gone; the connected ones that are not known yet."""
+        """Forget the nodes that are gone; the connected ones that were never asked."""
         if grid is not self.grid:
             self._begin_on(grid)
-        live, before = set(grid.get_node_ids()), self.refused
-        self.nodes = {name: node for node, name in self._names.items() if node in live}
-        # A refused or silent node that leaves and returns is asked again: its cause may be gone.
-        self.refused = {n: one for n, one in before.items() if n in live and one.holds(self.nodes)}
-        refused = {node for node, one in self.refused.items() if not one.silent}
-        self.connected = len(live) - len(refused)
-        unknown = live - self._names.keys() - refused
-        self._asked = {node: asked for node, asked in self._asked.items() if node in unknown}
-        return unknown
+        live, members = set(grid.get_node_ids()), self._are(Member)
+        self.nodes = {one.client: node for node, one in members.items() if node in live}
+        # A node that leaves and returns is asked again: its cause may be gone.
+        gone = self._states.keys() - members.keys() - live
+        free = {
+            node
+            for node, one in self._are(Refused).items()
+            if one.reason == DUPLICATE and one.client not in self.nodes
+        }
+        for node in gone | free:
+            del self._states[node]
+        self.connected = len(live - self._are(Refused).keys())
+        return live - self._states.keys()
 
     def _begin_on(self, grid: Grid) -> None:
         """Forget the nodes of another grid: its node ids may be other clients' here."""
@@ -209,16 +229,8 @@ class RollCall:
         self._can_ask = (
             has_function(grid, ROLL_CALL, if_unknown=False) if self.asks is None else self.asks
         )
-        for known in (
-            self.nodes,
-            self.facts,
-            self.refused,
-            self.drawn,
-            self._registered,
-            self._names,
-            self._asked,
-        ):
-            known.clear()
+        self.nodes, self.facts, self.drawn, self._states = {}, {}, set(), {}
+        self._registered.clear()
 
     def _draw(self, unasked: Set[int], at_least: float | None) -> Set[int]:
         """Those of the nodes to ask now."""
@@ -226,20 +238,22 @@ class RollCall:
             return unasked
         number = self.share * len(unasked)
         if at_least is not None:
-            number = max(at_least, self.share * self.connected) - len(self.nodes) - len(self._asked)
-        nodes, rng = sorted(unasked), generator(self.seed, "roll-call", len(self._names))
+            known = len(self.nodes) + len(self._are(Asked))
+            number = max(at_least, self.share * self.connected) - known
+        nodes, rng = sorted(unasked), generator(self.seed, "roll-call", len(self._are(Member)))
         order = rng.permutation(len(nodes)).tolist()
         return {nodes[i] for i in order[: math.ceil(min(max(number, 0), len(nodes)))]}
 
     def _late(self, grid: Grid) -> Set[int]:
         """The nodes that have been silent for too long; they are refused until they answer."""
         now = time.monotonic()
-        late = {node for node, asked in self._asked.items() if asked.until < now}
+        late = {node: asked for node, asked in self._are(Asked).items() if asked.until < now}
         names = {n.node_id: line(n.name or "") for n in grid.get_nodes()} if late else {}
-        for node in late:
+        for node, asked in late.items():
             client, reason = names.get(node) or f"node {node}", SILENT.format(self.timeout)
-            self.refused.setdefault(node, Refusal(client, reason, {}, silent=True))
-        return late
+            refused = asked.late or Refused(client, reason, {})
+            self._states[node] = asked._replace(late=refused)
+        return late.keys()
 
     def _ask(self, grid: Grid, nodes: Set[int]) -> None:
         """Ask these nodes; none is asked twice within `timeout`."""
@@ -248,28 +262,26 @@ class RollCall:
         pushed, until = set(grid.push_messages(messages)), time.monotonic() + self.timeout
         for sent in (message.metadata for message in messages):
             message_id = sent.message_id if sent.message_id in pushed else ""
-            self._asked[sent.dst_node_id] = Asked(until, message_id)
+            late = getattr(self._states.get(sent.dst_node_id), "late", None)
+            self._states[sent.dst_node_id] = Asked(until, message_id, late)
 
     def _answers(self, grid: Grid) -> dict[int, dict[str, Any]]:
         """The facts in the answers that are there; none of a client that replies with an error."""
         answers, failed = dict[int, dict[str, Any]](), defaultdict[str, list[str]](list)
-        open_ids = {one.message_id: node for node, one in self._asked.items() if one.message_id}
-        while open_ids and (replies := list(grid.pull_messages(open_ids.keys()))):
+        waiting = {one.message_id: node for node, one in self._are(Asked).items()}
+        waiting.pop("", None)
+        while waiting and (replies := list(grid.pull_messages(waiting.keys()))):
             for reply in replies:
-                node = open_ids.pop(reply.metadata.reply_to_message_id, None)
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is None:
                     continue
-                asked = self._asked.pop(node)
-                if not reply.has_error():
-                    answers[node], invalid = facts_in(reply.content, FACTS)
-                    if invalid:
-                        answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
-                elif FAULTS.get(reply.error.code, Fault.CLIENT) in UNREACHABLE:
-                    self._asked[node] = asked._replace(message_id="")
-                else:
-                    answers[node] = {}
-                    if reply.error.code != CLIENT_FAILED:
-                        failed[first_line(reply.error.reason)].append(str(node))
+                fault = FAULTS.get(reply.error.code, Fault.CLIENT) if reply.has_error() else None
+                if fault in UNREACHABLE:
+                    self._states[node] = self._are(Asked)[node]._replace(message_id="")
+                    continue
+                answers[node] = {} if fault else facts_of(reply)
+                if fault and reply.error.code != CLIENT_FAILED:
+                    failed[first_line(reply.error.reason)].append(str(node))
         for reason, nodes in failed.items():
             log(WARNING, FAILED, listed(nodes), reason)
         return answers
@@ -277,36 +289,31 @@ class RollCall:
     def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
         """Accept or refuse the clients at these nodes, given their facts."""
         for node, facts in answers.items():
-            self.refused.pop(node, None)
             client = str(facts.get("client-id", node))
             taken = DUPLICATE if client in self.nodes else ""
             if node not in self._registered.get(client, {node}):
                 taken = REGISTERED
             if problem := facts.get("problem") or taken or self.check(facts):
-                self.refused[node] = Refusal(client, problem, facts)
+                self._states[node] = Refused(client, problem, facts)
                 continue
             if client in self.facts:
                 log(INFO, "Client %s is back, at node %d.", client, node)
-            self._names[node], self.nodes[client], self.facts[client] = client, node, facts
+            self._states[node] = Member(client, facts)
+            self.nodes[client], self.facts[client] = node, facts
 
-    def _log_refused(self, before: Mapping[int, Refusal]) -> None:
+    def _log_refused(self, before: Mapping[int, Refused]) -> None:
         """Log the nodes that are refused for a new reason, one line for each reason."""
-        clients = defaultdict(list)
-        for node, refusal in self.refused.items():
-            if node not in before or before[node].reason != refusal.reason:
-                clients[refusal.reason].append(refusal.client)
-        for reason, names in clients.items():
-            log(WARNING, "Client(s) %s cannot take part: %s", listed(in_order(names)), reason)
+        known = {(node, one.reason) for node, one in before.items()}
+        new = [one for node, one in self.refused.items() if (node, one.reason) not in known]
+        for reason, names in by_reason(new).items():
+            log(WARNING, "Client(s) %s cannot take part: %s", listed(names), reason)
 
     def _too_few(self, at_least: int) -> str:
         """The error when there are fewer clients than needed."""
-        reasons, count = {refusal.reason for refusal in self.refused.values()}, len(self.nodes)
+        reasons, count = by_reason(self.refused.values()), len(self.nodes)
         if not count and len(reasons) == 1:
-            return reasons.pop()
-        clients = defaultdict[str, list[str]](list)
-        for one in self.refused.values():
-            clients[one.reason.rstrip(".")].append(one.client)
-        refused = [f"{listed(in_order(names), 5)}: {reason}" for reason, names in clients.items()]
+            return next(iter(reasons))
+        refused = [f"{listed(names, 5)}: {reason.rstrip('.')}" for reason, names in reasons.items()]
         gone = in_order(self.facts.keys() - self.nodes.keys())
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
         named = {words: listed(names, longest=500) for words, names in details.items() if names}
@@ -318,3 +325,19 @@ class RollCall:
             f"fewer: min-available-nodes={max(count, 1)} in the config of cflower's own app, "
             f"ClusteredFL(min_available_nodes={max(count, 1)}) in another."
         )
+
+
+def facts_of(answer: Message) -> dict[str, Any]:
+    """The facts in a client's answer; those that are not valid are its ``problem``."""
+    facts, invalid = facts_in(answer.content, FACTS)
+    return (
+        facts | {"problem": f"its facts are not valid: {'; '.join(invalid)}"} if invalid else facts
+    )
+
+
+def by_reason(refused: Iterable[Refused]) -> dict[str, tuple[str, ...]]:
+    """The refused clients of each reason, in natural order."""
+    clients = defaultdict[str, list[str]](list)
+    for one in refused:
+        clients[one.reason].append(one.client)
+    return {reason: in_order(names) for reason, names in clients.items()}
