@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.server import LegacyContext, ServerConfig
+from flwr.server import LegacyContext, ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 from safetensors.numpy import load_file
 
 import cflower as package
-from cflower import ClusteredFL, Observer, Recorder, assign
+from cflower import ClusteredFL, Observer, Recorder, assign, simulate
 from cflower.errors import CFlowerError, ConfigError, FederationError, RunFolderError
 from cflower.simulation.inline_grid import InlineGrid
 from tests.command import cflower
@@ -281,6 +281,16 @@ def test_secure_aggregation_is_refused_in_a_sentence():
     sums = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
     with pytest.raises(ConfigError, match="secure aggregation shows the server only sums"):
         DefaultWorkflow(fit_workflow=sums)(nodes(), context)
+
+
+def test_flowers_older_api_is_refused_in_a_sentence():
+    app = ClientApp(client_fn=lambda context: None)
+    with pytest.raises(ConfigError, match=r'has a client_fn.*"Upgrade to Message API"'):
+        ClusteredFL().start(nodes(app), initial_arrays(), 2)
+    components = ServerAppComponents(strategy=ClusteredFL(), config=ServerConfig(num_rounds=2))
+    server = ServerApp(server_fn=lambda context: components)
+    with pytest.raises(ConfigError, match=r"ServerAppComponents .* call ClusteredFL.start"):
+        simulate(client_app(), 4, server_app=server)
 
 
 NAMED = client_app()

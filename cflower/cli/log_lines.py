@@ -5,7 +5,7 @@ from logging import WARNING, LogRecord
 
 def plain_log() -> None:
     """Print Flower's log in plain lines from now on."""
-    from flwr.supercore.logger import console_handler
+    from cflower.messages.flower import console_handler
 
     console_handler.format = plain_line  # type: ignore[method-assign]
 

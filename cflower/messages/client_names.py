@@ -4,7 +4,6 @@ A ClientApp raises for a message that it has no function for, and Flower prints 
 functions are therefore looked up in the app, which the ServerApp's bundle (FAB) contains too.
 """
 
-import inspect
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -16,14 +15,14 @@ from sysconfig import get_path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.serverapp import Grid
 from flwr.supercore import log
-from flwr.supercore.object_ref import load_app
 
+from cflower.messages.flower import functions_of, has_client_fn, load_app, mods_of
 from cflower.ordering import line
+from cflower.settings import require
 
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
@@ -55,6 +54,11 @@ NOT_IMPORTED = (
     "The ClientApp %s cannot be imported here (%s). So it is not known whether it names its "
     "clients (cflower.name_clients) or adds noise: they go by their node ids, and there is no "
     "personal step. Install what it imports on this machine too."
+)
+OLDER_APP = (
+    "The ClientApp has a client_fn, such as one that returns a NumPyClient. This is Flower's older "
+    "API: ClusteredFL sends messages, which functions with @app.train() and @app.evaluate() take. "
+    'Flower\'s guide "Upgrade to Message API" shows how to change the app.'
 )
 HARMLESS = (arrays_size_mod, message_size_mod)
 """Flower's mods that only look at a message."""
@@ -132,38 +136,37 @@ def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
     """Whether a ClientApp has a function for messages of this type."""
     if not (app is None or app is UNKNOWN or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
-    # Flower has no public way to ask a ClientApp this.
-    functions = getattr(app, "_registered_funcs", None)
+    functions = functions_of(app)
     return message_type in functions if functions else if_unknown
 
 
-def adds_noise(grid: Grid) -> bool:
-    """Whether a training of the run's clients may cost differential privacy, said once.
+def refuse_older_app(grid: Grid) -> None:
+    """Raise a ConfigError for a ClientApp of Flower's older API."""
+    require(not has_client_fn(app_of(grid)), OLDER_APP)
 
-    So may one with any mod that is not known to add no noise: Flower's for clipping and local
-    noise, those made of them, and those of the app's own. A mod's name shows nothing.
+
+def adds_noise(grid: Grid) -> bool:
+    """Whether a training of the run's clients may cost differential privacy.
+
+    So may one with any mod that is not known to add no noise, which is logged: Flower's for
+    clipping and local noise, those made of them, and those of the app's own. A mod's name shows
+    nothing.
     """
     app = app_of(grid)
     if app is UNKNOWN:
         return True
-    functions = getattr(app, "_registered_funcs", {})
-    trained = [function for key, function in functions.items() if key.startswith("train.")]
-    unknown = [mod for function in trained for mod in mods_of(function) if not is_harmless(mod)]
-    if unknown:
-        warn_once(MOD, line(getattr(unknown[0], "__name__", type(unknown[0]).__name__), 60))
-    return bool(unknown)
+    for mod in mods_of_training(app):
+        if not is_harmless(mod):
+            log(WARNING, MOD, line(getattr(mod, "__name__", type(mod).__name__), 60))
+            return True
+    return False
 
 
-def mods_of(function: Any) -> Iterator[Any]:
-    """The mods around a function of a ClientApp, the outermost first.
-
-    Flower has no public way to ask for them: each is in the closure of the function that calls it,
-    next to the one that it calls.
-    """
-    while getattr(function, "__module__", "") == make_ffn.__module__:
-        held = inspect.getclosurevars(function).nonlocals
-        yield held.get("_mod")
-        function = held.get("_ffn")
+def mods_of_training(app: Any) -> Iterator[Any]:
+    """The mods around a ClientApp's functions for training."""
+    for kind, function in functions_of(app).items():
+        if kind.startswith("train."):
+            yield from mods_of(function)
 
 
 def is_harmless(mod: Any) -> bool:

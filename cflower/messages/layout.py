@@ -27,6 +27,8 @@ UNTRAINED = (
 )
 """Patterns of entries that are averaged but not trained, by PyTorch's and Keras' names."""
 
+STAY = "arrays that stay on the clients, as in FedBN, must not be in the first model either"
+
 
 def is_trained(key: str, dtype: np.dtype[Any], untrained: Iterable[str]) -> bool:
     """Whether an array is trained: floating-point, and matched by none of the patterns.
@@ -201,7 +203,7 @@ class Layout:
         """
         expected, received = {entry.key for entry in self.entries}, set(arrays)
         if missing := sorted(expected - received):
-            raise BadReplyError(f"lacks the array(s) {listed(missing)}")
+            raise BadReplyError(f"lacks the array(s) {listed(missing)}: {STAY}")
         if unknown := sorted(received - expected):
             raise BadReplyError(f"has the unknown array(s) {listed(unknown)}")
         update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))

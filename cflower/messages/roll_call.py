@@ -11,7 +11,6 @@ in the next.
 """
 
 import math
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -27,6 +26,7 @@ from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
+from cflower.messages.flower import is_remote
 from cflower.messages.replies import first_line
 from cflower.ordering import in_order, line, listed
 from cflower.seeding import generator
@@ -223,9 +223,7 @@ class RollCall:
     def _begin_on(self, grid: Grid) -> None:
         """Forget the nodes of another grid: its node ids may be other clients' here."""
         self.grid = grid
-        # Loads databases for a second; without its module loaded, no grid is an HttpGrid.
-        remote = sys.modules.get("flwr.superlink.grid")
-        self.remote = remote is not None and isinstance(grid, remote.HttpGrid)
+        self.remote = is_remote(grid)
         self._can_ask = (
             has_function(grid, ROLL_CALL, if_unknown=False) if self.asks is None else self.asks
         )

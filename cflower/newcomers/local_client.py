@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower.algorithm.state import REPORT, Ask, Role
 from cflower.algorithm.tree import Cluster
@@ -14,6 +13,7 @@ from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE, PART, app_has
 from cflower.messages.failures import BadReplyError
+from cflower.messages.flower import identify
 from cflower.messages.metrics import Metrics, plausible
 from cflower.messages.replies import read_metrics, read_reply
 from cflower.own_code import own_function
@@ -70,7 +70,7 @@ class LocalClient:
 
     def _ask(self, kind: str, cluster: Cluster, read: Callable[[Message, str], Content]) -> Content:
         """The reply to a message as `ClusteredFL` sends it."""
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = NODE_ID  # for Message
+        identify(NODE_ID, NODE_ID)
         settings, run_config = self.run.settings, dict(self.run.config)
         about = {"server-round": cluster.split_round or 0, "cluster": cluster.name, PART: REPORT}
         config = ConfigRecord(settings.get(f"{kind}-config", {}) | about)

@@ -10,9 +10,9 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict, get_project_config
 from flwr.serverapp import ServerApp
-from flwr.supercore.object_ref import load_app
 
 from cflower.errors import ConfigError, first_line
+from cflower.messages.flower import load_app
 from cflower.settings import did_you_mean
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}

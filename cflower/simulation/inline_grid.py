@@ -4,27 +4,20 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
-from uuid import uuid4
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from cflower.errors import CFlowerError
 from cflower.messages.arrays import copy_of
 from cflower.messages.failures import CLIENT_FAILED
+from cflower.messages.flower import Run, give_id, identify
 
 ClientFunction = Callable[[Message, Context], Message]
 Failure = Exception | SystemExit
 """What ends a client's function: it may also end its process, as many command lines do."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
-
-
-def identify(run_id: int) -> None:
-    """Set what Flower's Message constructor reads of the process."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SERVER_NODE_ID
 
 
 class InlineGrid(Grid):
@@ -41,7 +34,7 @@ class InlineGrid(Grid):
         run_config: Mapping[str, Any],
         run_id: int = 1,
     ) -> None:
-        identify(run_id)
+        identify(run_id, SERVER_NODE_ID)
         self.client_app, self._run = client_app, Run.create_empty(run_id)
         self._contexts = {}
         for i in range(num_nodes):
@@ -79,7 +72,7 @@ class InlineGrid(Grid):
         """Keep the messages until their replies are asked for."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = message_id = str(uuid4())
+            message_id = give_id(message)
             if message.metadata.dst_node_id in self._contexts:
                 self._pending[message_id] = message
                 ids.append(message_id)

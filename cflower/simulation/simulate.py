@@ -9,8 +9,8 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.logger import ConsoleHandler
 
+from cflower.messages.flower import ConsoleHandler
 from cflower.settings import require
 from cflower.simulation.inline_grid import SERVER_NODE_ID, ClientFunction, InlineGrid
 

@@ -12,7 +12,14 @@ from flwr.app import Context, Message, RecordDict
 from threadpoolctl import threadpool_limits
 
 from cflower.errors import FederationError
-from cflower.simulation.inline_grid import ClientFunction, Failure, InlineGrid, answered, identify
+from cflower.messages.flower import identify
+from cflower.simulation.inline_grid import (
+    SERVER_NODE_ID,
+    ClientFunction,
+    Failure,
+    InlineGrid,
+    answered,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -105,7 +112,7 @@ _app: ClientFunction
 
 def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
     global _app
-    identify(run_id)
+    identify(run_id, SERVER_NODE_ID)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     _app = load()
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other

@@ -18,7 +18,7 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.changes.splits import SplitTrials
 from cflower.errors import CFlowerError, ConfigError, FederationError
-from cflower.messages.client_names import PART
+from cflower.messages.client_names import PART, refuse_older_app
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.layout import Layout
@@ -80,6 +80,7 @@ class Run:
     def __init__(self, settings: Settings, call: Call) -> None:
         settings.check()  # again: they can be changed before the start
         call.check()
+        refuse_older_app(call.grid)
         if not call.alone:
             refuse_unfit_wrappers(settings.aggregation)
         self.settings, self.call, self.num_rounds = settings, call, call.num_rounds

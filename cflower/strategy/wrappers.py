@@ -20,10 +20,11 @@ from cflower.messages.layout import Layout
 from cflower.ordering import in_order, listed
 
 OLDER_WORKFLOW = (
-    "ClusteredFL cannot run under SecAggPlusWorkflow or another of Flower's older workflows: "
+    "ClusteredFL cannot run in ServerAppComponents (server_fn), which is Flower's older API: call "
+    "ClusteredFL.start in a function with @app.main(). Nor can it run under SecAggPlusWorkflow: "
     "secure aggregation shows the server only sums of updates, and clusters are detected by "
-    "comparing single ones. Call ClusteredFL.start; against a curious server there are LocalDpMod "
-    "and cflower.PermutationMod."
+    "comparing single ones. Against a curious server there are LocalDpMod and "
+    "cflower.PermutationMod."
 )
 
 NOT_CLIPPED = (

@@ -9,7 +9,7 @@ from cflower.algorithm.projection import OutputLayer
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError
 from cflower.messages.failures import BadReplyError
-from cflower.messages.layout import Layout
+from cflower.messages.layout import STAY, Layout
 from tests.algorithm.planted import laws
 
 
@@ -103,7 +103,7 @@ def test_the_order_of_the_keys_in_a_reply_does_not_matter(keys):
     [
         (
             record(**{k: v for k, v in MODEL.items() if k not in ("conv", "scale")}),
-            "lacks the array(s) conv, scale",
+            f"lacks the array(s) conv, scale: {STAY}",
         ),
         (bad(extra=np.ones(1)), "has the unknown array(s) extra"),
         (bad(conv=np.zeros((2, 3), np.float32)), "has conv of shape (2, 3), not (1, 2, 3)"),
