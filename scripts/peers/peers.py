@@ -25,17 +25,17 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from peers import theirs, unseen
+from peers import pfllib, theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
-from peers.report import client_rows, family_lines, summary_lines
+from peers.report import client_rows, family_lines, served_worse, summary_lines
 
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
-OTHERS = (*theirs.NAMES, *unseen.NAMES)
+OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES)
 ALL_FAMILIES = (*FAMILIES, *OTHERS, *LEVELS)
 
 
@@ -74,10 +74,10 @@ def config_of(
     if family in FAMILIES:
         return run_config(data, folder, family, "auto", seed, more)
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
-    if family in theirs.NAMES:
-        keys = theirs.federation(family, folder, seed, place)
-    elif family in unseen.NAMES:
-        keys = unseen.federation(family, folder, seed, place)
+    for module in (theirs, pfllib, unseen):
+        if family in module.NAMES:
+            keys = module.federation(family, folder, seed, place)
+            break
     else:
         _, kind, level = family.split("-")
         keys = written(Path(folder), kind, int(level), seed, place)
@@ -96,6 +96,7 @@ def report(records: Sequence[Record], out: Path) -> None:
     show(summary_lines(runs))
     if "cflower" in set(runs["method"]):
         show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
+        show(served_worse(runs), "Clients that cflower serves worse, by two standard errors")
     print(
         "Accuracies in per cent, mean over runs ± standard deviation of the seeds' means; better, "
         "worse: runs, than cflower's; MB, s: medians of a run, training only, CPU time."

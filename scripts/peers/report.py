@@ -9,6 +9,15 @@ from families.planted import are_worse
 from scipy.stats import t as student_t
 from tables import spread
 
+YARDSTICKS = (
+    "isolated",
+    "isolated as long",
+    "federated",
+    "federated as long",
+    "fine-tuned",
+    "fine-tuned as long",
+)
+"""What a client could have without clusters."""
 ROUNDING = 1e-9
 """Accuracies that differ by less are the same."""
 
@@ -99,6 +108,27 @@ def client_rows(runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows.explode(["client", "figures"], ignore_index=True)
     figures = pd.DataFrame(rows.pop("figures").tolist(), columns=["accuracy", "held_out"])
     return pd.concat([rows, figures], axis=1)
+
+
+def served_worse(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One line for each family: how many clients cflower serves worse than another method does.
+
+    Beyond two standard errors of a difference between two shares of a client's reported examples.
+    """
+    rows = client_rows(runs)
+    keys = ["data", "family", "seed", "client"]
+    ours = rows[rows["method"] == "cflower"].set_index(keys)
+    pairs = rows[rows["method"].isin(YARDSTICKS)].join(ours["accuracy"].rename("ours"), on=keys)
+    pairs = pairs.dropna(subset="ours")
+    figures = (pairs[column].to_numpy(float) for column in ("ours", "accuracy", "held_out"))
+    pairs = pairs.assign(worse=are_worse(*figures))
+    found = pairs.groupby(["data", "family", "method"], sort=False)["worse"].agg(["sum", "size"])
+    shown = (found["sum"].astype(str) + " of " + found["size"].astype(str)).unstack()
+    lines = shown.reindex(columns=[m for m in YARDSTICKS if m in shown]).fillna("-")
+    total = pairs.groupby("method")["worse"].agg(["sum", "size"])
+    last = {m: f"{total.loc[m, 'sum']} of {total.loc[m, 'size']}" for m in lines}
+    every = [{"data": d, "family": f} | line.to_dict() for (d, f), line in lines.iterrows()]
+    return [*every, {"data": "", "family": "all"} | last]
 
 
 def worse_than_alone(runs: pd.DataFrame) -> str:

@@ -23,12 +23,15 @@ Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Rng = np.random.Generator
 CLASSES, SIDE, EXAMPLES = 10, 14, 200
-KEYS: Keys = {
+NATURAL: Keys = {
     "partitioner": "natural-id",
     "natural-id-column": "partition",
     "group-column": "group",
     "label-column": "label",
     "shift": "none",
+}
+"""How `written` clients are read."""
+KEYS: Keys = {
     "model": "mlp",
     "num-server-rounds": 20,
     "validation-fraction": 0.5,
@@ -230,26 +233,34 @@ def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
     """The run config of one of `NAMES`, whose examples are then in the folder `place`."""
     images, labels = images_of(Path(folder))
     rng = generator(seed, "unseen", name)
-    groups, free = MADE[name](rng), rng.permutation(len(labels))
-    rows, client = [], 0
-    for number, group in enumerate(groups):
+    free, made = rng.permutation(len(labels)), []
+    for number, group in enumerate(MADE[name](rng)):
         for size in group.sizes:
             mine, free = free[:size], free[size:]
-            seen, theirs = group.seen(halved(images[mine]), labels[mine])
-            table = pd.DataFrame(seen.reshape(size, -1).astype(np.float32)).add_prefix("p")
-            table.insert(0, "label", theirs)
-            table.insert(0, "group", f"group {number:02}")
-            table.insert(0, "partition", client)  # so a client is called as in every federation
-            rows.append(table)
-            client += 1
+            made.append((*group.seen(halved(images[mine]), labels[mine]), number))
+    return KEYS | written(made, place)
+
+
+def written(made: Sequence[tuple[Images, Labels, int]], place: Path) -> Keys:
+    """The run-config keys of clients, whose examples are then rows of a table in `place`.
+
+    Each client's inputs, labels and group; the clients in the order of their groups.
+    """
+    rows = []
+    for client, (inputs, labels, group) in enumerate(made):
+        table = pd.DataFrame(inputs.reshape(len(labels), -1).astype(np.float32)).add_prefix("p")
+        table.insert(0, "label", labels)
+        table.insert(0, "group", f"group {group:02}")
+        table.insert(0, "partition", client)  # so a client is called as in every federation
+        rows.append(table)
     place.mkdir(parents=True, exist_ok=True)
     pd.concat(rows, ignore_index=True).to_parquet(place / "train.parquet", index=False)
-    counts = [len(group.sizes) for group in groups]
-    return KEYS | {
+    counts = np.unique([group for *_, group in made], return_counts=True)[1].tolist()
+    return NATURAL | {
         "dataset": str(place),
-        "num-groups": len(groups),
+        "num-groups": len(counts),
         "group-sizes": ",".join(map(str, counts)),
-        "min-available-nodes": sum(counts),
+        "min-available-nodes": len(made),
     }
 
 

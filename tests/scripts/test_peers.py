@@ -32,7 +32,7 @@ from peers import (
 )
 from peers.contest import LONGER, NAMES, PEERS, TUNED, entry, in_process, rounds_as_long
 from peers.federation import Federation, Outcome, Vector, pulled
-from peers.report import client_rows, family_lines, summary_lines
+from peers.report import client_rows, family_lines, served_worse, summary_lines
 
 from cflower.errors import ConfigError
 from cflower.seeding import generator
@@ -345,6 +345,24 @@ def test_every_clients_figure_is_a_row():
     assert rows[["client", "accuracy", "held_out"]].to_dict("list") == {
         "client": ["a", "b"], "accuracy": [0.5, 0.75], "held_out": [10, 20],
     }  # fmt: skip
+
+
+def test_clients_served_worse_are_counted_by_family_against_what_they_had_otherwise():
+    run = {"data": "digits", "family": "f", "seed": 0, "names": ["a", "b"]}
+    runs = pd.DataFrame(
+        [
+            run | {"method": "cflower", "clients": [[0.5, 100], [0.9, 100]]},
+            run | {"method": "isolated", "clients": [[0.8, 100], [0.9, 100]]},
+            run | {"method": "fine-tuned as long", "clients": [[0.55, 100], [0.9, 100]]},
+            run | {"method": "ifca", "clients": [[1.0, 100], [1.0, 100]]},
+        ]
+    )
+    family, everything = served_worse(runs)
+    assert family == {
+        "data": "digits", "family": "f",
+        "isolated": "1 of 2", "fine-tuned as long": "0 of 2",
+    }  # fmt: skip
+    assert everything["isolated"] == "1 of 2"
 
 
 @pytest.mark.slow

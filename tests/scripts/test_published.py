@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from families import planted, streams
-from peers import levels, theirs, unseen
+from peers import levels, pfllib, theirs, unseen
 from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
 from peers.peers import config_of
@@ -165,3 +165,23 @@ def test_unseen_clients_are_of_their_groups_and_share_no_image(name, mnist, tmp_
     assert 0 <= pixels.min() <= pixels.max() <= 1
     truth = planted.truth_of(RunConfig.read(keys).as_keys())
     assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
+
+
+@pytest.mark.parametrize("name", pfllib.NAMES)
+def test_pfllibs_clients_are_dealt_as_its_generator_deals_them(name, mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(pfllib, "EXAMPLES", 1_600)
+    monkeypatch.setattr(pfllib, "LEAST", 16)
+    keys = pfllib.federation(name, str(mnist), 3, tmp_path)
+    table = pd.read_parquet(tmp_path / "train.parquet")
+    clients = table.groupby("partition")
+    assert len(table) == 1_600
+    assert clients.ngroups == pfllib.CLIENTS == keys["min-available-nodes"]
+    assert len(pfllib.dnn((784,), 10)[1].weight.T) == table.filter(regex=r"^p\d").shape[1]
+    groups = [int(size) for size in keys["group-sizes"].split(",")]
+    if name == "pfllib-pat":
+        assert (clients["label"].nunique() == 2).all()
+        assert groups == [4] * 5
+        assert (table.groupby("group")["label"].nunique() == 2).all()
+    else:
+        assert groups == ([5] * 4 if name.endswith("rotation") else [20])
+        assert clients.size().min() >= 16
