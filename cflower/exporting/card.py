@@ -1,7 +1,7 @@
 """The model card: a description of an exported model as Markdown."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
@@ -62,7 +62,7 @@ def model_card(
 
     ``kind``: shape and classes of the run's examples; None if only the run's own app knows them.
     """
-    served = record.summary.clients[client].served_by if client else None
+    served = record.summary.clients[client].served if client else None
     members = record.clusters[cluster].members
     properties, loading = own_model(record, kind, file) if kind else other_model(record, file)
     facts = {
@@ -154,18 +154,25 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     """The final evaluation of this model, by client."""
-    metric, is_leaf = record.metric, not record.clusters[cluster].children
+    summary, is_leaf = record.summary, not record.clusters[cluster].children
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
     way = "own" if client else "leaf" if is_leaf else "fl"
-    columns = {way: metric.name} | {key: BASELINES[key] for key in record.summary.measured}
     members = (client,) if client else in_order(record.clusters[cluster].members)
-    rows = only(rows_of(record.summary), members)
-    rows = {name: row for name, row in rows.items() if row.values[way] is not None}
-    if not rows:
+    rows = only(rows_of(summary), members)
+    known = {name: row for name, row in rows.items() if row.values[way] is not None}
+    if not known:
         return ["No member answered the final evaluation."]
+    over = "its" if len(known) == len(members) else f"{len(known)} of its {len(members)}"
+    columns = {way: summary.metric.name} | {key: BASELINES[key] for key in summary.measured}
+    return figures_of(known, columns, record.metric, over)
+
+
+def figures_of(
+    rows: Mapping[str, Row], columns: Mapping[str, str], metric: Metric, over: str
+) -> list[str]:
+    """The means over these clients, and a table with a line for each; ``columns`` by way."""
     means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
-    over = "its" if len(rows) == len(members) else f"{len(rows)} of its {len(members)}"
     return [
         f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
         "held-out examples:",

@@ -186,14 +186,10 @@ def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
         raise ConfigError(f"Got {got}, but expected exactly one of them.")
     if cluster:
         return check_choice("cluster", cluster, record.clusters), ""
-    clients = {name: leaf for leaf in record.leaves for name in record.clusters[leaf].members}
-    if client not in clients:
+    if client not in (clients := record.summary.clients):
         hint = did_you_mean(client, clients) or ": `cflower show` lists them."
         raise ConfigError(f"The run {record.name} has no client {client!r}{hint}")
-    line = record.summary.clients.get(client)
-    if line is None or line.served_by is None or line.served_by.model not in ("personal", "above"):
-        return clients[client], ""
-    served = line.served_by
+    served = record.summary.clients[client].served
     return served.cluster, (served.file or "") if served.model == "personal" else ""
 
 

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, pstdev
 from typing import Any, NamedTuple
 
-from cflower.algorithm.state import Measure
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.constants import ENOUGH_EXAMPLES
 from cflower.messages.metrics import Metric
 from cflower.ordering import counted
-from cflower.runs.pairs import Pair, PairedTest, paired
+from cflower.robust.robust_mean import limited
 from cflower.runs.records import BaselineLine, ClientLine, Fairness
 from cflower.strategy.reports import FinalReport
 
@@ -24,46 +27,39 @@ class Paired(NamedTuple):
     """Two ways to serve the same clients, each evaluated on the same held-out examples."""
 
     metric: Metric
-    test: PairedTest
-    """``own`` is the first way, ``common`` the second one."""
+    difference: float
+    """The first mean less the second; negative is better for metrics such as a loss."""
+    margin: float | None
+    """Half the width of Student's 95 % interval; None for too few examples or clients."""
+    better: int
+    """Number of clients that the first way serves better."""
+    worse: int
+    held_out: float
+    """Examples of all clients, each `limited` to a few usual claims."""
 
     @property
     def verdict(self) -> str:
         """``"worth it"``, ``"not worth it"``, ``"equal"`` if no client has another value, or
         ``"cannot say"`` if chance explains the difference.
         """
-        chance = self.test.chance
-        if not (self.test.better or self.test.worse):
+        if not (self.better or self.worse):
             return "equal"
-        if chance is None or LEVEL <= chance <= 1 - LEVEL:
+        if self.margin is None or abs(self.difference) <= self.margin:
             return "cannot say"
-        return "worth it" if chance < LEVEL else "not worth it"
-
-    @property
-    def difference(self) -> float:
-        """The first mean less the second; negative is better for metrics such as a loss."""
-        return self.test.own - self.test.common
+        gained = (self.difference > 0) == self.metric.higher_is_better
+        return "worth it" if gained else "not worth it"
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the difference; None for too few examples or clients."""
-        if self.test.chance is None:
+        """Student's 95 % interval of the difference."""
+        if self.margin is None:
             return None
-        from scipy.special import stdtrit  # slow to import, and needed at the end only
-
-        margin = float(stdtrit(self.test.num_clients - 1, 1 - LEVEL)) * self.test.error
-        return self.difference - margin, self.difference + margin
+        return self.difference - self.margin, self.difference + self.margin
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in ``summary.json`` and ``cflower compare --json``."""
-        return {
-            "held_out": self.test.num_examples,
-            "better": self.test.better,
-            "worse": self.test.worse,
-            "difference": self.difference,
-            "interval": self.interval,
-            "verdict": self.verdict,
-        }
+        keys = ("held_out", "better", "worse", "difference", "interval", "verdict")
+        return {key: getattr(self, key) for key in keys}
 
     @property
     def sentence(self) -> str:
@@ -79,8 +75,8 @@ class Paired(NamedTuple):
         if self.interval:
             ends = [difference_in_words(end, self.metric, "+", "") for end in self.interval]
             chance = f"95% interval {' to '.join(ends)}"
-        better = counted(self.test.better, "client")
-        return f"{difference} ({chance}), {better} better, {self.test.worse} worse: {self.verdict}"
+        better = counted(self.better, "client")
+        return f"{difference} ({chance}), {better} better, {self.worse} worse: {self.verdict}"
 
 
 def against(
@@ -94,9 +90,33 @@ def against(
     for name, client in clients.items():
         own, common, size = client.figures.get(metric.name), other.get(name), client.held_out
         if own is not None and common is not None and size:
-            pairs.append(Pair(own, common, size))
-    test = paired(pairs, Measure(metric.name, metric.higher_is_better, metric.share))
-    return Paired(metric, test) if test else None
+            pairs.append((own - common, size))
+    if not pairs:
+        return None
+    differences, sizes = np.array([pair[0] for pair in pairs]), limited(pair[1] for pair in pairs)
+    above, below = int((differences > 0).sum()), int((differences < 0).sum())
+    return Paired(
+        metric,
+        float(np.average(differences, weights=sizes)),
+        margin_of(differences, sizes),
+        *((above, below) if metric.higher_is_better else (below, above)),
+        float(sizes.sum()),
+    )
+
+
+def margin_of(differences: NDArray[np.floating], sizes: NDArray[np.floating]) -> float | None:
+    """Half the width of Student's 95 % interval of a mean, weighted by ``sizes``, shape (m,).
+
+    The variance of one example is σ² = Σ n_i (d_i − d̄)² / (m − 1) for m clients, and the standard
+    error of the mean √(σ² / Σ n_i).
+    """
+    freedom, total = len(sizes) - 1, sizes.sum()
+    if total < ENOUGH_EXAMPLES or not freedom:
+        return None
+    from scipy.special import stdtrit  # slow to import, and needed at the end only
+
+    squares = sizes @ (differences - np.average(differences, weights=sizes)) ** 2
+    return float(stdtrit(freedom, 1 - LEVEL) * np.sqrt(squares / freedom / total))
 
 
 def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | None:

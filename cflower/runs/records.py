@@ -160,9 +160,14 @@ class ClientLine(Measured):
     served_by: ServedBy | None = None
 
     @property
+    def served(self) -> ServedBy:
+        """The model that serves it; while the run goes on, that of its leaf."""
+        return self.served_by or ServedBy(cluster=self.cluster, file=None)
+
+    @property
     def share(self) -> Number | None:
         """The share of a model of its own, if it has one."""
-        return (self.served_by.share or None) if self.served_by else None
+        return self.served.share or None
 
 
 class Fairness(Record):

@@ -75,7 +75,7 @@ def members_in_words(members: Mapping[str, Row], metric: Metric) -> str:
     known = sum(row.values["leaf"] is not None for row in rows)
     if 0 < known < len(members):
         words += f" of {known} of them"
-    if any(row.client.served_by and row.client.served_by.model != "leaf" for row in rows):
+    if any(row.client.served.model != "leaf" for row in rows):
         words += f" ({metric.in_words(weighted('own', rows))} with the models that serve them)"
     return f"{words}: {listed(members, MOST_NAMES)}"
 

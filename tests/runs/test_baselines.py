@@ -56,7 +56,7 @@ def test_the_verdict(ours, theirs, verdict):
 
 def test_a_lower_perplexity_is_better():
     pair = compared([20.0 + 0.1 * i for i in range(30)], [24.0] * 30, PERPLEXITY)
-    assert (pair.test.better, pair.test.worse, pair.verdict) == (30, 0, "worth it")
+    assert (pair.better, pair.worse, pair.verdict) == (30, 0, "worth it")
     assert pair.interval is not None
     assert pair.interval[1] < 0
     assert pair.sentence.startswith("-2.55 (95% interval ")
@@ -73,7 +73,7 @@ def test_only_clients_with_both_values_and_held_out_examples_count():
     clients = {name: client(*figures) for name, figures in ours.items()}
     pair = against(clients, {"b": 0.25, "c": 0.0, "d": 0.0}, ACCURACY)
     assert pair is not None
-    assert (pair.test.own, pair.test.num_examples) == (0.5, 10)
+    assert (pair.difference, pair.held_out) == (0.25, 10)
     assert against(clients, {"c": 1.0}, ACCURACY) is None
 
 

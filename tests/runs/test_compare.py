@@ -46,7 +46,7 @@ def test_two_runs_of_the_same_clients_are_paired(run, tmp_path):
     other = RunRecord.read(path)
     ((first, second, pair),) = pairs([run, other], data_keys=["seed"])
     assert (first, second) == (run, other)
-    assert pair.sentence.startswith("+40.3 points (95% interval ")
+    assert pair.sentence.startswith("+40.4 points (95% interval ")
     assert pair.sentence.endswith("), 8 clients better, 0 worse: worth it")
     assert pairs([run, other], data_keys=["method"]) == []
     other_seed = made_up_run(tmp_path / "seed", method="federated", seed=1)
