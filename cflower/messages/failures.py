@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from flwr.supercore import log
 
+from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
 from cflower.messages.grouped_log import GroupedLog
 from cflower.ordering import counted, in_order, listed, without
@@ -133,11 +134,13 @@ class FailureRecord:
         """Clients for which no decision waits: excluded ones and silent ones."""
         return {*self.excluded, *self.silent}
 
-    def asked(self, trainings: Iterable[str], evaluations: Iterable[str]) -> "FailureRecord":
-        """The record after these clients were asked to train and to evaluate."""
-        trained = dict(Counter(self.trainings) + Counter(trainings))
-        evaluated = dict(Counter(self.evaluations) + Counter(evaluations))
-        return replace(self, trainings=trained, evaluations=evaluated)
+    def asked(self, asks: Iterable[Ask]) -> "FailureRecord":
+        """The record after these asks were sent."""
+        trainings, evaluations = Counter(self.trainings), Counter(self.evaluations)
+        for ask in asks:
+            trainings[ask.client] += ask.trainings
+            evaluations[ask.client] += ask.task == "evaluate"
+        return replace(self, trainings=dict(+trainings), evaluations=dict(+evaluations))
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
         """The record after an exchange, with the number of unusable replies by client."""

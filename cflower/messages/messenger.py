@@ -155,7 +155,8 @@ class ClientMessenger:
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, expire = self.grid, self.roll_call.remote
         exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
-        self._count({message.metadata.dst_node_id for message in messages})
+        asked = {message.metadata.dst_node_id for message in messages}
+        self.failures = self.failures.asked(s.ask for _, s in self._sent if s.node in asked)
         yield from exchange
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
@@ -168,13 +169,6 @@ class ClientMessenger:
         ):
             for node in nodes:
                 self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
-
-    def _count(self, nodes: set[int]) -> None:
-        """Count the trainings and evaluations that these nodes are asked for."""
-        asks = [sent.ask for _, sent in self._sent if sent.node in nodes]
-        trains = [ask.client for ask in asks for _ in range(ask.trainings)]
-        evaluates = [ask.client for ask in asks if ask.task == "evaluate"]
-        self.failures = self.failures.asked(trains, evaluates)
 
     @property
     def _task(self) -> str:
@@ -277,8 +271,10 @@ class ClientMessenger:
     ) -> MetricRecord | None:
         """The clients' mean metrics, by the app's own aggregation if there is one; None without."""
         key = self.weighted_by
-        if not measured or aggregation is None:
-            return MetricRecord(mean_over_clients(measured.values())) if measured else None
+        if not measured:
+            return None
+        if aggregation is None:
+            return MetricRecord(mean_over_clients(measured.values()))
         records = (MetricRecord({**m.metrics, key: m.num_examples}) for m in measured.values())
         return aggregation([RecordDict({"metrics": record}) for record in records], key)
 

@@ -7,8 +7,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise, starmap
 from logging import INFO, WARNING
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,33 +188,32 @@ class LeadingMetric:
         self.asked = self.now = asked
         self._logged = False
 
-    def among(self, sent: Collection[Mapping[str, Any]]) -> Metric:
-        """The one that leads from now on, given all clients' metrics of an evaluation.
+    def among(self, sent: Collection[Mapping[str, float]]) -> Metric:
+        """The one that leads from now on, given all clients' scalar metrics of an evaluation.
 
         Logs once which one, or that no client sends it. Every evaluation decides anew, so that the
         final one, of all clients, has the last word.
         """
-        names, leads = sorted(set().union(*sent)), leading_among(self.asked, sent)
-        if leads.name in names:
-            values = [one[leads.name] for one in sent if np.ndim(one.get(leads.name, ())) == 0]
-            before = leads.name == self.now.name and self.now.above_one
-            self.now = leads._replace(above_one=before).seen(values)
+        leads = leading_among(self.asked, sent)
+        if values := [one[leads.name] for one in sent if leads.name in one]:
+            before = self.now if leads.name == self.now.name else leads
+            self.now = before.seen(values)
         if sent and not self._logged:
             self._logged = True
-            if self.now.name not in names:
-                log(WARNING, NOT_SENT, self.now.name, listed(names))
+            if not values:
+                log(WARNING, NOT_SENT, self.now.name, listed(sorted(set().union(*sent))))
             elif self.now.name != self.asked.name:
                 log(INFO, LEADS, self.asked.name, self.now.in_full)
         return self.now
 
 
-def leading_among(asked: Metric, sent: Collection[Mapping[str, Any]]) -> Metric:
+def leading_among(asked: Metric, sent: Collection[Mapping[str, float]]) -> Metric:
     """The asked metric, unless that is ``accuracy`` and most clients send another known one only.
 
     >>> leading_among(Metric(), 3 * [{"eval_loss": 0.5, "eval_acc": 0.9, "train_acc": 1.0}]).name
     'eval_acc'
     """
-    counts = Counter(name for one in sent for name, value in one.items() if np.ndim(value) == 0)
+    counts = Counter(chain.from_iterable(sent))
     common = [name for name, count in counts.items() if 2 * count > len(sent)]
     if asked.name != "accuracy" or asked.name in common:
         return asked
@@ -286,12 +286,10 @@ def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
     >>> [one.metrics for one in plausible(clients)]
     [{'accuracy': 0.9}, {'accuracy': 0.8}, {}, {}]
     """
-    sizes: dict[str, list[float]] = defaultdict(list)
-    for one in measured:
-        for key, value in one.scalars.items():
-            sizes[key].append(abs(value))
-    medians = {key: float(np.median(np.nan_to_num(size))) for key, size in sizes.items()}
-    bounds = {key: bounds_of(key, median) for key, median in medians.items()}
+    sizes = defaultdict[str, list[float]](list)
+    for key, value in chain.from_iterable(one.scalars.items() for one in measured):
+        sizes[key].append(abs(value))
+    bounds = {k: bounds_of(k, float(np.median(np.nan_to_num(s)))) for k, s in sizes.items()}
     kept = []
     for one in measured:
         odd = {k for k, v in one.scalars.items() if not bounds[k][0] <= v <= bounds[k][1]}
@@ -324,8 +322,8 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
     means: Metrics = {}
     for key, pairs in reported.items():
         usual = Counter(value.shape for value, _ in pairs).most_common(1)[0][0]
-        total = sum(value * weight for value, weight in pairs if value.shape == usual)
-        means[key] = (total / sum(w for value, w in pairs if value.shape == usual)).tolist()
+        pairs = [pair for pair in pairs if pair[0].shape == usual]
+        means[key] = (sum(starmap(mul, pairs)) / sum(weight for _, weight in pairs)).tolist()
     return means
 
 

@@ -246,11 +246,12 @@ class RollCall:
         """The nodes that have been silent for too long; they are refused until they answer."""
         now = time.monotonic()
         late = {node: asked for node, asked in self._are(Asked).items() if asked.until < now}
-        names = {n.node_id: line(n.name or "") for n in grid.get_nodes()} if late else {}
+        if not late:
+            return set()
+        names = {one.node_id: line(one.name) for one in grid.get_nodes() if one.name}
         for node, asked in late.items():
-            client, reason = names.get(node) or f"node {node}", SILENT.format(self.timeout)
-            refused = asked.late or Refused(client, reason, {})
-            self._states[node] = asked._replace(late=refused)
+            refused = Refused(names.get(node, f"node {node}"), SILENT.format(self.timeout), {})
+            self._states[node] = asked._replace(late=asked.late or refused)
         return late.keys()
 
     def _ask(self, grid: Grid, nodes: Set[int]) -> None:

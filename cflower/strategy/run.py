@@ -233,7 +233,7 @@ class Run:
         """The clients' mean metrics, weighted by their examples."""
         answers = self.messenger.answers(replies, self.cfl.projection)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
-        self.leading.among([one.metrics for one in measured.values()])
+        self.leading.among([one.scalars for one in measured.values()])
         problems = self.messenger.noted_problems()
         if measured or problems:
             received = len(measured), len(problems)
@@ -257,10 +257,10 @@ class Run:
             config = self.call.train_config if trains else self.call.evaluate_config
             replies = self.messenger.exchange(self.messages(asks, config))
             answers = self.messenger.answers(replies, self.cfl.projection)
+            answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
             if not trains:
                 leading = self.leading.among([answer.metrics for answer in answers])
                 self.cfl = replace(self.cfl, metric=measure_of(leading))
-            answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
             problems = self.messenger.noted_problems()
             silent |= {c for c, problem in problems.items() if problem.fault is Fault.SILENT}
             self.report.note(problems)
@@ -290,7 +290,7 @@ class Run:
             report,
             selection=self.settings.selection,
             by_round=self._by_round,
-            metric=self.leading.among([one.leaf.metrics for one in report.clients.values()]),
+            metric=self.leading.among([one.leaf.scalars for one in report.clients.values()]),
             judged=trials or step is not None or self.settings.selection != "leaf",
         )
         self.messenger.log_limited_examples(report.served)
