@@ -15,7 +15,9 @@ def read_json(run: Path, name: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of ``rounds.jsonl`` as another program reads them."""
+    """The lines of ``rounds.jsonl`` as another program reads them; none before the first round."""
+    if not path.exists():
+        return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
