@@ -198,12 +198,12 @@ class MortalRecorder(Recorder):
 
     tick: Callable[[], None]
 
-    def _write(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+    def _write(self, record: Any, **options: Any) -> bytes:
         self.tick()
-        (self.path / f"{name}.tmp").parent.mkdir(parents=True, exist_ok=True)
-        (self.path / f"{name}.tmp").write_bytes(content[: len(content) // 2])
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / f"{record.FILE}.tmp").write_bytes(b"{")
         self.tick()
-        super()._write(name, content, lasting=lasting)
+        return super()._write(record, **options)
 
     def on_round(self, report: Any) -> None:
         super().on_round(replace(report, seconds=0.0))
