@@ -23,7 +23,7 @@ from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
-from cflower.runs.baselines import BASELINES
+from cflower.runs.baselines import BASELINES, OWN_METHODS
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.observers import Observer
@@ -71,11 +71,11 @@ def run(
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
     model = agree(grid, roll_call, config)
-    recorder.baselines = dict.fromkeys(BASELINES) if config.baselines else None
+    recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
     train(strategy, grid, model, config)
     if recorder.problem:
         raise RunFolderError(f"{recorder.problem}.")
-    for method in BASELINES if config.baselines else ():
+    for method in OWN_METHODS if config.baselines else ():
         recorder.say(f"Training a baseline: {BASELINES[method]}.")
         # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
         alike = replace(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import cflower
-from cflower.cli import federation, models, runs, simulate
+from cflower.cli import federation, models, runs, simulate, trials
 from cflower.errors import CFlowerError
 from cflower.ordering import line as one_line
 
@@ -23,6 +23,8 @@ app = typer.Typer(
     suggest_commands=False,  # click does
 )
 app.command()(simulate.simulate)
+app.command("try")(trials.try_methods)
+app.command()(trials.sweep)
 app.command()(simulate.keys)
 app.command("list")(runs.list_runs)
 for command in (runs.show, runs.report, runs.watch, runs.explain, models.assign, models.export):

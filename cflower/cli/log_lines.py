@@ -3,11 +3,17 @@
 from logging import WARNING, LogRecord
 
 
-def plain_log() -> None:
-    """Print Flower's log in plain lines from now on."""
+def plain_log(*, progress_only: bool = False) -> None:
+    """Print Flower's log in plain lines from now on; or of it only warnings and the progress."""
     from cflower.messages.flower import console_handler
 
     console_handler.format = plain_line  # type: ignore[method-assign]
+    console_handler.filters = [is_progress] if progress_only else []
+
+
+def is_progress(record: LogRecord) -> bool:
+    """Whether a log record is one that every user sees."""
+    return record.levelno >= WARNING or hasattr(record, "progress")
 
 
 def plain_line(record: LogRecord) -> str:

@@ -1,16 +1,23 @@
 """The commands that look at runs: list, show, report, watch, explain, compare."""
 
 import json
+import sys
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.ordering import line, only, without
+from cflower.settings import require
+
+if TYPE_CHECKING:
+    from cflower.runs.baselines import Paired
+    from cflower.runs.compare import Group
+    from cflower.runs.record import RunRecord
 
 DEFAULT_RUNS = Path("~/cflower-runs")
 
@@ -34,6 +41,7 @@ UNPAIRED = "No runs have the same clients and held-out examples, so no clients a
 LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
+MOST_PAIRS = 12
 LEFT = ("run", "state", "app", "name", "tags")
 """The columns of the list that are texts."""
 
@@ -184,40 +192,85 @@ def explain(
 
 
 def compare(
-    names: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="Two or more runs.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN ...", help="Two or more runs, or a folder of runs."),
+    ],
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
     metric: LeadingMetric = "",
+    each: Annotated[
+        bool, typer.Option("--each", help="A column for each run, also where only seeds differ.")
+    ] = False,
+    curves: Annotated[
+        Path | None, typer.Option(help="Write a page (.html) with the curves of the metric.")
+    ] = None,
 ) -> None:
-    """Put runs side by side: one table, and the keys in which they differ."""
-    from rich.console import Console
+    """Put runs side by side: one table, and the keys in which they differ.
 
+    Runs that differ in the seed only are one column: the mean and the standard deviation.
+
+    Example: `cflower compare 20261126-09 20261126-10 --curves curves.html`
+    """
     from cflower.config import DATA_KEYS, WITHOUT_EFFECT
-    from cflower.runs.compare import comparison_table, differing, measures_of, pairs
+    from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
     from cflower.runs.record import RunRecord
-    from cflower.runs.run_files import find_run
 
-    if len(names) < 2:
-        raise ConfigError("Got one run, but expected two or more to compare.")
-    records = [RunRecord.read(find_run(runs.expanduser(), name), metric) for name in names]
+    folders = [folder for name in names for folder in runs_named(runs.expanduser(), name)]
+    require(len(folders) > 1, "Got one run, but expected two or more to compare.")
+    records = [RunRecord.read(folder, metric) for folder in folders]
     for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
-    compared = pairs(records, DATA_KEYS)
-    if as_json:
-        content = {
-            "runs": [measures_of(record) for record in records],
-            "differences": differing(records),
-            "pairs": [
-                {"run": one.name, "against": other.name, **pair.as_json()}
-                for one, other, pair in compared
-            ],
-        }
-        return print(json.dumps(content, indent=1))
+    groups = grouped(records, each=each)
+    if curves is not None:
+        write_curves(groups, curves)
+    if not as_json:
+        return print_comparison(groups, pairs(records, DATA_KEYS))
+    content = {
+        "runs": [measures_of(record) for record in records],
+        "differences": differing([[record] for record in records]),
+        "groups": [spread_of(group) for group in groups],
+        "pairs": [
+            {"run": one.name, "against": other.name, **pair.as_json()}
+            for one, other, pair in pairs(records, DATA_KEYS)
+        ],
+    }
+    return print(json.dumps(content, indent=1))
+
+
+def runs_named(runs: Path, name: str) -> list[Path]:
+    """The run with this name, or all runs in the folder with this path."""
+    from cflower.runs.run_files import find_run, run_folders
+
+    inside = run_folders(Path(name).expanduser()) if Path(name).expanduser().is_dir() else []
+    return inside or [find_run(runs, name)]
+
+
+def print_comparison(
+    groups: "Sequence[Group]", compared: "Sequence[tuple[RunRecord, RunRecord, Paired]]"
+) -> None:
+    """Print the table, and a line for each two runs of the same clients."""
+    from rich.console import Console
+
+    from cflower.runs.compare import comparison_table
+
     console = Console(highlight=False)
-    console.print(comparison_table(records))
+    console.print(comparison_table(groups))
     lines = [f"{one.name} against {other.name}: {pair.sentence}" for one, other, pair in compared]
+    if more := len(lines) - MOST_PAIRS:
+        lines[MOST_PAIRS:] = [f"{more} more pairs of runs: add --json."] if more > 0 else []
     for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
+
+
+def write_curves(groups: "Sequence[Group]", path: Path) -> None:
+    """Write the page with the curves of groups of runs."""
+    from cflower.cli.curves import curves_page
+
+    page = curves_page(groups)
+    with writing(path, "--curves"):
+        path.write_text(page, encoding="utf-8")
+    print(f"Curves: {line(path)}", file=sys.stderr)
 
 
 @contextmanager

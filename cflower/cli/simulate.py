@@ -1,34 +1,22 @@
 """The commands that run a Flower app in this process, and list the config of cflower's own app."""
 
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
-from logging import WARNING, getLogger
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import cflower
+from cflower.cli.apps import CLIENTS, is_own, runnable
 from cflower.cli.log_lines import plain_log
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
-
-    from cflower.simulation.app_folder import AppFolder
-    from cflower.simulation.inline_grid import ClientFunction, InlineGrid
-
-MANY_CLIENTS = 50
-OWN = "cflower.server_app:app"
-"""An app folder with this ServerApp is cflower's own: its config is checked key by key."""
-CLIENTS = 10
-"""Default number of clients of any other app."""
 
 
 def simulate(
@@ -62,97 +50,41 @@ def simulate(
     from cflower.config import read_overrides
 
     given = read_overrides(config or [])
+    if is_own(app):
+        if baselines:
+            given["baselines"] = True
+        if out is not None:
+            given["output-dir"] = str(out.expanduser().absolute())
+        plain_log(progress_only=True)
+        return simulate_own(app, given, clients, workers)
     plain_log()
-    defaults: Mapping[str, Any] = {}
-    if app is not None:
-        from cflower.simulation.app_folder import AppFolder  # loads Flower
-
-        folder = AppFolder.read(app)
-        if folder.components["serverapp"] != OWN:
-            for option, value in (("--out", out), ("--baselines", baselines)):
-                require(
-                    not value,
-                    f"Got {option}, but {folder.path.name} itself decides what it trains and where "
-                    "it writes: see docs/guide/own-app.md.",
-                )
-            return simulate_foreign(folder, folder.configured(given), clients or CLIENTS, workers)
-        defaults = folder.config
-    if baselines:
-        given["baselines"] = True
-    if out is not None:
-        given["output-dir"] = str(out.expanduser().absolute())
-    simulate_own(given, defaults, clients, workers)
+    assert app is not None
+    for option, value in (("--out", out), ("--baselines", baselines)):
+        require(
+            not value,
+            f"Got {option}, but {app.absolute().name} itself decides what it trains and where it "
+            f"writes. To compare methods of training: cflower try {app}",
+        )
+    run = runnable(app, given, clients, workers)
+    run.simulate(run.load("serverapp"))
 
 
 def simulate_own(
-    given: dict[str, Any],
-    defaults: Mapping[str, Any],
-    clients: int | None,
-    workers: int | None,
+    app: Path | None, given: dict[str, Any], clients: int | None, workers: int | None
 ) -> None:
     """Run cflower's own app, with its progress on standard output."""
-    from cflower.config import RunConfig
-
-    wanted = config_to_resume(given) | given
-    if clients is not None:
-        wanted.setdefault("min-available-nodes", clients)
-    values = {**defaults, **wanted}
-    config = RunConfig.read(values)
-    values["output-dir"] = str(config.output_path.absolute())
-    num_clients = clients or config.min_available_nodes
-    require(
-        num_clients >= config.min_available_nodes,
-        f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
-        "the run would wait for more than there are; leave one of them out.",
-    )
-    load = partial(resolve_name, "cflower.client_app:app")
-    grid = grid_for(num_clients, workers, load, ["cflower.client_app"])
-    # These load PyTorch, which is not needed to refuse a config.
-    from cflower import simulate
-    from cflower.client_app import app as client_app
-    from cflower.server_app import app as server_app
+    run = runnable(app, config_to_resume(given) | given, clients, workers)
 
     def server(grid: "Grid", context: "Context") -> None:
         try:
-            server_app(grid, context)
+            run.load("serverapp")(grid, context)
         except KeyboardInterrupt:
             print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
             print(f"Next: cflower report {name_of(folder)} --open (or explain, export, assign)")
 
-    getLogger("flwr").addFilter(
-        lambda record: record.levelno >= WARNING or hasattr(record, "progress")
-    )
-    simulate(
-        client_app,
-        num_clients,
-        server_app=server,
-        run_config=RunConfig.read(values).as_keys(),
-        grid_type=grid,
-    )
-
-
-def grid_for(
-    clients: int,
-    workers: int | None,
-    load: "Callable[[], ClientFunction]",
-    preload: Sequence[str] = (),
-) -> "Callable[..., InlineGrid]":
-    """A grid with the clients in this process, or in worker processes if there are many.
-
-    A worker takes seconds to start and reads the data set again, too long for few clients.
-    """
-    if workers is None:
-        workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
-    if not workers:
-        from cflower.simulation.inline_grid import InlineGrid
-
-        return InlineGrid
-    from cflower.simulation.worker_grid import WorkerGrid, started_server
-
-    started_server(preload)  # while this process loads PyTorch too
-    return partial(WorkerGrid, load=load, workers=workers, preload=preload)
+    run.simulate(server)
 
 
 def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,17 +130,6 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
         "Interrupted. Every finished round is kept; to go on: "
         f"cflower simulate {number}-c \"resume='{name_of(folder)}'\""
     )
-
-
-def simulate_foreign(
-    folder: "AppFolder", config: Mapping[str, Any], clients: int, workers: int | None
-) -> None:
-    """Run another app."""
-    from cflower import simulate
-
-    server_app, client_app = folder.load("serverapp"), folder.load("clientapp")
-    grid = grid_for(clients, workers or 0, partial(folder.load, "clientapp"))
-    simulate(client_app, clients, server_app=server_app, run_config=config, grid_type=grid)
 
 
 def keys() -> None:

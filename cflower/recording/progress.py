@@ -14,6 +14,7 @@ from cflower.ordering import counted
 from cflower.strategy.observers import Observer
 from cflower.strategy.reports import RoundReport
 
+STEPS = 3
 Say = Callable[[str], None]
 
 
@@ -43,6 +44,18 @@ class RoundProgress(Observer):
         left = fmean(self._durations) * (total - now)
         more = f", about {left:.0f} s left" if left >= 1 else ""
         self._print(f"Round {now}/{total}: {state_of(report)}, {report.seconds:.1f} s{more}")
+
+
+class Steps(Observer):
+    """Prints about `STEPS` lines in a run."""
+
+    def __init__(self, print_line: Say) -> None:
+        self._print = print_line
+
+    def on_round(self, report: RoundReport) -> None:
+        now, total = report.server_round, report.num_rounds
+        if now * STEPS // total > (now - 1) * STEPS // total:
+            self._print(f"  round {now} of {total}: {state_of(report)}")
 
 
 def state_of(report: RoundReport) -> str:

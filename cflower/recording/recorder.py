@@ -117,6 +117,8 @@ class Recorder(Observer):
     baselines : dict or None
         The baselines in ``summary.json``, None for each that is still to come; None: there will be
         none.
+    num_bytes : int or None
+        The bytes of the arrays that the run sent, for ``summary.json``, if somebody counts them.
 
     Raises
     ------
@@ -158,6 +160,7 @@ class Recorder(Observer):
         labels = {"app": app or app_name(), "name": name or ""}
         self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
         self.baselines: dict[str, BaselineLine | None] | None = None
+        self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
         self._interval, self._next, self._saved = checkpoint_interval, 0.0, 0
@@ -288,16 +291,17 @@ class Recorder(Observer):
         text += html_table(("cluster", "clients"), rows)
         return f"{text}<p>Run folder, with report.html: {escape(str(self.path))}</p>"
 
-    def add_baseline(self, name: str, report: FinalReport) -> None:
+    def add_baseline(self, name: str, report: FinalReport, num_bytes: int | None = None) -> None:
         """Compare the finished run with the ``final_report`` of a baseline, and print the result.
 
-        The baseline must have had the same clients and rounds.
+        The baseline must have had the same clients and trainings. ``num_bytes`` were sent for it.
         """
         check_choice("name", name, BASELINES)
         assert self._summary is not None  # of a finished run
-        line = baseline_line(report, self._summary.clients, self._metric)
+        line = baseline_line(report, self._summary.clients, self._metric, num_bytes)
         self.baselines = {**(self.baselines or {}), name: line}
-        self._summary = self._summary.model_copy(update={"baselines": self.baselines})
+        more = {"baselines": self.baselines, "bytes": self.num_bytes}
+        self._summary = self._summary.model_copy(update=more)
         with self._writing(", without baselines"):
             self._write(self._summary)
         self._write_report()
@@ -394,6 +398,7 @@ class Recorder(Observer):
                 for name in tree.clients
             },
             baselines=self.baselines,
+            bytes=self.num_bytes,
             problems=only(failures.problems, in_order(failures.problems)),
             excluded=only(failures.excluded, in_order(failures.excluded)),
             **result,

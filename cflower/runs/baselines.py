@@ -1,7 +1,7 @@
 """The value of a clustered run: the same clients served by it and by a baseline, compared."""
 
 from collections.abc import Iterable, Mapping
-from statistics import mean, pstdev
+from statistics import fmean, mean, pstdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,12 @@ from cflower.strategy.reports import FinalReport
 BASELINES: dict[str, str] = {
     "federated": "conventional FL for all rounds",
     "isolated": "each client alone for all rounds",
+    "tuned": "conventional FL, then each client alone",
+    "clustered": "clusters without personal models",
 }
-"""The baselines of a run, by the `method` that trains them, in words."""
+"""The baselines of a run in words."""
+OWN_METHODS = ("federated", "isolated")
+"""Those that are a `method` of cflower's own app; `cflower try` has all."""
 LEVEL = 0.025
 """Probability, in each direction, that chance alone gives a verdict."""
 
@@ -152,9 +156,13 @@ def difference_in_words(
 
 
 def baseline_line(
-    report: FinalReport, clients: Mapping[str, ClientLine], metric: Metric
+    report: FinalReport,
+    clients: Mapping[str, ClientLine],
+    metric: Metric,
+    num_bytes: int | None = None,
 ) -> BaselineLine:
     """A baseline in ``summary.json``, with what the run's ``clients`` get in comparison."""
+    trainings = report.failures.trainings.values()
     name, rounds = metric.name, range(1, report.num_rounds + 1)
     scalars = {client: result.leaf.scalars for client, result in report.clients.items()}
     values = {client: one[name] for client, one in scalars.items() if name in one}
@@ -162,6 +170,8 @@ def baseline_line(
     line = {
         name: report.metrics.get(f"leaf_{name}"),
         "rounds": report.num_rounds,
+        "trainings": fmean(trainings) if trainings else None,
+        "bytes": num_bytes,
         "by_round": [report.by_round.get(r, {}).get(name) for r in rounds],
         "clients": values,
     }

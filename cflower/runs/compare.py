@@ -3,7 +3,10 @@
 import json
 import re
 from collections import ChainMap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from statistics import fmean, stdev
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,65 +15,145 @@ from rich.text import Text
 
 from cflower.errors import ConfigError
 from cflower.messages.metrics import Metric
-from cflower.ordering import only
+from cflower.ordering import only, without
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
 from cflower.runs.findings import of_all, ways_to_serve
 from cflower.runs.record import RunRecord
-from cflower.runs.tables import shown, starred
+from cflower.runs.tables import shown
 
-MEAN = "mean"
+MEAN, MEAN_OF = "mean", "mean of"
+SEED = "seed"
+Show = Callable[[Any], str]
 GIVE_METRIC = "choose one that the clients of all of them sent, with --metric NAME."
+Group = Sequence[RunRecord]
+"""Runs that differ in the seed only."""
 
 
-def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """The config keys in which the runs differ, each with its value in every run."""
-    configs = [{"method": run.settings["method"], **run.config} for run in runs]
+def grouped(runs: Sequence[RunRecord], *, each: bool = False) -> list[Group]:
+    """The runs in their order, those together that differ in the seed only; ``each``: none."""
+    groups: dict[str, list[RunRecord]] = {}
+    for number, run in enumerate(runs):
+        parts = [without(part, [SEED]) for part in (run.config, run.settings)]
+        alike = json.dumps(parts, sort_keys=True)
+        seeds = [other.settings[SEED] for other in groups.get(alike, ())]
+        alone = each or run.settings[SEED] in seeds
+        groups.setdefault(f"{number} {alike}" if alone else alike, []).append(run)
+    return list(groups.values())
+
+
+def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """The config keys in which groups of runs differ, each with its value in every group."""
+    configs = [{"method": one[0].settings["method"], **one[0].config} for one in groups]
+    for config, group in zip(configs, groups, strict=True):
+        if len(group) > 1:
+            config[SEED] = ", ".join(str(run.settings[SEED]) for run in group)
     values = {key: [config.get(key) for config in configs] for key in ChainMap(*configs)}
-    return {key: every for key, every in values.items() if every.count(every[0]) < len(every)}
+    return {
+        key: every
+        for key, every in values.items()
+        if every.count(every[0]) < len(every) or (key == SEED and len(groups[0]) > 1)
+    }
 
 
-def comparison_table(runs: Sequence[RunRecord]) -> Table:
-    """One column for each run: the keys in which they differ, then their measures.
+def comparison_table(groups: Sequence[Group]) -> Table:
+    """One column for each group of runs: the keys in which they differ, then their measures.
 
-    Raises a ConfigError if another metric leads in one of the runs.
+    Of several runs these are the mean and the standard deviation. Raises a ConfigError if another
+    metric leads in one of the runs.
     """
-    metric, measures = runs[0].metric, list(map(measures_of, runs))
-    if len({run.metric.name for run in runs}) > 1:
-        named = "; ".join(f"{run.metric.name} in {run.name}" for run in runs)
-        raise ConfigError(f"The runs have different leading metrics ({named}): {GIVE_METRIC}")
-    metric = metric._replace(above_one=any(run.metric.above_one for run in runs))
+    metric = common_metric(list(chain.from_iterable(groups)))
+    measures = [list(map(measures_of, group)) for group in groups]
     title = f"{metric.in_full} of the clients on held-out examples, run by run (* = best)"
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
-    for run in runs:
-        heading = re.sub(r"^\d{8}-", r"\g<0>\n", run.name)  # the date in a line of its own
-        state = "" if run.finished else "\n(not finished)"
-        table.add_column(Text(heading + state), justify="right", overflow="fold")
-    columns = [in_words(one, metric) for one in measures]
-    for key, values in differing(runs).items():
-        heading = f"{key} (config)" if key in columns[0] else key
+    for group in groups:
+        table.add_column(Text(heading_of(group)), justify="right", overflow="fold")
+    rows = {words: [cell(one, *row) for one in measures] for words, row in rows_of(metric).items()}
+    rows[MEAN] = [
+        value + mark for value, mark in zip(rows[MEAN], stars(measures, metric), strict=True)
+    ]
+    rows[MEAN_OF] = list(map(clients_in_mean, measures))
+    for key, values in differing(groups).items():
+        heading = f"{key} (config)" if key in rows else key
         table.add_row(heading, *map(Text, map(str, values)))
-    rows = {heading: [column[heading] for column in columns] for heading in columns[0]}
-    rows[MEAN] = starred([one["mean"] for one in measures], metric)
     for heading, cells in rows.items():
-        if set(cells) != {"-"}:
+        if {one.strip() for one in cells} != {"-"}:
             table.add_row(heading, *map(Text, cells))
     return table
 
 
-def in_words(measures: Mapping[str, Any], metric: Metric) -> dict[str, str]:
-    """The measures of one run by their headings; a dash where it has no such value."""
+def common_metric(runs: Group) -> Metric:
+    """The metric that leads in all runs, or a ConfigError."""
+    if len({run.metric.name for run in runs}) > 1:
+        named = "; ".join(f"{run.metric.name} in {run.name}" for run in runs)
+        raise ConfigError(f"The runs have different leading metrics ({named}): {GIVE_METRIC}")
+    return runs[0].metric._replace(above_one=any(run.metric.above_one for run in runs))
+
+
+def heading_of(group: Group) -> str:
+    """The id of a run, its date in a line of its own; of several runs their number."""
+    open_ones = sum(not run.finished for run in group)
+    if len(group) > 1:
+        return f"{len(group)} runs" + (f"\n({open_ones} not finished)" if open_ones else "")
+    heading = re.sub(r"^\d{8}-", r"\g<0>\n", group[0].name)
+    return heading + ("\n(not finished)" if open_ones else "")
+
+
+def rows_of(metric: Metric) -> dict[str, tuple[str, Show, Show]]:
+    """By heading: a measure, how it is shown, and how a standard deviation of it is."""
+    points = partial(difference_in_words, metric=metric, unit="")
+    as_metric, count = (
+        (metric.in_words, points),
+        (partial(shown, spec="g"), partial(shown, spec=".2g")),
+    )
     return {
-        **{key: shown(measures[key]) for key in ("rounds", "clients", "clusters")},
-        MEAN: metric.in_words(measures["mean"]),
-        "mean of": of_all(measures["evaluated"], measures["clients"]).removeprefix("of ") or "-",
-        "worst tenth": metric.in_words(measures["worst_tenth"]),
-        "spread": difference_in_words(measures["spread"], metric),
-        "common model": metric.in_words(measures["common_model"]),
-        **{words: metric.in_words(measures[key]) for key, words in BASELINES.items()},
-        "adjusted Rand index": shown(measures["adjusted_rand_index"], ".3f"),
-        "seconds in rounds": shown(measures["seconds"], ".0f"),
+        **{key: (key, *count) for key in ("rounds", "clients", "clusters")},
+        MEAN: ("mean", *as_metric),
+        MEAN_OF: ("evaluated", *count),
+        "worst tenth": ("worst_tenth", *as_metric),
+        "spread": ("spread", partial(difference_in_words, metric=metric), points),
+        "common model": ("common_model", *as_metric),
+        **{words: (key, *as_metric) for key, words in BASELINES.items()},
+        "adjusted Rand index": ("adjusted_rand_index", *2 * (partial(shown, spec=".3f"),)),
+        "seconds in rounds": ("seconds", *2 * (partial(shown, spec=".0f"),)),
     }
+
+
+def cell(measures: Sequence[Mapping[str, Any]], key: str, show: Show, deviation: Show) -> str:
+    """The mean of a measure over runs and its standard deviation; a dash without a value.
+
+    >>> cell([{"n": 1.0}, {"n": 3.0}], "n", "{:.1f}".format, "{:.2f}".format)
+    '2.0 ± 1.41'
+    """
+    values = [one[key] for one in measures if one[key] is not None]
+    if not values:
+        return "-"
+    text = show(fmean(values))
+    return f"{text} ± {deviation(stdev(values))}" if len({*values}) > 1 else text
+
+
+def clients_in_mean(measures: Sequence[Mapping[str, Any]]) -> str:
+    """The number of clients with a figure, over all runs; a dash if all have one."""
+    known, members = (sum(one[key] for one in measures) for key in ("evaluated", "clients"))
+    return of_all(known, members).removeprefix("of ") or "-"
+
+
+def stars(measures: Sequence[Sequence[Mapping[str, Any]]], metric: Metric) -> list[str]:
+    """A star for the groups with the best mean, and a space for the others."""
+    means = [[one["mean"] for one in group if one["mean"] is not None] for group in measures]
+    best = metric.best(fmean(values) for values in means if values)
+    return ["*" if values and fmean(values) == best else " " for values in means]
+
+
+def spread_of(group: Group) -> dict[str, Any]:
+    """The mean and the standard deviation of each measure over a group, for programs."""
+    measures = list(map(measures_of, group))
+    content: dict[str, Any] = {"runs": [run.name for run in group]}
+    for _, (key, *_) in rows_of(group[0].metric).items():
+        if values := [one[key] for one in measures if one[key] is not None]:
+            deviation = stdev(values) if len(values) > 1 else None
+            content[key] = {"mean": fmean(values), "deviation": deviation, "runs": len(values)}
+    return content
 
 
 def measures_of(run: RunRecord) -> dict[str, Any]:

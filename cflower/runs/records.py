@@ -181,6 +181,10 @@ class BaselineLine(Measured):
     worst_tenth: Number | None = None
     spread: Number | None = None
     rounds: int = 0
+    trainings: Number | None = None
+    """Of a client, on average."""
+    bytes: int | None = None
+    """Of the arrays that were sent."""
     by_round: list[Number | None] = []
     clients: Metrics = {}
     held_out: Number | None = None
@@ -231,6 +235,8 @@ class Summary(FileRecord):
     groups: dict[str, Any] | None = None
     adjusted_rand_index: Number | None = None
     baselines: dict[str, BaselineLine | None] | None = None
+    bytes: int | None = None
+    """Of the arrays that the run sent, where `cflower try` counted them."""
     problems: dict[str, int] = {}
     excluded: dict[str, str] = {}
 

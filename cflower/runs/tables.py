@@ -29,6 +29,7 @@ TRIALS: dict[str | None, str] = {
 HEADINGS = {
     **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
     **{"federated": "FL, all\nrounds", "isolated": "alone"},
+    **{"tuned": "FL, then\nalone", "clustered": "clusters\nonly"},
 }
 
 

@@ -41,8 +41,16 @@ class InlineGrid(Grid):
             place: dict[str, Any] = {"partition-id": i, "num-partitions": num_nodes}
             node = FIRST_NODE_ID + i
             self._contexts[node] = Context(run_id, node, place, RecordDict(), dict(run_config))
+        self.num_bytes = 0
+        """Bytes of the arrays that were sent, by server and clients."""
         self._pending: dict[str, Message] = {}
         self._printed = set[str]()
+
+    def forget(self) -> None:
+        """Count the bytes from 0 again, and empty what the clients kept: for a run of its own."""
+        self.num_bytes = 0
+        for context in self._contexts.values():
+            context.state = RecordDict()
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
@@ -75,6 +83,7 @@ class InlineGrid(Grid):
             message_id = give_id(message)
             if message.metadata.dst_node_id in self._contexts:
                 self._pending[message_id] = message
+                self.num_bytes += size_of(message)
                 ids.append(message_id)
         return ids
 
@@ -87,6 +96,7 @@ class InlineGrid(Grid):
                 context = self._contexts[message.metadata.dst_node_id]
                 reply, failure = self.run_client(message, context)
                 self._print(failure, context)
+                self.num_bytes += size_of(reply)
                 return [reply]
         return []
 
@@ -117,6 +127,14 @@ class InlineGrid(Grid):
     def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
         """A client's reply, and its exception if that is an error reply."""
         return answered(self.client_app, message, context)
+
+
+def size_of(message: Message) -> int:
+    """Bytes of the arrays in a message."""
+    if message.has_error():
+        return 0
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
 
 
 def own(record: Any) -> Any:

@@ -39,7 +39,7 @@ def train(message, context):
 
 @app.evaluate()
 def evaluate(message, context):
-    return Message(RecordDict({{"m": MetricRecord({{"num-examples": 1}})}}), reply_to=message)
+    return Message(RecordDict({{"m": MetricRecord({measures})}}), reply_to=message)
 """
 
 
@@ -71,19 +71,21 @@ def flower_app(
     before_training: str = "pass",
     serverapp: str = "{name}.server_app:app",
     clientapp: str = "{name}.client_app:app",
+    measures: str = '{"num-examples": 1}',
 ) -> Path:
     """An app without cflower, in a folder of its own: client i moves the model towards i.
 
     ``name`` is that of the app and of its package, which must be new, as it is imported.
     ``before_training`` is a statement at the beginning of the clients' training; ``serverapp``
-    and ``clientapp`` are references to use instead of the right ones.
+    and ``clientapp`` are references to use instead of the right ones. ``measures`` is an expression
+    for the clients' metrics of ``message.content``.
     """
     app = folder / f"{name}-app"
     package = app / name
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "server_app.py").write_text(dedent(server))
-    (package / "client_app.py").write_text(CLIENT.format(before=before_training))
+    (package / "client_app.py").write_text(CLIENT.format(before=before_training, measures=measures))
     components = {"serverapp": serverapp, "clientapp": clientapp}
     references = {side: text.format(name=name) for side, text in components.items()}
     (app / "pyproject.toml").write_text(PYPROJECT.format(name=name, **references))

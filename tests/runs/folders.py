@@ -19,7 +19,7 @@ from cflower.config import RunConfig
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, Metric
 from cflower.messages.roll_call import RollCall
-from cflower.runs.baselines import BASELINES
+from cflower.runs.baselines import OWN_METHODS
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart
 from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
@@ -73,7 +73,8 @@ def made_up_run(
     if finished:
         tree = report.state.tree
         results = {n: served(n, i, tree, facts[n]) for i, n in enumerate(names)}
-        recorder.baselines = None if baselines is None else dict.fromkeys(BASELINES)
+        planned = dict.fromkeys([*OWN_METHODS, *(baselines or {})])
+        recorder.baselines = None if baselines is None else planned
         recorder.on_end(FinalReport(report.state, results, rounds))
         for baseline, value in (baselines or {}).items():
             levels = {"0": ClientMetrics({"accuracy": value}, HELD_OUT)}

@@ -4,15 +4,16 @@ from shutil import copytree
 
 import pytest
 
+from cflower.cli.curves import curves_page
 from cflower.errors import ConfigError
-from cflower.runs.compare import comparison_table, differing, pairs
+from cflower.runs.compare import comparison_table, differing, grouped, pairs
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import as_text
 from tests.runs.folders import edited, made_up_run
 
 
 def table_of(*runs):
-    return as_text(comparison_table(runs), width=140)
+    return as_text(comparison_table(grouped(runs)), width=140)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_several_runs_side_by_side(run, tmp_path):
 def test_a_run_that_goes_on_is_shown_but_not_paired(run, tmp_path):
     other = RunRecord.read(made_up_run(tmp_path / "other", finished=False))
     assert "(not finished)" in table_of(run, other)
-    assert differing([run, other]) == {}
+    assert differing([[run], [other]]) == {}
     assert pairs([run, other]) == []
 
 
@@ -70,7 +71,7 @@ def test_runs_with_different_leading_metrics_are_not_compared(run, tmp_path):
     other = RunRecord.read(path)
     for runs in ([run, other], [other, run]):
         with pytest.raises(ConfigError, match=r"accuracy in made-up.*with --metric NAME"):
-            comparison_table(runs)
+            comparison_table(grouped(runs))
     table = table_of(RunRecord.read(run.path, "loss"), other)
     assert "loss (lower is better) of the clients" in table
 
@@ -92,3 +93,28 @@ def test_a_mean_over_some_clients_says_over_how_many(run, tmp_path):
     assert not [
         row for line in table_of(run, run).splitlines() if "mean of" in line for row in line
     ]
+
+
+def test_runs_that_differ_in_the_seed_only_are_one_column(run, tmp_path):
+    others = [made_up_run(tmp_path / f"seed-{seed}", seed=seed) for seed in (1, 2)]
+    with edited(others[0] / "summary.json") as summary:
+        summary["metrics"]["accuracy"] = 0.8
+    runs = [run, *map(RunRecord.read, others)]
+    runs.append(RunRecord.read(made_up_run(tmp_path / "eps", eps1=0.5)))
+    assert [len(group) for group in grouped(runs)] == [3, 1]
+    assert [len(group) for group in grouped([run, run])] == [1, 1]  # the same seed twice
+    assert [len(group) for group in grouped(runs, each=True)] == [1, 1, 1, 1]
+    rows = [line.split() for line in table_of(*runs).splitlines()]
+    assert ["3", "runs", "eps"] in rows and ["seed", "0,", "1,", "2", "0"] in rows
+    (mean,) = (row for row in rows if row[:1] == ["mean"])
+    assert mean == ["mean", "86.9%", "±", "6.0", "90.3%*"]
+
+
+def test_the_curves_of_groups_have_bands(run, tmp_path):
+    other = RunRecord.read(made_up_run(tmp_path / "a<b>", seed=1))
+    third = RunRecord.read(made_up_run(tmp_path / "c", eps1=0.5, rounds=15))
+    page = curves_page(grouped([run, other, third]))
+    assert page.count("<polyline") == page.count("<polygon") == 2
+    assert "accuracy of 3 runs by round" in page and "eps1=0.5" in page
+    alone = curves_page([[other], [run]])
+    assert "seed=1" in alone and "<b>" not in alone

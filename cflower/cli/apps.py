@@ -1,0 +1,131 @@
+"""An app that a command runs in this process: its components, config and clients."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cflower.settings import require
+
+if TYPE_CHECKING:
+    from cflower.recording.recorder import Recorder
+    from cflower.simulation.inline_grid import ClientFunction, InlineGrid
+
+MANY_CLIENTS = 50
+OWN = "cflower.server_app:app"
+"""An app folder with this ServerApp is cflower's own: its config is checked key by key."""
+CLIENTS = 10
+"""Default number of clients of any other app."""
+
+
+class Runnable(NamedTuple):
+    """What `cflower.simulate` needs to run an app."""
+
+    is_own: bool
+    """Whether it is cflower's own app."""
+    config: Mapping[str, Any]
+    num_clients: int
+    grid_type: "Callable[..., InlineGrid]"
+    load: Callable[[str], Any]
+    """Imports the component "serverapp" or "clientapp"."""
+
+    def recorder(self, runs: Path, resume: str = "") -> "Recorder":
+        """A Recorder that prints nothing, once the app is loaded: its name is then known."""
+        from cflower.recording.recorder import Recorder
+
+        label = "cflower" if self.is_own else ""
+        return Recorder(runs, self.config, app=label, resume=resume, say=silent)
+
+    def simulate(self, server_app: Callable[..., Any]) -> Any:
+        """The result of a function of a grid, with the app's clients, and a context."""
+        from cflower import simulate
+
+        return simulate(
+            self.load("clientapp"),
+            self.num_clients,
+            server_app=server_app,
+            run_config=self.config,
+            grid_type=self.grid_type,
+        )
+
+
+def silent(text: str) -> None:
+    """Print nothing."""
+
+
+def is_own(app: Path | None) -> bool:
+    """Whether this is cflower's own app: also without a folder."""
+    if app is None:
+        return True
+    from cflower.simulation.app_folder import AppFolder  # loads Flower
+
+    return AppFolder.read(app).components["serverapp"] == OWN
+
+
+def runnable(
+    app: Path | None, given: Mapping[str, Any], clients: int | None, workers: int | None
+) -> Runnable:
+    """The app in a folder, or cflower's own without one, with other values for some keys."""
+    if app is None:
+        return own_app({}, given, clients, workers)
+    from cflower.simulation.app_folder import AppFolder
+
+    folder = AppFolder.read(app)
+    if is_own(app):
+        return own_app(folder.config, given, clients, workers)
+    grid = grid_for(clients or CLIENTS, workers or 0, partial(folder.load, "clientapp"))
+    return Runnable(False, folder.configured(given), clients or CLIENTS, grid, folder.load)
+
+
+def own_app(
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+    clients: int | None,
+    workers: int | None,
+) -> Runnable:
+    """Cflower's own app; its config is checked before PyTorch is loaded."""
+    from cflower.config import RunConfig
+
+    wanted = dict(given)
+    if clients is not None:
+        wanted.setdefault("min-available-nodes", clients)
+    config = RunConfig.read({**defaults, **wanted})
+    num_clients = clients or config.min_available_nodes
+    require(
+        num_clients >= config.min_available_nodes,
+        f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
+        "the run would wait for more than there are; leave one of them out.",
+    )
+    load = partial(resolve_name, "cflower.client_app:app")
+    grid = grid_for(num_clients, workers, load, ["cflower.client_app"])
+    values = config.as_keys() | {"output-dir": str(config.output_path.absolute())}
+    return Runnable(True, values, num_clients, grid, own_component)
+
+
+def own_component(name: str) -> Any:
+    """The ServerApp or ClientApp of cflower itself."""
+    return resolve_name(f"cflower.{name.removesuffix('app')}_app:app")
+
+
+def grid_for(
+    clients: int,
+    workers: int | None,
+    load: "Callable[[], ClientFunction]",
+    preload: Sequence[str] = (),
+) -> "Callable[..., InlineGrid]":
+    """A grid with the clients in this process, or in worker processes if there are many.
+
+    A worker takes seconds to start and reads the data set again, too long for few clients.
+    """
+    if workers is None:
+        workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
+    if not workers:
+        from cflower.simulation.inline_grid import InlineGrid
+
+        return InlineGrid
+    from cflower.simulation.worker_grid import WorkerGrid, started_server
+
+    started_server(preload)  # while this process loads PyTorch too
+    return partial(WorkerGrid, load=load, workers=workers, preload=preload)

@@ -1,0 +1,107 @@
+"""What a ServerApp is about to start: its strategy, first model and settings, without training."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from cflower.errors import ConfigError
+from cflower.simulation.inline_grid import SERVER_NODE_ID
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.observers import Observer
+from cflower.strategy.reports import FinalReport
+from cflower.strategy.results import CentralEvaluation
+
+TIMEOUT = 3600.0
+"""Seconds; clients in this process are never late."""
+
+
+class Start(NamedTuple):
+    """The arguments of a strategy's ``start``."""
+
+    strategy: Strategy
+    arrays: ArrayRecord
+    num_rounds: int
+    train_config: ConfigRecord | None = None
+    evaluate_config: ConfigRecord | None = None
+    evaluate_fn: CentralEvaluation | None = None
+
+    @property
+    def clustered(self) -> ClusteredFL:
+        """The strategy; `ConfigError` if it is another one than `ClusteredFL`."""
+        if not isinstance(self.strategy, ClusteredFL):
+            raise ConfigError(
+                f"The app starts {type(self.strategy).__name__}, which writes no run folder: give "
+                "it ClusteredFL instead, or compare methods with `cflower try`."
+            )
+        return self.strategy
+
+    def train(
+        self,
+        grid: Grid,
+        strategy: ClusteredFL,
+        observers: Sequence[Observer],
+        num_rounds: int,
+        evaluate_fn: CentralEvaluation | None = None,
+    ) -> tuple[FinalReport, ArrayRecord]:
+        """Start this or another strategy; its final report and the common model."""
+        strategy = replace(strategy, observers=observers)
+        configs = self.train_config, self.evaluate_config
+        result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs, evaluate_fn)
+        assert strategy.final_report is not None
+        return strategy.final_report, result.arrays
+
+
+class _Started(BaseException):
+    """Ends a ServerApp when it starts a strategy; no ``except Exception`` of the app stops it."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+
+
+def start_of(
+    server_app: Callable[[Grid, Context], Any], grid: Grid, config: Mapping[str, Any]
+) -> Start:
+    """Run a ServerApp up to the first ``start`` of a strategy, and return what that was given.
+
+    The app may ask its clients before; what it does after the run is left out. `ConfigError` if it
+    starts no strategy.
+    """
+
+    def listen(
+        strategy: Strategy,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 0.0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: CentralEvaluation | None = None,
+    ) -> None:
+        given = train_config, evaluate_config, evaluate_fn
+        raise _Started(Start(strategy, initial_arrays, num_rounds, *given))
+
+    try:
+        with ExitStack() as patches:
+            for kind in kinds(Strategy):
+                if "start" in vars(kind):
+                    patches.enter_context(patch.object(kind, "start", listen))
+            server_app(grid, Context(1, SERVER_NODE_ID, {}, RecordDict(), dict(config)))
+    except _Started as started:
+        return started.start
+    raise ConfigError(
+        "The ServerApp calls no `start` of a Flower strategy, so its first model is not known: let "
+        "it train with strategy.start(grid, arrays, num_rounds)."
+    )
+
+
+def kinds(kind: type[Any]) -> Iterator[type[Any]]:
+    """A class and all that inherit from it."""
+    yield kind
+    for below in kind.__subclasses__():
+        yield from kinds(below)

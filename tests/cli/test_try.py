@@ -1,0 +1,140 @@
+"""`cflower try`: every method on the same clients, each with as many trainings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cflower.cli.methods import Methods
+from cflower.runs.methods import advice, methods_of
+from cflower.runs.record import RunRecord
+from tests.cli.apps import SERVER, flower_app
+from tests.command import cflower, error_of, output_of
+from tests.runs.folders import edited, made_up_run
+
+MEASURED = '{"num-examples": 40, "accuracy": 1 - abs(message.content["arrays"]["w"].numpy()[0] - '
+MEASURED += 'context.node_config["partition-id"]) / 10}'
+"""The less the model is what a client wants, the worse."""
+
+
+@pytest.fixture(autouse=True)
+def a_path_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def tried(app: Path, tmp_path: Path, *options: object) -> dict[str, object]:
+    """The methods of a `cflower try` by key, as it prints them for programs."""
+    out = output_of("try", app, "--out", tmp_path / "runs", "--json", *options)
+    content = json.loads(out)
+    return {"advice": content["advice"], **{one["key"]: one for one in content["methods"]}}
+
+
+def test_an_app_without_cflower_is_tried_with_every_method(tmp_path):
+    app = flower_app(tmp_path, "tried", measures=MEASURED)
+    result = tried(app, tmp_path, "-c", "num-server-rounds=10")
+    assert list(result) == ["advice", "isolated", "federated", "tuned", "own"]
+    # Each client wants another number, and goes there at once.
+    assert result["isolated"]["mean"] == result["tuned"]["mean"] == 1
+    assert result["federated"]["mean"] == pytest.approx(0.75)
+    assert {one["trainings"] for key, one in result.items() if key != "advice"} >= {10}
+    assert result["isolated"]["num_bytes"] == 0
+    assert 0 < result["tuned"]["num_bytes"] < result["federated"]["num_bytes"]
+    assert result["advice"].startswith("Use each client alone (no federation is needed): ")
+    assert not (tmp_path / "here.txt").exists()  # what the ServerApp does after a run is left out
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "report.html").is_file()
+    assert "conventional FL, then each client alone" in output_of("show", run)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 12, 24, 40])
+def test_every_method_has_the_same_number_of_trainings(rounds, tmp_path):
+    app = flower_app(tmp_path, f"rounds{rounds}", measures=MEASURED)
+    result = tried(app, tmp_path, "--clients", 4, "-c", f"num-server-rounds={rounds}")
+    del result["advice"]
+    assert ("clustered" in result) is (rounds > 20)  # else there is no time for a personal step
+    for key, one in result.items():
+        # A personal step may end after its first training, and Algorithm 4 asks for further ones.
+        assert one["trainings"] == pytest.approx(rounds, abs=0.12 * rounds), key
+
+
+def test_an_interrupted_try_goes_on_with_the_same_result(tmp_path, monkeypatch):
+    app = flower_app(tmp_path, "broken", measures=MEASURED)
+    whole = tried(app, tmp_path, "--clients", 4)
+    train, started = Methods._train, []
+
+    def third(self, strategy, rounds, observers=()):
+        started.append(strategy)
+        if len(started) == 3:
+            raise KeyboardInterrupt
+        return train(self, strategy, rounds, observers)
+
+    monkeypatch.setattr(Methods, "_train", third)
+    status, _, err = cflower("try", app, "--out", tmp_path / "runs", "--clients", 4)
+    assert status == 130
+    run = err.split("add --resume ")[1].split(".")[0]
+    assert RunRecord(tmp_path / "runs" / run).summary.baselines["isolated"] is None
+    again = tried(app, tmp_path, "--clients", 4, "--resume", run)
+    assert len(started) == 3 + 2  # the final evaluation of the clusters, and what was missing
+    assert again == whole
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (SERVER.replace("FedAvg().start(", "(lambda *a, **k: 1 / 0)("), "ZeroDivisionError"),
+        (
+            SERVER.replace("result = FedAvg", "return\n    result = FedAvg"),
+            "The ServerApp calls no `start` of a Flower strategy",
+        ),
+        (
+            SERVER.replace(
+                "FedAvg()", "DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1, 1, 5)"
+            ).replace("import FedAvg", "import FedAvg, DifferentialPrivacyClientSideFixedClipping"),
+            "starts DifferentialPrivacyClientSideFixedClipping, but expected ClusteredFL, FedAvg",
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_tried_says_why(server, says, tmp_path):
+    app = flower_app(tmp_path, f"odd{abs(hash(says))}", server=server, measures=MEASURED)
+    if says == "ZeroDivisionError":
+        with pytest.raises(ZeroDivisionError):
+            cflower("try", app, "--out", tmp_path / "runs")
+    else:
+        status, _, err = cflower("try", app, "--out", tmp_path / "runs")
+        assert status == 1 and err.startswith("Error: ") and says in err
+
+
+def test_keys_that_try_sets_itself_are_refused():
+    assert "Got the key baselines, but `cflower try`" in error_of("try", "-c", "baselines=true")
+
+
+def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
+    config = "num-server-rounds=2 dataset-size=400 model='linear' shift='label-swap'"
+    out = output_of("try", "-c", config, "--clients", 4, "--out", tmp_path)
+    assert "Method 4 of 4: conventional FL, then each client alone" not in out  # too few rounds
+    assert "each client alone" in out and "\nUse " in out.replace("\n\n", "\n")
+
+
+def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
+    values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
+    run = RunRecord(made_up_run(tmp_path / "a", clients=40, baselines=values))
+    assert [one.key for one in methods_of(run.summary)] == [
+        *("isolated", "federated", "tuned", "clustered", "own")
+    ]
+    assert advice(run.summary).startswith("Use clusters, then personal (with ClusteredFL): ")
+    assert "against conventional FL; 40 clients better, 0 worse." in advice(run.summary)
+    run = RunRecord(made_up_run(tmp_path / "b", clients=40, baselines={"federated": 0.92}))
+    assert advice(run.summary).startswith("Use conventional FL (with FedAvg): accuracy 92.0%")
+    run = RunRecord(made_up_run(tmp_path / "e", clients=40, baselines={"federated": 0.9195}))
+    with edited(run.path / "summary.json") as summary:
+        for number, name in enumerate(summary["clients"]):
+            summary["baselines"]["federated"]["clients"][name] += 0.1 * (-1) ** number
+    text = advice(RunRecord(run.path).summary)
+    assert "no other method is better by more than chance" in text
+    assert advice(RunRecord(made_up_run(tmp_path / "c")).summary) == ""
+    few = RunRecord(made_up_run(tmp_path / "d", clients=2, baselines=values))
+    with edited(few.path / "summary.json") as summary:
+        for client in summary["clients"].values():
+            client["held_out"] = 1
+    assert "too few clients or held-out examples" in advice(few.summary)
