@@ -33,9 +33,9 @@ ADVICE = {
     Outcome.MOVING: "More rounds would help.",
     Outcome.UNSTEADY: "More rounds would help.",
     Outcome.TOO_FEW_HEARD: "More rounds, or more clients in each round, would help.",
-    Outcome.NOT_APART: "More rounds or more examples would show weaker groups. The option "
-    "--baselines shows whether clients do better alone.",
-    Outcome.CONTENT: "The option --baselines shows whether clients do better alone.",
+    Outcome.NOT_APART: "More rounds or more examples would show weaker groups. `cflower try` shows "
+    "whether clients do better alone.",
+    Outcome.CONTENT: "`cflower try` shows whether clients do better alone.",
 }
 """What may help a run without a split, by the last decision on the root."""
 START = "leaf"

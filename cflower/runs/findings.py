@@ -30,7 +30,7 @@ PERSONAL = (
     "the client trained alone{rest}."
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
-TO_COME, NOT_MEASURED = "measured next", "not measured"
+TO_COME, NOT_MEASURED = "measured next", "not measured; `cflower try` compares methods"
 NOT_KEPT = "not kept by this metric"
 
 

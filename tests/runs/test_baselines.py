@@ -108,7 +108,10 @@ def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
     with edited(run / "summary.json") as summary:
         del summary["baselines"]["federated"]
     record = RunRecord.read(run)
-    assert "conventional FL for all rounds: not measured\n" in finding(record.summary)
+    assert (
+        "conventional FL for all rounds: not measured; `cflower try` compares methods\n"
+        in finding(record.summary)
+    )
     assert "measured next" not in [way.remark for way in ways_to_serve(record.summary)]
 
 

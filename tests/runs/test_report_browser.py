@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from cflower.runs.findings import NOT_MEASURED
 from cflower.runs.report import write_report
 from tests.runs.chromium import IN_CHROMIUM, Visit
 from tests.runs.folders import edited, made_up_run
@@ -199,7 +200,7 @@ def test_the_table_is_sorted_by_its_heads(visit):
 
 def test_the_common_model_is_compared_with_the_own_one(visit):
     even = "Worst tenth 90.1%, spread 0.9 points"
-    assert visit.texts("#compared dd") == ["91.5%", even, "74.0%", "not measured"]
+    assert visit.texts("#compared dd") == ["91.5%", even, "74.0%", NOT_MEASURED]
 
 
 def test_measured_baselines_are_next_to_the_own_model(opened):
@@ -291,13 +292,17 @@ def test_more_samples_are_shown_and_labelled(visit):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_has_no_complaints(browser, report, theme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
     with Visit(browser, report, theme=theme) as visit:
         for summary in visit.page.locator("summary").all():
             summary.click()
-        found = axe.Axe().run(visit.page).response["violations"]
-        serious = [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in found]
-        assert serious == []
+        assert complaints(visit) == []
+
+
+def complaints(visit):
+    """What axe finds on a page."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    found = axe.Axe().run(visit.page).response["violations"]
+    return [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in found]
 
 
 def test_names_with_markup_are_shown_as_text(opened):
@@ -325,3 +330,24 @@ def test_a_run_without_anything_to_show(opened, tmp_path):
     visit = opened(run, width=400)
     assert "No similarity was computed" in visit.text("#similarity")
     assert "the clients of this run sent no previews" in visit.text("#data")
+
+
+@pytest.mark.parametrize(("width", "says"), [(390, "sideways for more columns"), (1280, "down")])
+def test_a_table_that_is_larger_than_its_box_says_so(browser, report, width, says):
+    with Visit(browser, report, width=width) as visit:
+        assert says in visit.text("#clients >> #client-table .more-of")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_methods_of_a_try_are_a_table_with_advice(browser, tmp_path, width):
+    values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
+    report = write_report(made_up_run(tmp_path / "run", baselines=values)).as_uri()
+    with Visit(browser, report, width=width) as visit:
+        assert visit.text("#methods p").startswith("Use clusters, then personal (with ClusteredFL)")
+        assert visit.texts("#methods tbody th") == [
+            *("each client alone", "conventional FL", "conventional FL, then alone"),
+            *("clusters", "clusters, then personal"),
+        ]
+        label = visit.page.locator("#evenly svg").first.get_attribute("aria-label")
+        assert "this run: worst 90.0%" in label and "each alone: worst 20.0%" in label
+        assert complaints(visit) == []

@@ -20,6 +20,7 @@ from cflower.runs.findings import (
     ways_of,
     ways_to_serve,
 )
+from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
 from cflower.runs.records import TRIAL_STATUS, ClientLine
 from cflower.runs.report.matrices import matrices
@@ -96,6 +97,11 @@ def about(run: RunRecord) -> dict[str, Any]:
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.begun.num_rounds, run.rounds),
+        "methods": [
+            {head.replace("\n", " "): cell for head, cell in row.items()}
+            for row in method_rows(summary)
+        ],
+        "advice": advice(summary),
         "metric": {
             **run.metric.as_json(),
             "title": run.metric.in_full,

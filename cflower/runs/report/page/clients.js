@@ -18,8 +18,8 @@ function meanOf(clients, key) {
 
 // The columns about a client, as they are called everywhere on the page.
 const WORDS = { name: 'client', cluster: 'cluster', own: 'this run', leaf: 'cluster’s model', share: 'personal share', fl: 'common model',
-  federated: 'conventional FL', isolated: 'alone', level: 'model of', examples: 'held-out examples', group: 'true group' };
-const SCORES = new Set(['own', 'leaf', 'fl', 'federated', 'isolated']);
+  federated: 'conventional FL', isolated: 'alone', tuned: 'FL, then alone', clustered: 'clusters only', level: 'model of', examples: 'held-out examples', group: 'true group' };
+const SCORES = new Set(['own', 'leaf', 'fl', 'federated', 'isolated', 'tuned', 'clustered']);
 
 // The mean of a figure; of how many clients, if not of all.
 function meanText(clients, key) {
@@ -71,7 +71,7 @@ function clusterTable() {
 
 function clientTable(count) {
   const [compared] = other();
-  const keys = ['name', 'cluster', 'own', 'leaf', 'share', ...(compared === 'fl' ? ['fl', 'gain'] : ['federated', 'gain', 'isolated', 'fl']),
+  const keys = ['name', 'cluster', 'own', 'leaf', 'share', ...(compared === 'fl' ? ['fl', 'gain'] : ['federated', 'gain', 'isolated', 'tuned', 'clustered', 'fl']),
     'level', 'examples', 'group'];
   const columns = keys.map((key) => [key, WORDS[key] ?? difference()]);
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
@@ -105,8 +105,7 @@ function clientTable(count) {
   };
   const hint = run.run.finished ? `${capital(metric().name)} on each client’s held-out examples at the end.`
     : 'The run is not finished: the figures are as of the last round.';
-  const node = [html('p', { class: 'hint' }, hint), html('div', { class: 'scroll', id: 'client-table', tabindex: 0, role: 'group', 'aria-label': 'Table of clients' },
-    html('table', {}, html('thead', {}, html('tr', {}, heads)), body))];
+  const node = [html('p', { class: 'hint' }, hint), html('div', { id: 'client-table' }, scrolling('Table of clients', html('thead', {}, html('tr', {}, heads)), body))];
   return { node, rows };
 }
 

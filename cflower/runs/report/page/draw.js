@@ -55,6 +55,23 @@ function picture(name, draw, attributes = {}) {
   return html('div', attributes, stage, saveButtons(name, () => stage.firstChild));
 }
 
+// A table that is larger than its box says in which direction there is more.
+const boxes = new ResizeObserver((entries) => {
+  for (const { target } of entries) /** @type {any} */ (target).say?.();
+});
+function scrolling(label, ...parts) {
+  const box = /** @type {any} */ (html('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': label }, html('table', {}, ...parts)));
+  const hint = html('p', { class: 'more-of', hidden: true });
+  box.say = box.firstChild.say = () => {
+    const more = [box.scrollWidth > box.clientWidth + 1 && 'sideways for more columns', box.scrollHeight > box.clientHeight + 1 && 'down for more rows'].filter(Boolean);
+    hint.hidden = !more.length;
+    hint.textContent = `↔ Scroll this table ${more.join(' and ')}.`.replace('↔ Scroll this table down', '↕ Scroll this table down');
+  };
+  boxes.observe(box);
+  boxes.observe(box.firstChild);
+  return html('div', {}, hint, box);
+}
+
 // Whoever works with the keyboard stays where they are when a part of the page is drawn anew.
 // A picture is there only once its box has a width, so its key may have to wait.
 let awaited = null;

@@ -23,6 +23,43 @@ function drawFacts() {
   fill('facts', facts.map((text) => html('span', {}, text)));
 }
 
+// The methods side by side, where `cflower try` or --baselines measured them, and what follows.
+function drawMethods() {
+  const { methods, advice } = run.run;
+  if (methods.length < 2) return fill('methods');
+  const heads = Object.keys(methods[0]).filter((head) => methods.some((row) => row[head] !== '-'));
+  const rows = methods.map((row) => html('tr', {}, heads.map((head, i) => (i ? html('td', {}, row[head]) : html('th', { scope: 'row' }, row[head])))));
+  return fill('methods', html('h3', {}, 'Which method serves the clients best?'), html('p', {}, advice), table('Methods', heads, rows));
+}
+
+// Each client as a mark, for every way to serve them: how far the worst lie behind.
+function drawEvenly() {
+  const ways = run.run.ways.filter(({ key }) => run.clients.some((client) => known(client[key])));
+  if (!ways.length || run.clients.length < 3) return fill('evenly');
+  const hint = `Each mark is a client, by ${metric().name}; the dot is their middle.`;
+  return fill('evenly', html('h3', {}, 'How evenly are they served?'), html('p', { class: 'hint' }, hint),
+    html('div', { class: 'panel' }, picture('evenly', (width) => evenPicture(ways, width))));
+}
+
+function evenPicture(ways, width) {
+  const values = ways.map(({ key }) => run.clients.map((client) => client[key]).filter(known).sort((a, b) => a - b));
+  const [low, high] = [Math.min(...values.map((row) => row[0])), Math.max(...values.map((row) => row[row.length - 1]))];
+  const [step, bottom] = [38, 38 * ways.length + 2];
+  const x = scale(low, high === low ? low + 1 : high, 8, width - 8);
+  const words = ways.map(({ key }, i) => {
+    const [row, worst] = [values[i], metric().higher_is_better ? 0 : values[i].length - 1];
+    return `${SHORT[key] ?? WORDS[key]}: worst ${score(row[worst])}, middle ${score(row[Math.floor(row.length / 2)])}, best ${score(row[row.length - 1 - worst])}`;
+  });
+  const rows = ways.map((_, i) => {
+    const y = step * i + 26;
+    const marks = values[i].map((value) => svg('line', { class: 'mark', x1: x(value), x2: x(value), y1: y - 7, y2: y + 7 }));
+    const middle = values[i][Math.floor(values[i].length / 2)];
+    return [svg('line', { class: 'grid', x1: 8, x2: width - 8, y1: y, y2: y }), marks, svg('circle', { cx: x(middle), cy: y, r: 4.5, class: 'middle' }),
+      svg('text', { x: 8, y: y - 12 }, width < 360 ? words[i].replace(/, best.*/, '') : words[i])];
+  });
+  return svg('svg', { width, height: bottom, role: 'img', 'aria-label': words.join('; ') }, rows.flat(2));
+}
+
 // The time is that of the rounds; each training moves one model to a client and one back.
 function drawCost() {
   const { seconds, trainings, bytes } = run.cost;
@@ -65,9 +102,8 @@ function drawProblems() {
       html('td', {}, String(times)), html('td', { class: 'left wrap' }, when))))));
 }
 
-const table = (label, heads, rows) => html('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': label },
-  html('table', {}, html('thead', {}, html('tr', {}, heads.map((words) => html('th', { scope: 'col' }, words)))),
-    html('tbody', {}, rows)));
+const table = (label, heads, rows) => scrolling(label,
+  html('thead', {}, html('tr', {}, heads.map((words) => html('th', { scope: 'col' }, words)))), html('tbody', {}, rows));
 
 function drawConfig() {
   const keys = (entries) => html('dl', { class: 'keys' }, entries.map(([key, value]) =>

@@ -82,8 +82,8 @@ function clusterMeans(chart, steps) {
 }
 
 // The baselines that were measured, and the central evaluation, each with its line.
-const SHORT = { federated: 'conventional FL', isolated: 'each alone', central: 'central evaluation' };
-const DASHES = { federated: '7 4', isolated: '2 4', central: '8 3 2 3' };
+const SHORT = { federated: 'conventional FL', isolated: 'each alone', tuned: 'FL, then alone', clustered: 'clusters only', central: 'central evaluation' };
+const DASHES = { federated: '7 4', isolated: '2 4', tuned: '7 3 2 3', clustered: '12 4', central: '8 3 2 3' };
 const wayOf = (key) => run.run.ways.find((way) => way.key === key);
 const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: SHORT[key], curve, value: wayOf(key).mean,
   look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] } }));
