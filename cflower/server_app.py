@@ -40,8 +40,8 @@ def main(grid: Grid, context: Context) -> None:
         run(grid, context, say=print if inline else None)
     except CFlowerError:
         if not inline:
-            # Flower prints what a ServerApp raises with its traceback, which says nothing to
-            # the user that the error's sentence does not. This process ends with the run.
+            # Flower prints what a ServerApp raises with its traceback, which a user does not need:
+            # the error is one sentence. This process ends with the run.
             sys.tracebacklimit = 0
         raise
 

@@ -34,7 +34,8 @@ PAGE = """<!doctype html>
 body {{ margin: 0 auto; max-width: 900px; padding: 12px 20px; background: var(--page);
   color: var(--ink); font: 16px/1.5 system-ui, "Liberation Sans", Arial, sans-serif; }}
 h1 {{ font-size: 1.3rem; }} p {{ color: var(--soft); }}
-svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--soft); font-size: 13px; }}
+.plot {{ width: 100%; min-width: 540px; height: auto; }}
+svg text {{ fill: var(--soft); font-size: 13px; }}
 .grid {{ stroke: var(--line); }} .curve {{ fill: none; stroke-width: 2.2; }}
 .band {{ opacity: .18; stroke: none; }}
 .scroll {{ overflow-x: auto; }}
@@ -47,11 +48,13 @@ td.number {{ text-align: right; white-space: nowrap; }}
 <main>
 <h1>{title}</h1>
 <p>{about}</p>
+<div class="scroll" tabindex="0" role="group" aria-label="The curves">
 {picture}
+</div>
 <div class="scroll" tabindex="0" role="group" aria-label="The last round">
 <table>
-<thead><tr><th scope="col">curve</th><th scope="col">runs</th><th scope="col">last round</th>
-<th scope="col">{metric}</th></tr></thead>
+<thead><tr><th scope="col">curve</th><th scope="col">{metric}</th><th scope="col">runs</th>
+<th scope="col">last round</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
@@ -81,7 +84,8 @@ def curves_page(groups: Sequence[Group]) -> str:
     """An HTML document that loads nothing, for groups of runs with the same leading metric."""
     metric = common_metric([run for group in groups for run in group])
     curves = [curve_of(*named) for named in zip(names_of(groups), groups, strict=True)]
-    title = f"{metric.in_full} of {counted(sum(map(len, groups)), 'run')} by round"
+    runs = counted(sum(map(len, groups)), "run")
+    title = f"{metric.in_full[:1].upper()}{metric.in_full[1:]} of {runs} by round"
     return PAGE.format(
         title=escape(title),
         about=ABOUT,
@@ -129,7 +133,7 @@ def picture(curves: Sequence[Curve], metric: Metric, title: str) -> str:
     scale = Scale(max(len(curve.mean) for curve in curves), low, high)
     shapes = [scale.grid(metric), *(scale.shapes(*one) for one in enumerate(curves))]
     label = escape(f"{title}; the table below has the figures of the last round")
-    view = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}"'
+    view = f'class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}"'
     return f"<svg {view}>{''.join(shapes)}</svg>"
 
 
@@ -151,12 +155,12 @@ class Scale(NamedTuple):
     def grid(self, metric: Metric) -> str:
         """Lines and words for some values, and words for some rounds."""
         parts = []
-        for value in np.linspace(self.low, self.high, 5).tolist():
+        for value in ticks(self.low, self.high):
             y, words = self.y(value), metric.in_words(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
             place = f'x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end"'
             parts.append(f"<text {place}>{words}</text>")
-        for number in sorted({*np.linspace(1, self.rounds, 6).round().astype(int).tolist()}):
+        for number in [1, *filter(lambda number: number > 1, map(int, ticks(1, self.rounds)))]:
             place = f'x="{self.x(number):.1f}" y="{HEIGHT - 12}" text-anchor="middle"'
             parts.append(f"<text {place}>{number}</text>")
         return "".join(parts)
@@ -173,6 +177,19 @@ class Scale(NamedTuple):
         band = f'<polygon class="band" points="{around}" fill="var(--c{number % COLOURS})"/>'
         line = f'<polyline class="curve" points="{" ".join(points(curve.mean))}" {look(number)}/>'
         return band + line
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers from ``low`` to ``high``, six at most.
+
+    >>> ticks(0.09, 0.97), ticks(1, 30)
+    ([0.2, 0.4, 0.6, 0.8], [10.0, 20.0, 30.0])
+    """
+    rough = (high - low) / 5
+    power = 10.0 ** np.floor(np.log10(rough)) if rough > 0 else 1.0
+    step = next(power * size for size in (1, 2, 5, 10) if power * size >= rough)
+    first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
+    return [float(f"{step * number:.12g}") for number in np.arange(first, last + 1)]
 
 
 def look(number: int) -> str:
@@ -196,5 +213,5 @@ def row(number: int, curve: Curve, metric: Metric) -> str:
     if known.size and curve.num_runs > 1:
         figure += f" ± {difference_in_words(float(curve.deviation[known[-1]]), metric, unit='')}"
     cells = [f'<th scope="row">{sample} {escape(curve.name)}</th>']
-    cells += [f'<td class="number">{text}</td>' for text in (str(curve.num_runs), last, figure)]
+    cells += [f'<td class="number">{text}</td>' for text in (figure, str(curve.num_runs), last)]
     return f"<tr>{''.join(cells)}</tr>"

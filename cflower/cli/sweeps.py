@@ -47,12 +47,12 @@ def run_once(run: Runnable, runs: Path) -> None:
 def folder_with(runs: Path, run: Runnable) -> Path | None:
     """The folder of an earlier run of this app with the same config and number of clients."""
 
-    def told(config: Mapping[str, Any]) -> str:
+    def text_of(config: Mapping[str, Any]) -> str:
         return json.dumps(without(config, WITHOUT_EFFECT), default=str, sort_keys=True)
 
     for folder in run_folders(runs):
         begun = RunRecord(folder)
-        same = told(begun.config) == told(run.config)
+        same = text_of(begun.config) == text_of(run.config)
         if same and begun.settings.get("clients", run.num_clients) == run.num_clients:
             return folder
     return None

@@ -26,7 +26,7 @@ class Quorum(NamedTuple):
     """When an exchange may end although replies are missing; never before the first reply."""
 
     share: float = 1.0
-    """Share of the clients that owe a reply, without those that replied with an error."""
+    """Share of the clients that have to reply; those that sent an error do not count."""
     seconds: float = math.inf
     """Time since the start of the exchange."""
 

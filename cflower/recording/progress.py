@@ -15,6 +15,7 @@ from cflower.strategy.observers import Observer
 from cflower.strategy.reports import RoundReport
 
 STEPS = 3
+"""Lines of a run among several."""
 Say = Callable[[str], None]
 
 

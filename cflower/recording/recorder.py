@@ -379,7 +379,7 @@ class Recorder(Observer):
         tree, failures, clients = report.state.tree, report.failures, self._clients
         result: dict[str, Any] = {}
         if isinstance(report, FinalReport):
-            # Figures of earlier rounds are no result, but all there is if nobody evaluates.
+            # If nobody evaluated at the end, the figures of earlier rounds are shown.
             result, clients = final_result(report), served_lines(report) or clients
         self._summary = Summary(
             run_id=self.path.name,

@@ -13,8 +13,8 @@ from cflower.ordering import counted, listed
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: the members of each cluster train its model by themselves, up to %s, and judge "
-    "whether this serves them better."
+    "Personal step: each client trains the model of its cluster further on its own data, up to %s. "
+    "Then the members of a cluster judge whether models of their own serve them better."
 )
 UNABLE = (
     "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
@@ -38,7 +38,7 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    """Log that members of clusters train by themselves now."""
+    """Log that the clients train models of their own now."""
     log(INFO, PERSONAL_STEP, counted(step.trainings, "time"), extra=PROGRESS)
 
 

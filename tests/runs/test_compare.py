@@ -115,6 +115,6 @@ def test_the_curves_of_groups_have_bands(run, tmp_path):
     third = RunRecord.read(made_up_run(tmp_path / "c", eps1=0.5, rounds=15))
     page = curves_page(grouped([run, other, third]))
     assert page.count("<polyline") == page.count("<polygon") == 2
-    assert "accuracy of 3 runs by round" in page and "eps1=0.5" in page
+    assert "Accuracy of 3 runs by round" in page and "eps1=0.5" in page
     alone = curves_page([[other], [run]])
     assert "seed=1" in alone and "<b>" not in alone

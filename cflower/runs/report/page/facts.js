@@ -12,7 +12,7 @@ function drawFacts() {
     html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : remark),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
     against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
-  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().title} on held-out examples.` : '';
+  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().title} on held-out examples. The worst tenth is the mean of the tenth of the clients that are served worst; the spread is the standard deviation between clients.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
   if (gains.length && !about.ways.some(({ against }) => against)) {
