@@ -110,8 +110,6 @@ class Recorder(Observer):
     ----------
     path : Path
         The run folder; made when the run starts.
-    summary : dict
-        The content of ``summary.json`` as it was last written.
     problem : str
         Why the last round is not in the folder, such as a full disk; "" if it is.
     baselines : dict or None
@@ -176,7 +174,7 @@ class Recorder(Observer):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of ``summary.json`` so far; empty before the first round."""
+        """The content of ``summary.json`` as it was last written; empty before the first round."""
         return self._summary.model_dump() if self._summary else {}
 
     def on_start(self, run: RunStart) -> Checkpoint | None:

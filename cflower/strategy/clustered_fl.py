@@ -96,13 +96,6 @@ class ClusteredFL(Settings, Strategy):
         Called at the start, after every round and at the end, such as `cflower.Recorder`.
     roll_call : RollCall
         The connected clients, by default under their names (`cflower.name_clients`) or node ids.
-
-    Attributes
-    ----------
-    state : CFLState
-        Parameter tree and known updates after the last round.
-    final_report : FinalReport or None
-        The final evaluation, once `start` has returned.
     """
 
     def __post_init__(self, inner_interval: None) -> None:
@@ -114,7 +107,7 @@ class ClusteredFL(Settings, Strategy):
 
     @property
     def state(self) -> CFLState:
-        """The state of the algorithm after the last round."""
+        """Parameter tree and known updates after the last round."""
         return self._run.state if self._run else CFLState(ParameterTree({}))
 
     @property
