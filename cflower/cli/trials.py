@@ -148,11 +148,12 @@ def sweep(
     require_possible(combinations[0], "sweep")
     varied = [key for key in combinations[0] if len({one[key] for one in combinations}) > 1]
     runs = folder_of(out) if out else folder_of(None) / name_of(app, config or [], clients)
+    apps = [runnable(app, given, clients, workers) for given in combinations]  # checks all first
     print(f"{len(combinations)} runs, in {runs}")
     plain_log(progress_only=True)
     with interruptible("give the same command again"):
-        for number, given in enumerate(combinations, start=1):
+        for number, (given, run) in enumerate(zip(combinations, apps, strict=True), start=1):
             words = ", ".join(f"{key}={given[key]!r}" for key in varied)
             print(f"Run {number} of {len(combinations)}: {words}", flush=True)
-            run_once(runnable(app, given, clients, workers), runs)
+            run_once(run, runs)
     compare([str(runs)], metric=metric, curves=runs / "curves.html")

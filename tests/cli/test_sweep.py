@@ -77,4 +77,6 @@ def test_only_runs_of_the_strategy_can_be_swept(tmp_path, monkeypatch):
     config = "-c", "wanted.step=0.5,1.0", "--out", tmp_path / "runs"
     status, _, err = cflower("sweep", app, *config)
     assert status == 1 and "The app starts FedAvg, which writes no run folder" in err
+    wrong = error_of("sweep", "-c", "seed=0,1 batch-size=8,0", "--out", tmp_path / "none")
+    assert "batch-size" in wrong and not (tmp_path / "none").exists()  # before the first run
     assert "Got the key resume" in error_of("sweep", "-c", "seed=0,1 resume='x'")

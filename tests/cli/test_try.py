@@ -1,6 +1,7 @@
 """`cflower try`: every method on the same clients, each with as many trainings."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from cflower.cli.methods import Methods
 from cflower.runs.methods import advice, methods_of
 from cflower.runs.record import RunRecord
 from tests.cli.apps import SERVER, flower_app
-from tests.command import cflower, error_of, output_of
+from tests.command import PROJECT, cflower, error_of, in_new_process, output_of
 from tests.runs.folders import edited, made_up_run
 
 MEASURED = '{"num-examples": 40, "accuracy": 1 - abs(message.content["arrays"]["w"].numpy()[0] - '
@@ -138,3 +139,19 @@ def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
         for client in summary["clients"].values():
             client["held_out"] = 1
     assert "too few clients or held-out examples" in advice(few.summary)
+
+
+@pytest.mark.slow
+def test_the_real_command_tries_an_example_of_another_framework(tmp_path):
+    pytest.importorskip("sklearn")
+    example = PROJECT / "examples/sklearn"
+    out = in_new_process(
+        "from cflower.cli import main; main()",
+        *("try", str(example), "--out", str(tmp_path), "-c", "num-server-rounds=24"),
+    )
+    assert "Method 5 of 5: clusters without personal models" in out
+    table = out[out.index("rmse (lower is better) of the clients by method") :]
+    figures = re.findall(r"^ (\S[\w, ]+?) +(\d\.\d+)\*? ", table, re.MULTILINE)
+    means = {words.strip(): float(mean) for words, mean in figures}
+    assert means["clusters"] < means["each client alone"] < means["conventional FL"]
+    assert "\nUse " in table and len(list(tmp_path.iterdir())) == 1
