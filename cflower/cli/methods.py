@@ -92,7 +92,6 @@ def effort_of(strategy: ClusteredFL, grid: InlineGrid, start: Start) -> Effort:
     layout = Layout.of(start.arrays, strategy.untrained)
     conditions = Conditions(strategy, grid, roll_call, layout, alone=True)
     possible = strategy.rules.personal and not conditions.personal_obstacle(rounds)
-
     for shared in range(rounds, 0, -1) if possible else ():
         own, _ = conditions.personal_trainings(shared, asked=0)
         if own and share * shared + own <= trainings + 0.5:
@@ -131,15 +130,19 @@ class Methods:
     def _isolated(self) -> ClusteredFL:
         return replace(self._averaged, isolated=True)
 
-    def run(self, done: Summary | None) -> None:
-        """Train what is not in ``done``, the summary of the same run that was interrupted."""
+    def run(self, done: Summary | None = None, *, resumed: bool = False) -> None:
+        """Train what is not in ``done``, the summary of a run with clusters that is finished.
+
+        ``resumed``: the run was interrupted, so what it sent before was not counted.
+        """
         recorder, effort = self._recorder, self.effort
         measured = done.measured if done else {}
         recorder.baselines = {name: measured.get(name) for name in self._training}
         self._announce(1, "clusters, then personal models" if effort.personal else "clusters")
         clusters = replace(self._strategy, personal=effort.personal)
         self._train(clusters, effort.shared if effort.personal else effort.rounds, [recorder])
-        recorder.num_bytes = done.bytes if done else self._grid.num_bytes
+        sent = None if resumed else self._grid.num_bytes
+        recorder.num_bytes = done.bytes if done else sent
         for number, (name, train) in enumerate(self._training.items(), start=2):
             if name not in measured:
                 self._announce(number, BASELINES[name])

@@ -73,7 +73,7 @@ def try_methods(
 
         methods = Methods(start_of(server_app, grid, context.run_config), grid, recorder, say)
         say(methods.effort.in_words)
-        methods.run(done)
+        methods.run(done, resumed=bool(resume))
 
     say(f"Run folder: {recorder.path}")
     with interruptible(f"add --resume {recorder.path.name}"):

@@ -48,7 +48,7 @@ def methods_of(summary: Summary) -> list[Method]:
     lines = {**summary.measured, "own": run_line(summary)}
     methods = []
     for key, (words, needs) in METHODS.items():
-        if key == "own" and "clustered" not in lines:
+        if key == "own" and not summary.personal:
             words, needs = METHODS["clustered"]
         if line := lines.get(key):
             mean, figures = line.figures.get(name), (line.clients, line.trainings, line.bytes)

@@ -11,7 +11,7 @@ from cflower.runs.methods import advice, methods_of
 from cflower.runs.record import RunRecord
 from tests.cli.apps import SERVER, flower_app
 from tests.command import PROJECT, cflower, error_of, in_new_process, output_of
-from tests.runs.folders import edited, made_up_run
+from tests.runs.folders import edited, made_up_run, with_personal_step
 
 MEASURED = '{"num-examples": 40, "accuracy": 1 - abs(message.content["arrays"]["w"].numpy()[0] - '
 MEASURED += 'context.node_config["partition-id"]) / 10}'
@@ -119,7 +119,7 @@ def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
 
 def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
     values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
-    run = RunRecord(made_up_run(tmp_path / "a", clients=40, baselines=values))
+    run = RunRecord(with_personal_step(made_up_run(tmp_path / "a", clients=40, baselines=values)))
     assert [one.key for one in methods_of(run.summary)] == [
         *("isolated", "federated", "tuned", "clustered", "own")
     ]

@@ -203,6 +203,14 @@ def with_trial(run: Path, outcome: str, chance: float | None = 0.001) -> Path:
     return run
 
 
+def with_personal_step(run: Path) -> Path:
+    """The members of cluster 0.0 refused models of their own."""
+    step = {"accepted": False, "reason": "no", "kappa": None, "start": None, "length": 1}
+    with edited(run / "summary.json") as summary:
+        summary["personal"] = {"0.0": {**step, "clients": 0}}
+    return run
+
+
 def with_means(run: Path) -> Path:
     """Mean examples: class a is mirrored in the second cluster, b the same, c without examples."""
     with edited(run / "clients.json") as data:

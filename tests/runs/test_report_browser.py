@@ -8,7 +8,7 @@ import pytest
 from cflower.runs.findings import NOT_MEASURED
 from cflower.runs.report import write_report
 from tests.runs.chromium import IN_CHROMIUM, Visit
-from tests.runs.folders import edited, made_up_run
+from tests.runs.folders import edited, made_up_run, with_personal_step
 
 pytestmark = IN_CHROMIUM
 CHART = "#scores [data-key=scores]"
@@ -341,7 +341,8 @@ def test_a_table_that_is_larger_than_its_box_says_so(browser, report, width, say
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_methods_of_a_try_are_a_table_with_advice(browser, tmp_path, width):
     values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
-    report = write_report(made_up_run(tmp_path / "run", baselines=values)).as_uri()
+    run = with_personal_step(made_up_run(tmp_path / "run", baselines=values))
+    report = write_report(run).as_uri()
     with Visit(browser, report, width=width) as visit:
         assert visit.text("#methods p").startswith("Use clusters, then personal (with ClusteredFL)")
         assert visit.texts("#methods tbody th") == [
