@@ -93,8 +93,8 @@ class Turn(NamedTuple):
     client: int
 
 
-class Told(NamedTuple):
-    """What an adversary knows when it says how good a model is."""
+class Measured(NamedTuple):
+    """What an adversary knows when it reports how good a model is."""
 
     accuracy: float
     """The truth."""
@@ -121,7 +121,7 @@ class Attack(NamedTuple):
     """How the names of the clusters begin in which they do so."""
     grouped: bool = False
     """Whether the honest clients form two groups."""
-    tell: Callable[[Told], tuple[float, float]] = lambda told: (told.accuracy, told.loss)
+    report: Callable[[Measured], tuple[float, float]] = lambda measured: measured[:2]
     """Accuracy and loss of a model, as they report it."""
     since: float = 0.0
     """The share of the run's rounds after which they send what is not theirs."""
@@ -192,12 +192,14 @@ ATTACKS = {
 REFUSE = {True: (0.0, 900.0), False: (1.0, 0.001)}
 """The farthest that a liar can go, for models that serve it and for others."""
 LIES = {
-    "opposite": Attack(tell=lambda told: (1 - told.accuracy, 1 / max(told.loss, 1e-3))),
-    "random": Attack(tell=lambda told: (told.rng.random(), 3 * told.rng.random())),
-    "contradict": Attack(tell=lambda told: (0.0, 0.0) if told.good else (1.0, 100.0)),
-    "claims": Attack(tell=lambda told: REFUSE[told.good], claim=3.0),
-    "attack": Attack(times(-1), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
-    "attack-mean": Attack(ipm(1.0), 3.0, tell=lambda told: REFUSE[told.good], since=0.5),
+    "opposite": Attack(
+        report=lambda measured: (1 - measured.accuracy, 1 / max(measured.loss, 1e-3))
+    ),
+    "random": Attack(report=lambda measured: (measured.rng.random(), 3 * measured.rng.random())),
+    "contradict": Attack(report=lambda measured: (0.0, 0.0) if measured.good else (1.0, 100.0)),
+    "claims": Attack(report=lambda measured: REFUSE[measured.good], claim=3.0),
+    "attack": Attack(times(-1), 3.0, report=lambda measured: REFUSE[measured.good], since=0.5),
+    "attack-mean": Attack(ipm(1.0), 3.0, report=lambda measured: REFUSE[measured.good], since=0.5),
 }
 """What clients say that train as they should, the last two in the first half of a run only."""
 
@@ -236,8 +238,8 @@ class Federation:
                 record["num-examples"] = int(self.attack.claim * float(str(record["num-examples"])))
             if "accuracy" in record:
                 truth = float(str(record["accuracy"])), float(str(record.get("loss", 1.0)))
-                told = Told(*truth, generator(client, "lie", place[0], str(truth)))
-                record["accuracy"], record["loss"] = self.attack.tell(told)
+                measured = Measured(*truth, generator(client, "lie", place[0], str(truth)))
+                record["accuracy"], record["loss"] = self.attack.report(measured)
         return reply
 
     def _poisoned(self, client: int, message: Message, context: Context) -> Message:

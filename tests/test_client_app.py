@@ -90,9 +90,9 @@ def test_a_message_does_not_load_what_it_does_not_need(tmp_path):
     assert loaded & slow == set()
 
 
-def message_to(kind, arrays, server_round, node=1005, **told):
+def message_to(kind, arrays, server_round, node=1005, **config):
     """A message with a model."""
-    config = ConfigRecord({"server-round": server_round, "part": "decide", **told})
+    config = ConfigRecord({"server-round": server_round, "part": "decide", **config})
     message = Message(RecordDict({"arrays": arrays, "config": config}), node, kind)
     message.metadata.__dict__["_message_id"] = "the question"
     return message
@@ -111,8 +111,8 @@ def first_model():
 
 def test_the_whole_personal_step_is_what_single_messages_would_do():
     context, leaf, kappas = node_of(DIGITS.as_keys()), first_model(), [0.0, 20.0, 60.0, 180.0]
-    told = {"trainings": 3, "kappas": kappas}
-    reply = app(message_to(ADAPT_MESSAGE, leaf, 5, **told), context).content
+    config = {"trainings": 3, "kappas": kappas}
+    reply = app(message_to(ADAPT_MESSAGE, leaf, 5, **config), context).content
     model = leaf
     for server_round in (6, 7, 8):
         replied = app(message_to("train", model, server_round), context).content

@@ -125,8 +125,6 @@ def add_scaled(total: Vector, vector: Vector, scale: float) -> None:
     if total.dtype == np.float64:
         total += scale * np.asarray(vector, np.float64)
         return
-    # scipy.linalg takes half a second to load, and a client, which starts anew for every message,
-    # never gets here.
     from scipy.linalg.blas import saxpy
 
     saxpy(vector, total, a=scale)

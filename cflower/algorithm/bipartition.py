@@ -37,7 +37,6 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     >>> bipartition([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])
     Bipartition(first=(0, 1), second=(2,), alpha_cross=-0.7)
     """
-    # Importing this takes a second for each message to a client, which never gets here.
     from scipy.cluster.hierarchy import linkage as merges
     from scipy.cluster.hierarchy import to_tree
     from scipy.spatial.distance import squareform

@@ -19,9 +19,9 @@ ETA = 3
 """η of the polynomial-decay averages: an average covers about the last 1 / (η + 1) of the rounds,
 and the parts must have been the same for as long."""
 HEARD_SHARE = 0.8
-"""Share of the members that must be known and sure. With half of them, one in four federations with
-uneven labels and without groups is split before the trial; with more, four of 20 clients could
-prevent a split."""
+"""Share of the members that must be known and sure. A lower share takes uneven labels for groups
+(half of the members: in one of four federations); a higher one lets four of 20 clients prevent a
+split."""
 SUFFICIENT = 50
 """Members with two updates that suffice for a decision on any cluster."""
 LEAST_SHARE = 0.03
@@ -36,9 +36,6 @@ LONG = 2.0
 """Ratio of an update's norm to the usual one, from which it is unusually long."""
 MOST = 3.0
 """A client counts for at most so many usual ones, and 1 / `MOST` of all others together. A fifth of
-the clients at this limit have three sevenths of the whole, so the others outweigh them. Of the
-clients that judge a split, at most 1 / `MOST` are left out as possible adversaries."""
+the clients at this limit have three sevenths of the whole, so the others outweigh them."""
 ENOUGH_EXAMPLES = 30
 """Held-out examples of all clients together that a paired test needs."""
-OUTLIER = 20.0
-"""Distance of a gain from the median one, in the median distance, beyond which it is invented."""

@@ -186,7 +186,7 @@ def is_longer(update: Vector, edge: list[Vector]) -> bool:
     >>> is_longer(np.array([0.0, 1.3]), edge), is_longer(np.array([0.0, 9.0]), edge)
     (False, True)
     """
-    from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+    from scipy.special import stdtr
 
     usual, length = log_norms(edge), log_norms([update])
     if len(usual) < 2 or not length.size or length <= usual.max():

@@ -95,7 +95,7 @@ class KnownUpdate(NamedTuple):
     share: float = 1.0
     """Fraction of its weight that counts."""
     staleness: float = 0.0
-    """Distance of the cluster's model from the origin when the update came, in lengths of it."""
+    """Distance of the cluster's model from the origin when the update came, divided by ``norm``."""
     lengths: Vector = NONE
     """Norm of the change of each array that is not trained."""
 

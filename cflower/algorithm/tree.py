@@ -99,9 +99,9 @@ class Cluster:
 class ParameterTree:
     """All clusters by name. Its leaves always partition the clients.
 
-    ``unassigned`` names the split cluster at which a client without a certain place stands: it
-    counts as a member of a leaf, but it trains θ* of that cluster, and its update takes it one
-    level down (Algorithm 4).
+    ``unassigned`` has the clients whose leaf is not known yet, each with a split cluster: the
+    client counts as a member of a leaf below, but trains θ* of that cluster, and its update takes
+    it one level down (Algorithm 4).
     """
 
     clusters: Mapping[str, Cluster]

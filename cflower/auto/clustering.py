@@ -99,7 +99,7 @@ def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float
         among = similarity[np.ix_(members, members)]
         parts = best_parts(among)
         margins, freedom = margin_errors(among, parts)
-        from scipy.special import stdtrit  # SciPy takes longer to import than all of cflower
+        from scipy.special import stdtrit
 
         needed = float(stdtrit(freedom, level))
         if alone is None:  # later, members are alone because the others of their part are left out

@@ -60,7 +60,7 @@ def separation(gram: Matrix, labels: Labels, noise: NDArray[Any]) -> float:
     np.fill_diagonal(squares, np.inf)
     # The squared length of noise in directions of uneven variance is about χ² (Satterthwaite 1946).
     freedom = dimensions(gram)
-    from scipy.special import chdtri  # SciPy takes longer to import than all of cflower
+    from scipy.special import chdtri
 
     noise_quantile = chdtri(freedom, ERROR) / freedom * (variance[:, None] + variance)
     if np.any(squares <= noise_quantile):

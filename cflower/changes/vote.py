@@ -76,7 +76,7 @@ class Ballot(NamedTuple):
         if not (measure.higher_is_better and 0 <= other < own <= 1 <= self.num_examples):
             return False
         error = math.sqrt((own + other) * (2 - own - other) / 2 / self.num_examples)
-        from scipy.special import stdtr  # a client's process, which never gets here, starts faster
+        from scipy.special import stdtr
 
         return float(stdtr(int(self.num_examples), (other - own) / error)) < level
 
@@ -145,7 +145,7 @@ def signed_rank_test(gains: Vector) -> float:
 
     SciPy's is exact without ties, and else takes half a second for ten clients.
     """
-    from scipy.stats import rankdata, wilcoxon  # a second to load, and a client never votes here
+    from scipy.stats import rankdata, wilcoxon
 
     if len(gains) > EXACT:
         return float(wilcoxon(gains, alternative="greater").pvalue)

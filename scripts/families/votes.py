@@ -183,12 +183,12 @@ def reported(case: Case, chance: NDArray[np.floating]) -> list[Vote]:
 
 def with_liars(honest: Sequence[Vote], count: int, in_favour: bool) -> list[Vote]:
     """The last clients of each part in turn lie, on three times the examples."""
-    told = [dict(zip(("accuracy", "loss"), pair, strict=True)) for pair in FURTHEST[in_favour]]
+    lies = [dict(zip(("accuracy", "loss"), pair, strict=True)) for pair in FURTHEST[in_favour]]
     later = [sum(other.part == vote.part for other in honest[i:]) for i, vote in enumerate(honest)]
     last = sorted(range(len(honest)), key=later.__getitem__)
     liars = set(last[:count])
     return [
-        Vote(vote.part, *told, 3 * vote.num_examples) if i in liars else vote
+        Vote(vote.part, *lies, 3 * vote.num_examples) if i in liars else vote
         for i, vote in enumerate(honest)
     ]
 

@@ -67,7 +67,7 @@ def round_of(tree, opinions, *, weights=None, silent="", last=False, server_roun
     return heard, ended(federation, JOINING, heard, opinions, last=last)
 
 
-def told(heard, gains, server_round=NOW):
+def answered(heard, gains, server_round=NOW):
     """The end of a round in which each client gains this much over each candidate."""
     replies = []
     for ask in heard.asks:
@@ -161,7 +161,7 @@ def test_a_part_that_loses_by_its_own_model_goes_on_from_the_mean_if_the_other_g
     heard, _ = round_of(tree_of("0.0", "0.1"), NEITHER)
     gains = dict.fromkeys("abc", 0.2) | dict.fromkeys("de", -0.2)
     heard = heard._replace(asks=tuple(a for a in heard.asks if a.number == 0))
-    result = told(heard, gains)
+    result = answered(heard, gains)
     before, after = heard.state.tree, result.state.tree
     assert [leaf.name for leaf in after.leaves] == ["0.0", "0.1"]
     assert after.clusters["0.0"].model is before.clusters["0.0"].model
@@ -176,7 +176,7 @@ def test_the_leaf_of_a_single_client_stays_while_its_own_model_serves_it_better(
     tree = tree_of("0.0", "0.3", at=(0, 0, 0, 1))
     heard, _ = round_of(tree, NEITHER, last=last, server_round=server_round)
     gains = dict.fromkeys("abc", -0.01) | {"i": gain}
-    result = told(heard, gains, server_round)
+    result = answered(heard, gains, server_round)
     leaves = [leaf.members for leaf in result.state.tree.leaves]
     assert leaves == ([tuple("abc"), ("i",)] if stays else [tuple("abci")])
 

@@ -43,14 +43,14 @@ def metrics_of(federation, client, model):
 def adapted(federation, state, ask, measure):
     """The reply of a client that does the whole step by itself."""
     leaf, model = state.model_of(ask), state.model_of(ask)
-    told = state.settings_of(ask)
-    for training in range(told["trainings"]):
+    config = state.settings_of(ask)
+    for training in range(config["trainings"]):
         again = ask._replace(task="train", server_round=LAST + 1 + training)
         here = replace(state, pending=Fixed(model))
         update = federation.reply(CFL, here, again).update
         model = Weights(*(w + u for w, u in zip(model, update, strict=True)))
     size, metrics = state.known[ask.client].num_examples, {HELD_OUT: 36.0}
-    for number, share in enumerate([0.0, *(size / (size + kappa) for kappa in told["kappas"])]):
+    for number, share in enumerate([0.0, *(size / (size + kappa) for kappa in config["kappas"])]):
         mix = Weights(*(w + share * (v - w) for w, v in zip(leaf, model, strict=True)))
         metrics |= {f"{k}.{number}": v for k, v in measure(ask.client, number, mix).items()}
     update = Weights(*(v - w for w, v in zip(leaf, model, strict=True)))

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
-from adversaries import LIES, Told
+from adversaries import LIES, Measured
 from families.liars import HONEST, config_of, liars_among, run_one
 from records import Job
 
 
 def test_what_liars_say():
     def said(lie: str, accuracy: float, loss: float) -> tuple[float, float]:
-        return LIES[lie].tell(Told(accuracy, loss, np.random.default_rng(0)))
+        return LIES[lie].report(Measured(accuracy, loss, np.random.default_rng(0)))
 
     assert said("opposite", 0.75, 0.5) == (0.25, 2.0)
     assert said("contradict", 0.9, 0.3) == (0.0, 0.0)

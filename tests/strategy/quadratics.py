@@ -146,12 +146,12 @@ class Quadratics:
 
     def _adapt(self, message: Message, context: Context) -> Message:
         client, server_round, leaf = self._read("adapt", message, context)
-        told, size = message.content["config"], 10 + client
+        config, size = message.content["config"], 10 + client
         center, model = self.center(client, server_round), leaf
-        for _ in range(int(told["trainings"])):
+        for _ in range(int(config["trainings"])):
             model = model + (center - model) / 2
         metrics = {"num-examples": size, "held-out": 9}
-        for number, share in enumerate([0.0, *(size / (size + k) for k in told["kappas"])]):
+        for number, share in enumerate([0.0, *(size / (size + k) for k in config["kappas"])]):
             mix = leaf + share * (model - leaf)
             metrics[f"loss.{number}"] = float(np.linalg.norm(mix - center))
         model = model.astype(leaf.dtype)

@@ -202,7 +202,7 @@ def test_one_client_whose_app_cannot_do_the_step_alone_makes_it_one_of_messages(
 
 @pytest.mark.parametrize("claim", [0, -5, float("nan"), float("inf"), 1e300, [1, 2]])
 def test_what_one_client_claims_about_its_held_out_examples_ends_no_run(tmp_path, claim):
-    def told(client):
+    def claiming(client):
         def figures(message, content, server_round):
             own = {}
             if "trainings" in message.content["config"]:
@@ -214,7 +214,7 @@ def test_what_one_client_claims_about_its_held_out_examples_ends_no_run(tmp_path
 
         return figures
 
-    spoil = {client: told(client) for client in range(10)}
+    spoil = {client: claiming(client) for client in range(10)}
     clients = Enough((*DIFFERENT, 0, 1), adapts=True, spoil=spoil)
     strategy, _ = run(clients, tmp_path, metric="accuracy")
     assert {f"partition-{i}" for i in (0, 1, 2, 9)} <= set(strategy.state.personal_models)
