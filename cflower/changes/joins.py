@@ -13,9 +13,9 @@ from itertools import combinations
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
-from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, mean_model
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights, norm
-from cflower.changes.splits import norms_of, reunited, started_from
+from cflower.changes.splits import about_mean, assigned, norms_of, reunited, started_from
 from cflower.changes.vote import verdict_of
 from cflower.ordering import in_order, listed, without
 
@@ -38,7 +38,7 @@ class Joins(Change):
                     and len(leaves) > 1
                     and self._forgotten(tree, name, now)
                 ):
-                    yield Join(now, (question(tree, name, leaves),), name, leaves)
+                    yield Join(now, (about_mean(tree, name, leaves),), name, leaves)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             pair = min(pairs, key=distance, default=None)
@@ -46,7 +46,7 @@ class Joins(Change):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 name = common_ancestor(tree, pair)
                 other = Question(first.name, first.model, assigned(tree, [second]))
-                yield Join(now, (question(tree, name, pair), other), name, (first, second))
+                yield Join(now, (about_mean(tree, name, pair), other), name, (first, second))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
@@ -65,16 +65,6 @@ def distance(pair: Sequence[Cluster]) -> float:
     """Distance of two leaves' models."""
     first, second = pair
     return norm(first.model.trained - second.model.trained)
-
-
-def question(tree: ParameterTree, name: str, leaves: Sequence[Cluster]) -> Question:
-    """One about the mean of these leaves' models to all their members."""
-    return Question(name, mean_model(leaves), assigned(tree, leaves))
-
-
-def assigned(tree: ParameterTree, leaves: Iterable[Cluster]) -> tuple[str, ...]:
-    """The members with a certain place."""
-    return tuple(c for leaf in leaves for c in leaf.members if c not in tree.unassigned)
 
 
 def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> str:

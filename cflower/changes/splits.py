@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ParameterTree, Status, Trial, is_below
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
 from cflower.algorithm.weights import Vector, Weights
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, only
@@ -64,7 +64,7 @@ class SplitTrials(Change):
                 continue
             waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
             if last or (trial.due <= server_round and waited):
-                mean = question_of(state.tree, name, state.tree.model_of(name))
+                mean = about_mean(state.tree, name, state.tree.leaves_below(name))
                 yield SplitTrial(server_round, (mean,), self.rounds, last)
 
     def _trained_apart(self, state: CFLState, name: str, trial: Trial) -> bool:
@@ -78,10 +78,14 @@ class SplitTrials(Change):
         return all(any(u.server_round > since for u in part.values()) for part in parts)
 
 
-def question_of(tree: ParameterTree, name: str, model: Weights) -> Question:
-    """One about this model to all members of a cluster that have a certain place."""
-    members = tree.clusters[name].members
-    return Question(name, model, tuple(c for c in members if c not in tree.unassigned))
+def about_mean(tree: ParameterTree, name: str, leaves: Sequence[Cluster]) -> Question:
+    """One about the mean of these leaves' models to all their members."""
+    return Question(name, mean_model(leaves), assigned(tree, leaves))
+
+
+def assigned(tree: ParameterTree, leaves: Iterable[Cluster]) -> tuple[str, ...]:
+    """The members whose leaf is known."""
+    return tuple(c for leaf in leaves for c in leaf.members if c not in tree.unassigned)
 
 
 @dataclass(frozen=True)
