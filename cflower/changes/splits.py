@@ -1,8 +1,8 @@
 """A split is a hypothesis: its clients judge it by the mean of the leaves' models.
 
 Not in the paper. As soon as the parts have trained apart, every member evaluates its leaf's model
-and the mean. A vote in which more of them gain than lose, but not significantly, is repeated with
-growing gaps. A split that is undone leaves the mean, which is the model that clients without
+and the mean. A vote in which more of them gain than lose, but not significantly, is repeated
+once. A split that is undone leaves the mean, which is the model that clients without
 disagreement would have trained together.
 """
 
@@ -73,7 +73,7 @@ class SplitTrials(Change):
         The members of a part that takes part seldom would not be there to vote. The vote waits for
         them until the number of rounds has doubled: they may have left.
         """
-        since = (trial.began + trial.due) // 2  # the gaps double
+        since = (trial.began + trial.due) // 2  # a second vote is due after twice as many rounds
         parts = (only(state.known, leaf.members) for leaf in state.tree.leaves_below(name))
         return all(any(u.server_round > since for u in part.values()) for part in parts)
 
@@ -143,11 +143,11 @@ class SplitTrial(Proposal):
     def _next_vote(self, trial: Trial, verdict: Verdict) -> int:
         """The round in which the clients judge again; 0 if they do not.
 
-        They do if more of them gain than lose, one and three times as long after the first vote.
+        They do once, after twice as many rounds, if more of them gain than lose.
         """
-        later = 2 * trial.due - trial.began  # the gaps double
+        later = 2 * trial.due - trial.began
         leaning = verdict.better is None and verdict.vote.better > verdict.vote.worse
-        soon = later <= trial.began + 4 * self.rounds
+        soon = later <= trial.began + 2 * self.rounds
         return later if leaning and soon and not self.last else 0
 
 
