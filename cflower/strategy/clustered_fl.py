@@ -182,12 +182,12 @@ class ClusteredFL(Settings, Strategy):
         """
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         run = self._begin(Call(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn))
-        clients = len(self.tree.clients), run.roll_call.connected
-        log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
-        log(INFO, "The metric that leads: %s.", run.leading.asked.in_full)
-        log_strategy_start_info(num_rounds, initial_arrays, *configs)
-        self.summary()
         try:
+            clients = len(self.tree.clients), run.roll_call.connected
+            log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
+            log(INFO, "The metric that leads: %s.", run.leading.asked.in_full)
+            log_strategy_start_info(num_rounds, initial_arrays, *configs)
+            self.summary()
             for server_round in run.rounds():
                 if self._play(run, server_round):
                     run.stop_after(server_round)

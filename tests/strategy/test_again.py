@@ -179,6 +179,21 @@ def test_the_results_of_a_run_stay_until_the_next_one_begins():
     assert strategy.cluster_of("partition-1") != strategy.cluster_of("partition-0")
 
 
+def test_noise_is_added_after_a_start_that_failed_before_its_first_round():
+    def fails():
+        raise KeyboardInterrupt
+
+    strategy, grid = strategy_of(), Quadratics(GROUPS).grid()
+    strategy.summary = fails
+    with suppress(KeyboardInterrupt):
+        strategy.start(grid, initial_arrays(), ROUNDS)
+    del strategy.summary
+    wrapper = DifferentialPrivacyClientSideFixedClipping(strategy, 100.0, 5.0, len(GROUPS))
+    wrapper.start(grid, initial_arrays(), 2)
+    noisy = [np.linalg.norm(leaf.model.trained) for leaf in strategy.tree.leaves]
+    assert min(noisy) > 50
+
+
 def test_an_evaluation_before_the_first_training_is_not_of_the_run_before():
     strategy, clients = strategy_of(), Quadratics(GROUPS)
     started(strategy, clients)
