@@ -19,7 +19,7 @@ def test_every_file_of_results_has_one_line_and_every_line_its_file():
     files = [
         str(path.relative_to(manifest.RESULTS))
         for path in manifest.RESULTS.rglob("*.*")
-        if path.suffix not in (".md", ".png") and path != manifest.MANIFEST
+        if path.suffix not in (".md", ".png") and path.name not in ("MANIFEST.csv", "claims.csv")
     ]
     assert sorted(files) == sorted(row["file"] for row in manifest.read())
     assert all(row["command"] and row["commit"] for row in manifest.read())
