@@ -98,7 +98,10 @@ def method_table(summary: Summary) -> Table:
 
 
 def advice(summary: Summary) -> str:
-    """One sentence: the simplest method that no other one beats by more than chance."""
+    """One sentence: the simplest method that no other one beats by more than chance.
+
+    A method with a worse mean than a simpler one is not advised.
+    """
     metric, methods = summary.leading, methods_of(summary)
     if len(methods) < 2:
         return ""
@@ -108,7 +111,12 @@ def advice(summary: Summary) -> str:
     if all(pair is None or pair.margin is None for pair in compared.values()):
         return UNSURE.format(method=capital(best.words))
     beaten = {key for key, pair in compared.items() if pair and pair.verdict == "worth it"}
-    use = next(one for one in methods if one.key not in beaten)
+    means = [one.mean for one in methods]
+    use = next(
+        one
+        for number, one in enumerate(methods, start=1)
+        if one.key not in beaten and metric.best(means[:number]) == one.mean
+    )
     sentence = USE.format(method=use.words, needs=use.needs)
     if use is not best:
         gain = difference_in_words(abs(best.mean - use.mean), metric)

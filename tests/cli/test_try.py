@@ -141,6 +141,15 @@ def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
     assert "too few clients or held-out examples" in advice(few.summary)
 
 
+def test_a_method_with_a_worse_mean_than_a_simpler_one_is_not_advised(tmp_path):
+    values = {"isolated": 0.5, "tuned": 0.4}
+    run = RunRecord(made_up_run(tmp_path, clients=40, baselines=values))
+    with edited(run.path / "summary.json") as summary:
+        for number, name in enumerate(summary["clients"]):  # so uneven that nobody beats it
+            summary["baselines"]["tuned"]["clients"][name] += 5 * (-1) ** number
+    assert advice(RunRecord(run.path).summary).startswith("Use clusters ")
+
+
 @pytest.mark.slow
 def test_the_real_command_tries_an_example_of_another_framework(tmp_path):
     pytest.importorskip("sklearn")
