@@ -30,7 +30,10 @@ Group = Sequence[RunRecord]
 
 
 def grouped(runs: Sequence[RunRecord], *, each: bool = False) -> list[Group]:
-    """The runs in their order, those together that differ in the seed only; ``each``: none."""
+    """The runs in their order, together by seed if nothing else differs; ``each``: every one apart.
+
+    Runs that began in the same second have no order of their own.
+    """
     groups: dict[str, list[RunRecord]] = {}
     for number, run in enumerate(runs):
         parts = [without(part, [SEED]) for part in (run.config, run.settings)]
@@ -38,7 +41,7 @@ def grouped(runs: Sequence[RunRecord], *, each: bool = False) -> list[Group]:
         seeds = [other.settings[SEED] for other in groups.get(alike, ())]
         alone = each or run.settings[SEED] in seeds
         groups.setdefault(f"{number} {alike}" if alone else alike, []).append(run)
-    return list(groups.values())
+    return [sorted(group, key=lambda run: run.settings[SEED]) for group in groups.values()]
 
 
 def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
