@@ -1,6 +1,7 @@
 """What the scripts that measure have in common: how they start, keep quiet and read options."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -34,13 +35,11 @@ def start(command: Callable[[], object]) -> None:
         raise SystemExit(1) from None
 
 
-def quieten_flower() -> None:
+def quieten_flower(level: int = logging.WARNING) -> None:
     """Only Flower's warnings and errors from here on, in this process."""
-    from logging import WARNING
-
     from flwr.supercore.logger import FLOWER_LOGGER  # loading it sets its level
 
-    FLOWER_LOGGER.setLevel(WARNING)
+    FLOWER_LOGGER.setLevel(level)
 
 
 def out_folder(out: Path) -> Path:

@@ -19,8 +19,7 @@ MEASUREMENTS = {
     "audit": ("families.audit:audit", "generated clients: `auto` where groups are and are not"),
     "drift": ("families.drift:drift", "clients that change their group during the run"),
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
-    "adversaries": ("adversaries:main", "clients that spoil the training"),
-    "search": ("search:search", "an adversary that searches for what costs most"),
+    "adversaries": ("adversaries.measure:main", "clients that spoil the training"),
     "neutral": ("families.neutral:neutral", "splits that change nothing: are they left alone?"),
     "participation": (
         "families.participation:participation",

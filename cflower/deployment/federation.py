@@ -124,13 +124,17 @@ class Federation:
         )
         where = ["--host", "127.0.0.1", "--port", self.settings["ports"]["superlink"]]
         database = ["--database", self.folder / "superlink.db"]
-        self.servers["superlink"].start([BIN / "flower-superlink", *where, *database, *security])
+        self.servers["superlink"].start([*self._superlink(), *where, *database, *security])
         self._wait_for_servers()
         for name in () if self.settings["insecure"] else self.nodes:
             key = f"keys/{name}.pub"
             output = self.flwr("supernode", "register", key, NAME, "--name", name)
             if not re.search("registered|already in use", output):
                 raise FederationError(f"{name} could not be registered:\n{output}")
+
+    def _superlink(self) -> list[object]:
+        """The command that starts the SuperLink, without its options."""
+        return [BIN / "flower-superlink"]
 
     def _wait_for_servers(self) -> None:
         deadline = time.monotonic() + 60

@@ -18,6 +18,9 @@ HOLD = 64
 simulation replies overtake each other by far less, so there the order is always the same."""
 LOG_INTERVAL = 10.0
 """Seconds between log lines about the progress of an exchange."""
+UPLOAD = 200.0
+"""Seconds that a message lives longer than its exchange waits. Flower delivers no reply while
+another is being uploaded, up to 180 s if its node dies meanwhile: finished ones must outlive it."""
 PROGRESS = {"progress": True}
 """Attribute of log records that `cflower simulate` also prints."""
 
@@ -54,8 +57,8 @@ class Exchange:
     ``timeout`` is in seconds, for the next reply: slow clients that share the cores of a simulation
     are awaited as long as one after another replies. ``quorum`` ends the exchange once the grid
     delivers no more at the moment. ``earlier`` messages, with their nodes, may be answered now.
-    Replies of ``unawaited`` nodes count if they come. Messages that ``expire`` are dropped after
-    the timeout; those that wait for cores do not.
+    Replies of ``unawaited`` nodes count if they come. Messages that ``expire`` are dropped
+    `UPLOAD` after the timeout; those that wait for cores do not.
     """
 
     def __init__(
@@ -73,8 +76,8 @@ class Exchange:
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         sent = list(messages)
         for message in sent if expire else ():
-            # What is not delivered by then is dropped; it would delay its node's next round.
-            message.metadata.ttl = timeout
+            # What is not delivered by then is dropped; it would delay its node's next rounds.
+            message.metadata.ttl = timeout + UPLOAD
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         lost = without(nodes, pushed)

@@ -17,7 +17,7 @@ from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
-from cflower.messages.exchange import FOR_ALL, Exchange, Quorum
+from cflower.messages.exchange import FOR_ALL, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
@@ -187,7 +187,7 @@ class ClientMessenger:
                 asks[ask] = {self.arrays_key: model}
         messages = self.messages(asks, config)
         for message in messages:
-            message.metadata.ttl = self.timeout
+            message.metadata.ttl = self.timeout + UPLOAD
         pushed = list(self.grid.push_messages(messages))  # messages have ids once they are sent
         self.outstanding = only(self._by_id, pushed)
 

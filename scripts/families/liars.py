@@ -29,7 +29,9 @@ import command
 import numpy as np
 import pandas as pd
 import typer
-from adversaries import AWAY, LIES, Attack, Federation, staying_away
+from adversaries.attacks import LIES, Attack
+from adversaries.federation import Federation, staying_away
+from adversaries.runs import AWAY
 from command import ALL, DATA, chosen, folders, numbers
 from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table

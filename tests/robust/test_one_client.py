@@ -13,7 +13,7 @@ from cflower.client_app import app as honest
 from cflower.config import RunConfig
 
 CLIENTS = 20
-OWN = "untrained_models"
+OWN = "small_models"
 TWO_GROUPS = {"shift": "label-permutation", "num-groups": 2, "personal": False}
 TENTH = {"fraction-train": 0.1, "num-server-rounds": 60}
 

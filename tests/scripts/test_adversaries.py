@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversaries import ATTACKS, AWAY, Examples, Turn, attacked, backdoored, separated, shift_of
+from adversaries.attacks import ATTACKS, Moment, Turn, backdoored
+from adversaries.measure import separated
+from adversaries.runs import AWAY, attacked, shift_of
+
+from cflower.data.examples import Examples
+from cflower.messages.layout import Layout
 
 CLIENTS, ADVERSARIES = 10, 2
 KEYS: dict[str, Any] = {"model": "mlp", "num-server-rounds": 20}
@@ -41,7 +46,8 @@ def test_a_median_withstands_a_backdoor_with_groups_and_without(sizes, bad, most
 
 def test_what_adversaries_send():
     own, others = np.float32([3.0, 4.0]), [np.float32([1.0, 0.0]), np.float32([3.0, 2.0])]
-    turn = Turn(own, others, [*others, np.float32([5.0, 1.0])], server_round=3, client=7)
+    moment, layout = Moment(3, 20, "0", 3, 7), Layout((), np.dtype("f4"), 2)
+    turn = Turn(own, others, [*others, np.float32([5.0, 1.0])], moment, -own, layout)
     sent = {name: attack.send(turn) for name, attack in ATTACKS.items()}
     np.testing.assert_array_equal(sent["x-10"], [-30, -40])
     np.testing.assert_array_equal(sent["unchanged"], [0, 0])

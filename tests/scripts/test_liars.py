@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from adversaries import LIES, Measured
+from adversaries.attacks import LIES, Measured
 from families.liars import HONEST, config_of, liars_among, run_one
 from records import Job
 

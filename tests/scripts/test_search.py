@@ -4,9 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from search import PARTS, WHEN, Program, changed, cost, drawn, search
+from adversaries.attacks import Moment, Turn
+from adversaries.programs import PARTS, Program, changed, drawn, mixed
+from adversaries.search import cost, following, points, read, search
 
-MILD = Program("mlp", "", 1.0, "fedavg+fedavg", 1, "always", "all", "own", 0.5, 1.0)
+from cflower.messages.layout import Layout
+
+MILD = Program("mlp", "", 1.0, "fedavg+fedavg", 1, "last group", "always", "all", "nothing", "own",
+               0.5, 1.0, "honest", "own", "")  # fmt: skip
+HOSTILE = MILD._replace(direction="mean", length=-2.0, claim=3.0)
 
 
 def test_programs_differ_in_one_part_from_the_one_that_they_came_from():
@@ -16,12 +22,35 @@ def test_programs_differ_in_one_part_from_the_one_that_they_came_from():
         assert all(getattr(program, name) in values for name, values in PARTS.items())
         after = changed(program, rng)
         assert sum(a != b for a, b in zip(program, after, strict=True)) == 1
-    assert set(WHEN) == set(PARTS["when"]) and tuple(PARTS) == Program._fields
+        assert all(
+            part in pair
+            for part, *pair in zip(mixed(program, after, rng), program, after, strict=True)
+        )
+    assert tuple(PARTS) == Program._fields
+
+
+def test_lengths_are_relative_to_the_others():
+    others = [np.array([0.0, 3.0, 4.0]), np.array([0.0, 6.0, 8.0]), np.array([0.0, 9.0, 12.0])]
+    layout = Layout((), np.dtype("f4"), 3)
+    turn = Turn(np.ones(3), others, others, Moment(1, 20, "0", 1, 19), -np.ones(3), layout)
+    np.testing.assert_allclose(HOSTILE.sent(turn), [0, -12, -16])
+    np.testing.assert_allclose(HOSTILE._replace(arrays="quiet", rest="own").sent(turn)[1:], [1, 1])
+
+
+def test_a_search_measures_the_worst_again_and_keeps_what_it_tried(tmp_path):
+    rng = np.random.default_rng(0)
+    tried = {drawn(rng): [(float(i), 0.0)] for i in range(12)}
+    chosen = [following(tried, 3, rng) for _ in range(100)]
+    worst = max(tried, key=lambda program: points(tried[program]))
+    assert {program for program in chosen if program in tried} == {worst}
+    assert len(set(chosen)) > 20
+    assert read(tmp_path / "search.json") == {}
 
 
 @pytest.mark.slow
 def test_a_search_writes_what_it_tried_and_a_mild_program_costs_little(tmp_path):
-    search(budget=0.0, seed=0, out=tmp_path)
-    (found,) = json.loads((tmp_path / "search.json").read_text())
-    assert set(found) == {*PARTS, "seed", "points"}
-    assert cost(MILD, seed=0) < 2
+    search(0.0, [0], tmp_path)
+    (found,) = json.loads((tmp_path / "search.json").read_text())["programs"]
+    assert set(found) == {*PARTS, "costs"}
+    assert [*read(tmp_path / "search.json").values()] == [[tuple(found["costs"][0])]]
+    assert cost(MILD, seed=0)[0] < 2
