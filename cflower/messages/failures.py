@@ -189,7 +189,8 @@ class FailureRecord:
 
     def must_stop(self, outcome: ExchangeOutcome, server_round: int, *, simulated: bool) -> str:
         """Why the run cannot continue after this round, in one sentence; empty if it can."""
-        if died := outcome.worker_died:
+        # A real node can claim anything in its error, so only the engine's own is believed.
+        if simulated and (died := outcome.worker_died):
             return f"The run stops in round {server_round}: {died}."
         if self.silent_streak >= (1 if server_round == 1 else PATIENCE):
             return f"No usable reply in round {server_round}. {self._reasons(outcome)}"

@@ -19,7 +19,7 @@ from cflower.messages.layout import Layout
 from cflower.seeding import generator
 
 Client = Callable[[Message, Context], Message]
-UNKNOWN_ERROR = 0
+CLIENT_APP_RAISED = 2
 
 
 class Federation:
@@ -43,7 +43,7 @@ class Federation:
                 self._honest[moment[0], moment[2]].append(np.concatenate(update))
             return reply
         if self.attack.silent and kind.startswith(self.attack.silent):
-            return Message(Error(UNKNOWN_ERROR, "silent"), reply_to=message)
+            return Message(Error(CLIENT_APP_RAISED, "silent"), reply_to=message)
         reply = self._poisoned(client, message, context)
         if kind == ROLL_CALL and self.attack.name:
             reply.content.config_records[FACTS]["client-id"] = self.attack.name

@@ -179,3 +179,9 @@ def test_a_far_too_long_update_is_dropped_even_in_the_first_round():
         assert "max-norm-ratio 5" in report.problems["partition-2"]
     models = (strategy.tree.root.model.trained for strategy in (spoiled, silent))
     np.testing.assert_allclose(*models, rtol=1e-6)
+
+
+def test_a_real_node_cannot_end_a_run_by_an_error_of_the_simulation_engine():
+    alone = outcome(dead=["a"])
+    assert "worker" in FailureRecord().must_stop(alone, 2, simulated=True)
+    assert FailureRecord().must_stop(alone, 2, simulated=False) == ""
