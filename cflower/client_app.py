@@ -1,10 +1,12 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,9 +27,10 @@ from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
+from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
 from cflower.learning.models import arrays_of, build_model
 from cflower.learning.selection import choose, judge_path, losses_of
-from cflower.learning.training import evaluate, predict, train, with_perplexity
+from cflower.learning.training import device, evaluate, one_thread, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import (
     BEST,
@@ -48,7 +51,28 @@ from cflower.seeding import generator, torch_seed
 PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
 
-app = ClientApp(mods=[PermutationMod()])
+
+class StackingApp(ClientApp):
+    """In a simulation it trains small dense models of many clients at once."""
+
+    def look_ahead(self, coming: Sequence[tuple[Message, Context]]) -> None:
+        """Compute for messages that come next what `train_round` then finds; see `train_ahead`."""
+        if coming[0][0].metadata.message_type == "train":
+            with suppress(Exception):  # `trained_alone` raises it again, for each client by itself
+                train_ahead(coming)
+
+
+class Trained(NamedTuple):
+    """What a client's training gives."""
+
+    held_out: dict[str, float]
+    losses: dict[str, float]
+    arrays: dict[str, NDArray[Any]]
+
+
+_ahead: dict[str, Trained] = {}
+"""Trainings that were computed in advance, by message id."""
+app = StackingApp(mods=[PermutationMod()])
 
 
 @app.query("roll_call")
@@ -112,14 +136,81 @@ def agreed_model(
 @app.train()
 def train_round(message: Message, context: Context) -> Message:
     """One message a round: the received model is evaluated as it is, then trained."""
+    done = _ahead.pop(message.metadata.message_id, None) or trained_alone(message, context)
+    metrics = MetricRecord({**done.held_out, **done.losses})
+    content = RecordDict({"arrays": record_of(done.arrays), "metrics": metrics})
+    return Message(content, reply_to=message)
+
+
+def trained_alone(message: Message, context: Context) -> Trained:
+    """The training that a message asks for."""
     config, data, model = prepare_training(message, context)
-    server_round = round_of(message)
+    server_round, size = round_of(message), {"num-examples": len(data.train)}
     held_out = evaluate(model, asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     losses = train(model, data.train, config, server_round=server_round, seed=seed)
-    metrics = MetricRecord({**held_out, **losses, "num-examples": len(data.train)})
-    content = RecordDict({"arrays": record_of(arrays_of(model)), "metrics": metrics})
-    return Message(content, reply_to=message)
+    return Trained(held_out, {**losses, **size}, arrays_of(model))
+
+
+class Job(NamedTuple):
+    """A client that can be trained in a stack."""
+
+    message_id: str
+    sent: ArrayRecord
+    train: Examples
+    held_out: Examples
+    seed: int
+
+
+def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
+    """Train clients of one round in stacks, each with the same result as `trained_alone`.
+
+    Those with large or other models, or with permuted weights, are left to that.
+    """
+    _ahead.clear()
+    config, server_round = config_of(coming[0][1]), round_of(coming[0][0])
+    jobs, model, most = [], None, 1
+    for message, context in coming if config.clients_together else ():
+        with suppress(Exception):  # of this client: it does not keep the others from their stack
+            data = data_of(config, context, server_round)
+            if model is None:
+                model = empty_model(config.model, *data.train.sizes)
+                most = stack_size(model)
+            if most < 2:
+                return
+            sent = message.content.array_records["arrays"]
+            shapes = {key: tuple(values_of(array).shape) for key, array in sent.items()}
+            same = round_of(message) == server_round and shapes == shapes_of(model)
+            if seed_of(context) or not same:
+                continue
+            seed = torch_seed(config.seed, "train", server_round, client_name(context))
+            asked = asked_part(message, data)
+            jobs.append(Job(message.metadata.message_id, sent, data.train, asked, seed))
+    jobs.sort(key=lambda job: (len(job.train), len(job.held_out)), reverse=True)
+    for start in range(0, len(jobs), most):
+        assert model is not None
+        train_jobs(model, jobs[start : start + most], config, server_round)
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters by name."""
+    return {key: tuple(parameter.shape) for key, parameter in model.named_parameters()}
+
+
+def train_jobs(model: nn.Module, jobs: Sequence[Job], config: RunConfig, server_round: int) -> None:
+    """Train these clients in one stack and keep the results."""
+    keys = list(shapes_of(model))
+    stacks = [np.stack([values_of(job.sent[key]) for job in jobs]) for key in keys]
+    held_out, parts, seeds = zip(*((j.held_out, j.train, j.seed) for j in jobs), strict=True)
+    with one_thread():
+        weights = [torch.from_numpy(stack).to(device()) for stack in stacks]
+        measured = evaluate_stacked(model, weights, held_out)
+        losses = train_stacked(model, weights, parts, seeds, config, server_round=server_round)
+        arrays = [one.cpu().numpy() for one in weights]
+    for place, job in enumerate(jobs):
+        about = {"train-loss": losses[place], "num-examples": len(job.train)}
+        own = {key: stack[place] for key, stack in zip(keys, arrays, strict=True)}
+        _ahead[job.message_id] = Trained(measured[place], about, own)
 
 
 @app.train("adapt")

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.sgd import sgd
 
 from cflower.data.examples import Examples
+from cflower.learning.dense import evaluate_stacked, is_dense, train_stacked
 from cflower.learning.settings import TrainingSettings
 
 EVALUATION_BATCH = 1000
@@ -38,7 +39,12 @@ def train(
     A last batch of a single example is left out when there are others: BatchNorm cannot normalise
     it.
     """
-    with _reproducible(), _own_randomness(seed):
+    if is_dense(model):
+        with one_thread():
+            weights = stack_of(on_device(model).train())
+            rounds = partial(train_stacked, settings=settings, server_round=server_round)
+            return {"train-loss": rounds(model, weights, [examples], [seed])[0]}
+    with one_thread(), _own_randomness(seed):
         on_device(model).train()
         inputs, labels = _tensors(examples)
         rng = torch.Generator().manual_seed(seed)
@@ -77,6 +83,10 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     nats; sequences also have ``perplexity``, exp(loss), the paper's measure. The model returns
     logits. It is moved to `device` and left there, in evaluation mode.
     """
+    if is_dense(model):
+        with one_thread():
+            weights = stack_of(on_device(model).eval())
+            return evaluate_stacked(model, weights, [examples])[0]
     logits, labels = _predictions(model, examples)
     num_right = int((logits.argmax(dim=1) == labels).sum())
     loss = float(cross_entropy(logits, labels, reduction="sum")) / len(labels)
@@ -100,13 +110,18 @@ def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
 
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    with _reproducible(), torch.no_grad():
+    with one_thread(), torch.no_grad():
         on_device(model).eval()
         inputs, labels = _tensors(examples)
         starts = range(0, len(examples), EVALUATION_BATCH)
         logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
     # shape: (n, num_classes) or (n, num_classes, length)
     return logits.movedim(1, -1).reshape(-1, logits.shape[1]), labels.reshape(-1)
+
+
+def stack_of(model: nn.Module) -> list[Tensor]:
+    """A stack of this one model: views of its parameters, shapes (1, *shape)."""
+    return [parameter.detach()[None] for parameter in model.parameters()]
 
 
 def device() -> torch.device:
@@ -148,7 +163,7 @@ def _own_randomness(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _reproducible() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute with one thread: sums then run in one order, whatever the machine has."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Set
+from itertools import islice
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
@@ -18,13 +19,17 @@ Failure = Exception | SystemExit
 """What ends a client's function: it may also end its process, as many command lines do."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
+AHEAD = 64
+"""Messages that a ClientApp may look at in advance."""
 
 
 class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
     The ClientApp may be any function from a message and a context to the reply. ``run_config`` is
-    in every client's context.
+    in every client's context. A ClientApp with a method ``look_ahead`` gets the messages that come
+    next with their contexts before the first of them, up to `AHEAD` of one type, and may compute
+    for several at once.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class InlineGrid(Grid):
         """Bytes of the arrays that were sent, by server and clients."""
         self._pending: dict[str, Message] = {}
         self._printed = set[str]()
+        self._seen_ahead = set[str]()
 
     def forget(self) -> None:
         """Count the bytes from 0 again, and empty what the clients kept: for a run of its own."""
@@ -126,6 +132,13 @@ class InlineGrid(Grid):
 
     def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
         """A client's reply, and its exception if that is an error reply."""
+        look_ahead = getattr(self.client_app, "look_ahead", None)
+        if look_ahead and message.metadata.message_id not in self._seen_ahead:
+            kind = message.metadata.message_type
+            alike = (m for m in self._pending.values() if m.metadata.message_type == kind)
+            coming = [message, *islice(alike, AHEAD - 1)]
+            self._seen_ahead = {m.metadata.message_id for m in coming}
+            look_ahead([(m, self._contexts[m.metadata.dst_node_id]) for m in coming])
         return answered(self.client_app, message, context)
 
 

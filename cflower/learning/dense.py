@@ -1,0 +1,185 @@
+"""Dense models of several clients at once: their weights stacked, each step one product for all.
+
+A client's own products, sums and steps are those of a stack with that client alone: nothing is
+padded, only batches of equal size are computed together. So neither the clients beside it nor
+their number change its bits (`tests/learning/test_dense.py`). With convolutions a stack is slower
+than one client after another.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate, groupby
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+# Not `torch.optim.SGD`: its first step imports PyTorch's compiler, for two seconds of every
+# process, and Flower starts a process for every message to a SuperNode.
+from torch.optim.sgd import sgd
+
+from cflower.data.examples import Examples
+from cflower.learning.settings import TrainingSettings
+
+STACK_BYTES = 8 * 10**6
+"""Of a stack's weights: larger ones leave the processor's cache. Gradients and velocities add as
+much each."""
+ALIGNED = 4
+"""The products of matrices with rows that are no multiple of so many numbers depend in their last
+bits on where the matrices begin in memory (MKL)."""
+LAYERS = nn.Flatten, nn.Linear, nn.ReLU, nn.Identity
+
+
+def is_dense(model: nn.Module) -> bool:
+    """Whether a model is a sequence of flattening, then linear layers with biases and ReLUs.
+
+    >>> is_dense(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), is_dense(nn.Linear(4, 2))
+    (True, False)
+    """
+    layers = layers_of(model)
+    if not layers or type(layers[0]) is not nn.Flatten:
+        return False
+    if any(type(x) not in LAYERS or x._forward_hooks or x._forward_pre_hooks for x in layers):
+        return False
+    flattens = all((x.start_dim, x.end_dim) == (1, -1) for x in layers if type(x) is nn.Flatten)
+    weights = [p for x in layers if type(x) is nn.Linear for p in (x.weight, x.bias)]
+    whole = all(p is not None and p.requires_grad for p in weights)
+    # Fewer parameters than weights: a layer that occurs twice.
+    return flattens and whole and len(list(model.parameters())) == len(weights) > 0
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of a plain sequence; else none."""
+    return list(model) if type(model) is nn.Sequential else []
+
+
+def stack_size(model: nn.Module) -> int:
+    """How many clients to train in one stack: 1 unless the model is dense, small and aligned.
+
+    >>> stack_size(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    254
+    >>> stack_size(nn.Sequential(nn.Flatten(), nn.Linear(13, 10)))
+    1
+    """
+    linear = [layer for layer in layers_of(model) if type(layer) is nn.Linear]
+    if not is_dense(model) or any(layer.in_features % ALIGNED for layer in linear):
+        return 1
+    num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    return max(1, STACK_BYTES // num_bytes)
+
+
+def logits_of(model: nn.Module, weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """Inputs (k, n, *input_shape) of k clients to logits (k, n, num_classes).
+
+    ``weights`` are the model's parameters in order, stacked: shapes (k, *shape).
+    """
+    rest = iter(weights)
+    for layer in layers_of(model):
+        if type(layer) is nn.Linear:
+            weight, bias = next(rest), next(rest)
+            inputs = torch.baddbmm(bias[:, None], inputs, weight.transpose(1, 2))
+        elif type(layer) is nn.Flatten:
+            inputs = inputs.flatten(2)
+        elif type(layer) is nn.ReLU:
+            inputs = inputs.relu()
+    return inputs
+
+
+def train_stacked(
+    model: nn.Module,
+    weights: Sequence[Tensor],
+    parts: Sequence[Examples],
+    seeds: Sequence[int],
+    settings: TrainingSettings,
+    *,
+    server_round: int,
+) -> list[float]:
+    """Train the stacked weights in place, each client's on its part; the mean losses, in nats.
+
+    As `train` describes it for one client. The parts are in falling order of their lengths.
+    """
+    device, lengths = weights[0].device, [len(part) for part in parts]
+    inputs, labels = _joined(parts, device)
+    first = torch.tensor([0, *accumulate(lengths)])[:-1, None]
+    rngs = [torch.Generator().manual_seed(seed) for seed in seeds]
+    velocities = [torch.zeros_like(one) for one in weights]
+    step = partial(
+        sgd,
+        lr=settings.learning_rate_in(server_round),
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        foreach=False,
+    )
+    losses, seen = torch.zeros(len(parts), device=device), [0] * len(parts)
+    batches = list(_batches(lengths, settings.batch_size))
+    for group, _, size in batches:
+        seen[group] = [before + size for before in seen[group]]
+    for _ in range(settings.local_epochs):
+        losses.zero_()
+        orders = zip(first, lengths, rngs, strict=True)
+        order = torch.cat([at + torch.randperm(n, generator=rng) for at, n, rng in orders])
+        order = order.to(device)
+        for group, start, size in batches:
+            rows = order[(first[group] + torch.arange(start, start + size)).to(device)]
+            own = [one[group].requires_grad_() for one in weights]
+            logits = logits_of(model, own, inputs[rows])
+            each = cross_entropy(logits.flatten(0, 1), labels[rows].flatten(), reduction="none")
+            loss = each.view(rows.shape).mean(1)
+            gradients = torch.autograd.grad(loss.sum(), own)
+            with torch.no_grad():
+                step(own, list(gradients), [one[group] for one in velocities])
+                losses[group] += loss * size
+    return [loss / num for loss, num in zip(losses.tolist(), seen, strict=True)]
+
+
+def evaluate_stacked(
+    model: nn.Module, weights: Sequence[Tensor], parts: Sequence[Examples]
+) -> list[dict[str, float]]:
+    """The accuracy and the mean loss in nats of each client's weights on its part."""
+    found = list[dict[str, float]]()
+    for group, size in _alike(list(map(len, parts))):
+        inputs, labels = _joined(parts[group], weights[0].device)
+        labels = labels.view(-1, size)
+        with torch.no_grad():
+            own = [one[group] for one in weights]
+            logits = logits_of(model, own, inputs.view(len(labels), size, *inputs.shape[1:]))
+            each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+            right = (logits.argmax(2) == labels).sum(1).tolist()
+            losses = each.view(labels.shape).sum(1).tolist()
+        pairs = zip(right, losses, strict=True)
+        found += [{"accuracy": num / size, "loss": loss / size} for num, loss in pairs]
+    return found
+
+
+def _joined(parts: Sequence[Examples], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The inputs and labels of all parts, one after another, on the device."""
+    inputs = np.concatenate([part.inputs for part in parts]).astype(np.float32, copy=False)
+    labels = np.concatenate([part.labels for part in parts]).astype(np.int64, copy=False)
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[slice, int, int]]:
+    """An epoch: clients with batches of one size, where these begin, and their size.
+
+    A lone last example of a client that has others is left out.
+
+    >>> list(_batches([5, 4, 3], 2))
+    [(slice(0, 3, None), 0, 2), (slice(0, 2, None), 2, 2)]
+    """
+    for start in range(0, lengths[0], batch_size):
+        for group, size in _alike([min(batch_size, n - start) for n in lengths]):
+            if size > 1 or (size == 1 and (start == 0 or batch_size == 1)):
+                yield group, start, size
+
+
+def _alike(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Neighbours with the same size, and that size."""
+    start = 0
+    for size, same in groupby(sizes):
+        end = start + len(list(same))
+        yield slice(start, end), size
+        start = end
