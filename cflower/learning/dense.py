@@ -34,19 +34,27 @@ LAYERS = nn.Flatten, nn.Linear, nn.ReLU, nn.Identity
 def is_dense(model: nn.Module) -> bool:
     """Whether a model is a sequence of flattening, then linear layers with biases and ReLUs.
 
+    A model with hooks is not: they would not be called.
+
     >>> is_dense(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), is_dense(nn.Linear(4, 2))
     (True, False)
     """
     layers = layers_of(model)
     if not layers or type(layers[0]) is not nn.Flatten:
         return False
-    if any(type(x) not in LAYERS or x._forward_hooks or x._forward_pre_hooks for x in layers):
+    if any(type(x) not in LAYERS for x in layers) or any(map(has_hooks, (model, *layers))):
         return False
     flattens = all((x.start_dim, x.end_dim) == (1, -1) for x in layers if type(x) is nn.Flatten)
     weights = [p for x in layers if type(x) is nn.Linear for p in (x.weight, x.bias)]
-    whole = all(p is not None and p.requires_grad for p in weights)
+    whole = all(p is not None and p.requires_grad and not p._backward_hooks for p in weights)
     # Fewer parameters than weights: a layer that occurs twice.
     return flattens and whole and len(list(model.parameters())) == len(weights) > 0
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something is called when a module computes, forwards or backwards."""
+    forwards = module._forward_hooks or module._forward_pre_hooks
+    return bool(forwards or module._backward_hooks or module._backward_pre_hooks)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

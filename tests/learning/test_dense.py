@@ -68,3 +68,10 @@ def test_only_plain_sequences_count_as_dense():
     hooked = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     hooked[1].register_forward_hook(lambda *_: None)
     assert not is_dense(hooked)
+    for register in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        hooked = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+        getattr(hooked[1], register)(print)
+        assert not is_dense(hooked)
+    hooked = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    hooked[1].weight.register_hook(print)
+    assert not is_dense(hooked)
