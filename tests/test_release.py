@@ -10,7 +10,9 @@ from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_files
 from flwr.cli.build import build_fab_from_disk
 from release import main, with_absolute_links
 
-from tests.command import PROJECT
+from cflower import cli
+from cflower.cli import APP_MODULES
+from tests.command import PROJECT, in_new_process
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 PAGE = "cflower/runs/report/page.json"
@@ -57,3 +59,35 @@ def test_the_app_from_the_hub_builds_into_the_same_bundle(release):
         return set(ZipFile(BytesIO(bundle)).namelist())
 
     assert names(build_fab_from_disk(release / "cflower")) == names(build_fab_from_disk(PROJECT))
+
+
+def test_only_the_package_makes_pytorch_an_extra(release):
+    package, app = (
+        tomllib.loads((release / folder / "pyproject.toml").read_text())["project"]
+        for folder in ("package", "cflower")
+    )
+    assert [name for name in package["dependencies"] if "torch" in name] == []
+    assert len(package["optional-dependencies"]["app"]) == 3
+    both = package["dependencies"] + package["optional-dependencies"]["app"]
+    assert sorted(both) == sorted(app["dependencies"])
+
+
+def test_the_strategy_needs_nothing_of_the_apps_extra():
+    hidden = dict.fromkeys(APP_MODULES)
+    code = (
+        f"import sys; sys.modules |= {hidden}; from cflower import ClusteredFL, Recorder, simulate"
+    )
+    run = in_new_process(code)
+    assert run == ""
+
+
+def test_a_command_that_needs_the_extra_says_so_in_one_sentence(monkeypatch, capsys):
+    def needs_torch():
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(cli, "app", needs_torch)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == (
+        "Error: cflower's own app, its models and its data need torch: pip install 'cflower[app]'\n"
+    )

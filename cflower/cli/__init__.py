@@ -50,10 +50,20 @@ def before_any_command(
     """Options of `cflower` itself."""
 
 
+APP_MODULES = "torch", "torchvision", "flwr_datasets", "datasets"
+"""What only cflower's own app needs: the extra ``app`` of the published package."""
+
+
 def main() -> None:
     """Entry point: a `CFlowerError` is printed as one sentence, with exit status 1."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        if error.name not in APP_MODULES:
+            raise
+        needs = f"Error: cflower's own app, its models and its data need {error.name}"
+        print(f"{needs}: pip install 'cflower[app]'", file=sys.stderr)
+        raise SystemExit(1) from None
     except CFlowerError as error:
         # It may quote a file of somebody else.
         text = "\n".join(one_line(part, sys.maxsize) for part in str(error).splitlines())
