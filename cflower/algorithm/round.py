@@ -11,7 +11,7 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -128,7 +128,7 @@ class CFL:
         state: CFLState,
         replies: Iterable[Reply],
         server_round: int,
-        excluded: Container[str] = (),
+        excluded: Collection[str] = (),
         *,
         last: bool = False,
     ) -> RoundResult:
@@ -146,7 +146,7 @@ class CFL:
         state: CFLState,
         replies: Iterable[Reply],
         server_round: int,
-        excluded: Container[str] = (),
+        excluded: Collection[str] = (),
         *,
         last: bool = False,
     ) -> RoundResult:
@@ -207,7 +207,7 @@ class CFL:
         leaf: Cluster,
         mean: Weights | None,
         server_round: int,
-        excluded: Container[str],
+        excluded: Collection[str],
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
         here, unassigned = self.projection.project(leaf.model.trained), state.tree.unassigned

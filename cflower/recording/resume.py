@@ -1,7 +1,7 @@
 """``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -62,7 +62,7 @@ def start_record(run: RunStart, config: dict[str, Any], labels: Mapping[str, Any
     )
 
 
-def check_same_run(name: str, before: Config, now: Config, may_change: Container[str]) -> None:
+def check_same_run(name: str, before: Config, now: Config, may_change: Collection[str]) -> None:
     """Refuse to resume a run if its ``config.json`` would now have other values."""
     clients = [part.settings.get("clients", 0) for part in (before, now)]
     if all(clients) and clients[0] != clients[1]:
@@ -87,7 +87,7 @@ def check_same_run(name: str, before: Config, now: Config, may_change: Container
 
 
 def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], may_change: Container[str]
+    before: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str]
 ) -> Iterator[str]:
     """The keys with another value than before, each with both values."""
     values = printable(without({**dict.fromkeys(before), **now}, may_change))
