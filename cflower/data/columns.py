@@ -1,6 +1,7 @@
 """Tables as they come from files, and the role of each of their columns by the settings."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,10 @@ MANY_CLASSES, MANY_NUMBERS = 1000, 100
 """With more different labels than this, most must occur more than once or twice to be classes; the
 second is for labels that are numbers."""
 ROWS_PER_CLASS = 3
+ORIGINS = "file", "folder"
+"""Columns that `cflower.data.folders` adds: the file and the folder that a row comes from."""
+ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Names of columns that pandas numbers rows with."""
 CLASSIFIERS = (
     "cflower's own app trains classifiers only; to predict numbers, use an app of your own, such "
     "as examples/sklearn"
@@ -47,12 +52,14 @@ class Table:
     def of(cls, name: str, table: pa.Table) -> "Table":
         """The columns of an Arrow table; classes and images as `datasets` notes them in it.
 
+        Without those that number the rows: pandas writes them into files unless asked not to.
         Raises a DataError if two columns have one name.
         """
         columns = dict(zip(table.column_names, table.columns, strict=True))
         if len(columns) < table.num_columns:
             twice = next(key for key in columns if table.column_names.count(key) > 1)
             raise DataError(f"{name} has two columns named {twice!r}: rename one of them.")
+        columns = {key: column for key, column in columns.items() if not ROW_NUMBERS.fullmatch(key)}
         notes = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
         features = notes.get("info", {}).get("features", {})
         types = {n: kind.get("_type") for n, kind in features.items() if isinstance(kind, dict)}
@@ -160,7 +167,8 @@ def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]
             return [name]
     inputs = [name for name in free if table.axes(name) == 0]
     for name in free:
-        text = text_among_numbers(table.columns[name]) if table.axes(name) < 0 else None
+        faulty = table.axes(name) < 0 and name not in ORIGINS
+        text = text_among_numbers(table.columns[name]) if faulty else None
         require_data(
             text is None,
             f"{table.name} has {text!r} in column {name!r}, whose other values are numbers: "

@@ -5,6 +5,8 @@ A folder of only one of these kinds is read here, column by column. Anything els
 """
 
 import re
+from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -16,9 +18,9 @@ import pyarrow.parquet
 from cflower.data.columns import Table
 from cflower.data.npz import Archives
 from cflower.data.published_formats import image_files
-from cflower.data.values import Column
+from cflower.data.values import Column, text_among_numbers
 from cflower.errors import DataError, first_line
-from cflower.ordering import listed
+from cflower.ordering import listed, without
 from cflower.settings import require_data
 
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
@@ -73,7 +75,9 @@ def _read(name: str, folder: Path, files: list[Path]) -> Table:
     kinds = {path.suffix.lower() for path in files}
     for suffix, read in ((".csv", _csv), (".parquet", _parquet)):
         if kinds == {suffix}:
-            return _joined(name, list(map(read, training_files(folder, files, name))))
+            files = training_files(folder, files, name)
+            places = {str(file.relative_to(folder)): file for file in files}
+            return _joined(name, {place: read(file) for place, file in places.items()})
     if kinds and kinds <= PICTURES:
         return _pictures(name, folder, training_files(folder, files, name, class_folders=True))
     from cflower.data.hub import load_with_datasets
@@ -144,18 +148,57 @@ def _csv(file: Path) -> pa.Table:
         ) from None
 
 
-def _joined(name: str, tables: list[pa.Table]) -> Table:
-    first = Table.of(name, tables[0])  # refuses two columns of one name
+def _joined(name: str, tables: dict[str, pa.Table]) -> Table:
+    """The rows of all tables, which are named by their files' places in the folder.
+
+    Of several files the column "file" has the name of each, without its ending, and "folder" that
+    of its folder if all lie in some: clients for ``natural-id-column``.
+    """
+    _check_names(name, tables)
     if len(tables) == 1:
-        return first
-    for table in tables:
-        odd = sorted(set(first.columns) ^ set(table.column_names))
+        return Table.of(name, *tables.values())
+    try:
+        joined = Table.of(name, pa.concat_tables(tables.values(), promote_options="permissive"))
+    except pa.ArrowTypeError:
+        raise DataError(
+            f"{name} has files of different types: {_odd_type(tables)}; correct it."
+        ) from None
+    places, lengths = list(map(Path, tables)), list(map(len, tables.values()))
+    origins = {"file": [place.stem for place in places]}
+    if all(place.parent.name for place in places):
+        origins["folder"] = [place.parent.name for place in places]
+    added = {n: np.repeat(np.array(of, dtype=object), lengths) for n, of in origins.items()}
+    return replace(joined, columns={**joined.columns, **without(added, joined.columns)})
+
+
+def _check_names(name: str, tables: dict[str, pa.Table]) -> None:
+    """Raise a DataError for the first file whose columns are not those of most files."""
+    names = {place: frozenset(Table.of(name, table).columns) for place, table in tables.items()}
+    usual = Counter(names.values()).most_common(1)[0][0]
+    for place, columns in names.items():
+        odd = {"lacks": usual - columns, "has": columns - usual}
+        found = [f"{verb} {listed(map(repr, sorted(some)))}" for verb, some in odd.items() if some]
         require_data(
-            not odd,
-            f"{name} has files with different columns (not in all: {listed(odd)}): bring them "
-            "to one form.",
+            not found,
+            f"{name} has files with different columns: {place} {' and '.join(found)}, unlike "
+            "most files: give all of them the same columns.",
         )
-    return Table.of(name, pa.concat_tables(tables, promote_options="permissive"))
+
+
+def _odd_type(tables: dict[str, pa.Table]) -> str:
+    """The first file and column whose type does not go with that of most files."""
+    for column in next(iter(tables.values())).column_names:
+        having = {place: table for place, table in tables.items() if column in table.column_names}
+        fields = {place: table.schema.field(column) for place, table in having.items()}
+        usual = Counter(fields.values()).most_common(1)[0][0]
+        for place, field in fields.items():
+            try:
+                pa.unify_schemas(map(pa.schema, ([usual], [field])), promote_options="permissive")
+            except pa.ArrowTypeError:
+                text = text_among_numbers(tables[place][column])
+                held = field.type if text is None else repr(text)
+                return f"{place} has {held} in column {column!r}, most files have {usual.type}"
+    raise AssertionError("Arrow joins columns one by one")
 
 
 def _pictures(name: str, folder: Path, files: list[Path]) -> Table:

@@ -6,6 +6,7 @@ Imported only where it is needed: `datasets` alone takes over a second.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -20,9 +21,11 @@ HUB_TIMEOUT = 5.0
 
 
 def load_with_datasets(path: str, name: str) -> Table:
-    """The training examples of a folder that `datasets` understands."""
+    """The training examples of a folder that `datasets` understands, or saved with save_to_disk."""
+    saved = any((Path(path) / note).is_file() for note in ("dataset_dict.json", "state.json"))
     with _quiet():
-        return training_part(datasets.load_dataset(path), name)
+        read = datasets.load_from_disk if saved else datasets.load_dataset
+        return training_part(read(path), name)
 
 
 def load_hub(name: str) -> Table:

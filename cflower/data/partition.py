@@ -137,8 +137,8 @@ def _check_natural_ids(source: Stored, column: str, num_clients: int) -> None:
     require_data(
         column in source.metadata,
         f"natural-id-column = {column!r} is no column of the data: expected one of "
-        f"{listed(source.column_names)}. Where each client has a table of its own, add a column "
-        "with the client's name to each.",
+        f"{listed(source.column_names)}. In a folder with a CSV or Parquet file for each client "
+        "it is 'file'.",
     )
     num_ids = len(set(source.metadata_of(column).tolist()))
     require_data(

@@ -1,14 +1,19 @@
 """Folders as people have them: one class, odd encodings, damaged files."""
 
 from contextlib import suppress
+from dataclasses import replace
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from sklearn.datasets import load_iris
 
+from cflower.data.client_data import client_data, natural_id_of
 from cflower.data.folders import load_folder, training_files
 from cflower.data.own_data import load_own_data
+from cflower.data.settings import DataSettings
 from tests.data.test_own_data import ONE_PART, refused
 
 
@@ -55,10 +60,74 @@ def test_an_unreadable_table_is_refused_with_the_cause(tmp_path, content, words)
     refused(tmp_path, words)
 
 
-def test_files_with_different_columns(tmp_path):
-    (tmp_path / "a.csv").write_text("a,label\n1,x\n")
-    (tmp_path / "b.csv").write_text("b,label\n1,x\n")
-    refused(tmp_path, "different columns (not in all: a, b)")
+@pytest.fixture
+def sites():
+    """Iris flowers of three sites, their kinds named."""
+    iris = load_iris(as_frame=True)
+    flowers = iris.frame.assign(kind=iris.target_names[iris.target]).drop(columns="target")
+    return {f"site-{site}": flowers.iloc[place::3] for place, site in enumerate("abc")}
+
+
+IRIS = DataSettings(partitioner="natural-id", natural_id_column="file", shift="none")
+PETAL = "petal width (cm)"
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("place", ["{}.{}", "{}/rows.{}"])
+@pytest.mark.parametrize("index", [True, False])
+def test_a_file_for_each_client(tmp_path, sites, form, place, index):
+    for name, rows in sites.items():
+        path = tmp_path / place.format(name, form)
+        path.parent.mkdir(exist_ok=True)
+        getattr(rows.sample(frac=1), f"to_{form}")(path, index=index)
+    column = "folder" if "/" in place else "file"
+    settings = replace(IRIS, dataset=str(tmp_path), label_column="kind", natural_id_column=column)
+    for number, (name, rows) in enumerate(sites.items()):
+        data = client_data(settings, number, 3)
+        assert natural_id_of(settings, number, 3) == name
+        inputs = np.concatenate([data.train.inputs, data.decide.inputs, data.report.inputs])
+        assert inputs.shape == (50, 4)  # without the numbers of rows that pandas writes
+        assert inputs.sum() == pytest.approx(rows.drop(columns="kind").to_numpy().sum())
+
+
+def test_files_with_different_columns(tmp_path, sites):
+    for name, rows in sites.items():
+        rows = rows.rename(columns={PETAL: "width"}) if name == "site-b" else rows
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    refused(tmp_path, "columns: site-b.csv lacks 'petal width (cm)' and has 'width', unlike")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("wide", "site-c.csv has 'wide' in"), ("2026-01-01", "site-c.csv has date32[day] in")],
+)
+def test_files_with_different_types(tmp_path, sites, value, words):
+    for name, rows in sites.items():
+        if name == "site-c":
+            few = 1 if value == "wide" else len(rows)
+            rows = rows.assign(**{PETAL: [value] * few + rows[PETAL].tolist()[few:]})
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    refused(tmp_path, f"{words} column 'petal width (cm)', most files have double")
+
+
+def test_names_of_files_are_no_numbers_with_a_fault(tmp_path):
+    for name in "12x":
+        (tmp_path / f"{name}.csv").write_text("a,label\n1,x\n2,y\n")
+    data = load_own_data(str(tmp_path), ONE_PART)
+    assert data.train.input_shape == (1,)
+    for name in "12x":
+        (tmp_path / f"{name}.csv").write_text("a,label,file\n1,x,3\n2,y,4\n")
+    assert load_folder(tmp_path).columns["file"].to_pylist() == 3 * [3, 4]  # the data's own
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_what_datasets_saves_is_read_as_it_is(tmp_path, sites, parts):
+    data = datasets.Dataset.from_pandas(sites["site-a"]).class_encode_column("kind")
+    kept = datasets.DatasetDict({"train": data, "test": data.select(range(3))}) if parts else data
+    kept.save_to_disk(tmp_path / "saved")
+    table = load_folder(tmp_path / "saved")
+    assert table.classes["kind"] == ("setosa", "versicolor", "virginica")
+    assert (len(table.columns["kind"]), len(table.columns)) == (50, 5)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.parquet", "cat/a.png"])
