@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "recording": CORE | {"runs"},
     "deployment": BASE,
     "config": BASE | {"algorithm", "data", "learning"},
+    "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},
     "newcomers": CORE | {"runs", "data", "learning", "privacy", "config"},
     "exporting": CORE | {"runs", "data", "learning", "privacy", "config", "newcomers"},
 }

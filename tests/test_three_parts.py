@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 import cflower.client_app
 from cflower import simulate
+from cflower.clients import node
 from cflower.config import RunConfig
 from cflower.server_app import run
 
@@ -21,7 +22,7 @@ REPORTED = {"accuracy", "loss", "metrics", "clients", "seconds"}
 def trained(folder, monkeypatch, spoiled, **keys):
     """What a run decided, and what it reported, with wrong labels in one part of the examples."""
     with monkeypatch.context() as patch:
-        patch.setattr(cflower.client_app, "data_of", spoiling(spoiled))
+        patch.setattr(node, "data_of", spoiling(spoiled))
         config = RunConfig.read(KEYS | keys | {"output-dir": str(folder)}).as_keys()
         summary = simulate(
             cflower.client_app.app,
@@ -43,8 +44,8 @@ def trained(folder, monkeypatch, spoiled, **keys):
 
 
 def spoiling(part):
-    """`client_app.data_of` with every label of one part moved to the next class."""
-    original = cflower.client_app.data_of
+    """`node.data_of` with every label of one part moved to the next class."""
+    original = node.data_of
 
     def data_of(*arguments):
         data = original(*arguments)

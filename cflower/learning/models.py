@@ -10,7 +10,7 @@ network" and "two-layer LSTM network".
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -91,6 +91,12 @@ def _check_inputs(name: str, architecture: Architecture, input_shape: tuple[int,
         f"model = {name!r} needs {takes} of at least {least_side} {kind.unit} a side, but these "
         f"are {'x'.join(map(str, sides))}: use {smaller}.",
     )
+
+
+@lru_cache(maxsize=4)
+def empty_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model to load parameters into; every message overwrites all of them."""
+    return build_model(name, input_shape, num_classes, seed=0)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ Failure = Exception | SystemExit
 """What ends a client's function: it may also end its process, as many command lines do."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
-AHEAD = 64
+SEEN_AHEAD = 64
 """Messages that a ClientApp may look at in advance."""
 
 
@@ -28,8 +28,8 @@ class InlineGrid(Grid):
 
     The ClientApp may be any function from a message and a context to the reply. ``run_config`` is
     in every client's context. A ClientApp with a method ``look_ahead`` gets the messages that come
-    next with their contexts before the first of them, up to `AHEAD` of one type, and may compute
-    for several at once.
+    next with their contexts before the first of them, up to `SEEN_AHEAD` of one type, and may
+    compute for several at once.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class InlineGrid(Grid):
         if look_ahead and message.metadata.message_id not in self._seen_ahead:
             kind = message.metadata.message_type
             alike = (m for m in self._pending.values() if m.metadata.message_type == kind)
-            coming = [message, *islice(alike, AHEAD - 1)]
+            coming = [message, *islice(alike, SEEN_AHEAD - 1)]
             self._seen_ahead = {m.metadata.message_id for m in coming}
             look_ahead([(m, self._contexts[m.metadata.dst_node_id]) for m in coming])
         return answered(self.client_app, message, context)

@@ -24,7 +24,7 @@ from cflower.simulation.inline_grid import (
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
-AHEAD = 8
+FOR_EACH_WORKER = 8
 """Messages in advance for each worker; bounds the number of replies in memory."""
 Done = tuple[Message, RecordDict, Failure | None]
 """Of a worker: a client's reply, its state for the next message, and its exception."""
@@ -64,7 +64,7 @@ class WorkerGrid(InlineGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The reply to the first of these messages that is still open."""
-        for message_id in islice(self._pending, AHEAD * len(self._workers)):
+        for message_id in islice(self._pending, FOR_EACH_WORKER * len(self._workers)):
             if message_id not in self._running:
                 self._running[message_id] = self._submit(self._pending[message_id])
         return super().pull_messages(message_ids)

@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, MessageType
 
 from adversaries.attacks import Attack, Measured, Moment, Turn
-from cflower import client_app as client_module
 from cflower.algorithm.weights import Vector, Weights
 from cflower.client_app import app as client_app
+from cflower.clients import node
 from cflower.data.prepared import ClientData
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.layout import Layout
@@ -63,13 +63,13 @@ class Federation:
         """The reply of a client that trains on poisoned examples."""
         if self.attack.poison is None:
             return client_app(message, context)
-        honest, poison = client_module.data_of, self.attack.poison
+        honest, poison = node.data_of, self.attack.poison
 
         def data_of(*args: Any) -> ClientData:
             data = honest(*args)
             return replace(data, train=poison(data.train, client))
 
-        with patch.object(client_module, "data_of", data_of):
+        with patch.object(node, "data_of", data_of):
             return client_app(message, context)
 
     def _read(self, message: Message, reply: Message) -> tuple[Layout, Weights, Weights]:

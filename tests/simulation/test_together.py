@@ -5,6 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from cflower import client_app
+from cflower.clients import stacks as together
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
 from cflower.simulation.inline_grid import InlineGrid
@@ -15,13 +16,13 @@ CLIENTS = 30
 def replies(monkeypatch, run_config, broken=None):
     """The replies of all clients to one training, and how many were trained in each stack."""
     stacks = []
-    train_jobs = client_app.train_jobs
+    train_jobs = together.train_jobs
 
     def counted(model, jobs, *others):
         stacks.append(len(jobs))
         train_jobs(model, jobs, *others)
 
-    monkeypatch.setattr(client_app, "train_jobs", counted)
+    monkeypatch.setattr(together, "train_jobs", counted)
     grid = InlineGrid(client_app.app, CLIENTS, run_config)
     model = build_model(run_config["model"], (1, 8, 8), 10, seed=0)
     messages = []

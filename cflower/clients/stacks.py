@@ -1,0 +1,100 @@
+"""Trainings of many clients at once, before each client's message is answered."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from numpy.typing import NDArray
+from torch import nn
+
+from cflower.clients import node
+from cflower.config import RunConfig
+from cflower.data.examples import Examples
+from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
+from cflower.learning.models import empty_model
+from cflower.learning.training import device, one_thread
+from cflower.messages.arrays import values_of
+from cflower.messages.client_names import client_name
+from cflower.privacy.permutation_mod import seed_of
+from cflower.seeding import torch_seed
+
+
+class Trained(NamedTuple):
+    """What a client's training gives."""
+
+    held_out: dict[str, float]
+    losses: dict[str, float]
+    arrays: dict[str, NDArray[Any]]
+
+
+_ahead: dict[str, Trained] = {}
+"""Trainings that were computed in advance, by message id."""
+
+
+def trained_ahead(message: Message) -> Trained | None:
+    """The training that a message asks for, if it was computed in advance; it is given once."""
+    return _ahead.pop(message.metadata.message_id, None)
+
+
+class Job(NamedTuple):
+    """A client that can be trained in a stack."""
+
+    message_id: str
+    sent: ArrayRecord
+    train: Examples
+    held_out: Examples
+    seed: int
+
+
+def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
+    """Train clients of one round in stacks, each with the same result as alone.
+
+    Those with large or other models, or with permuted weights, are left out.
+    """
+    _ahead.clear()
+    config, server_round = node.config_of(coming[0][1]), node.round_of(coming[0][0])
+    jobs, model, most = [], None, 1
+    for message, context in coming if config.clients_together else ():
+        with suppress(Exception):  # of this client: it does not keep the others from their stack
+            data = node.data_of(config, context, server_round)
+            if model is None:
+                model = empty_model(config.model, *data.train.sizes)
+                most = stack_size(model)
+            if most < 2:
+                return
+            sent = message.content.array_records["arrays"]
+            shapes = {key: tuple(values_of(array).shape) for key, array in sent.items()}
+            same = node.round_of(message) == server_round and shapes == shapes_of(model)
+            if seed_of(context) or not same:
+                continue
+            seed = torch_seed(config.seed, "train", server_round, client_name(context))
+            asked = node.asked_part(message, data)
+            jobs.append(Job(message.metadata.message_id, sent, data.train, asked, seed))
+    jobs.sort(key=lambda job: (len(job.train), len(job.held_out)), reverse=True)
+    for start in range(0, len(jobs), most):
+        assert model is not None
+        train_jobs(model, jobs[start : start + most], config, server_round)
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters by name."""
+    return {key: tuple(parameter.shape) for key, parameter in model.named_parameters()}
+
+
+def train_jobs(model: nn.Module, jobs: Sequence[Job], config: RunConfig, server_round: int) -> None:
+    """Train these clients in one stack and keep the results."""
+    keys = list(shapes_of(model))
+    stacks = [np.stack([values_of(job.sent[key]) for job in jobs]) for key in keys]
+    held_out, parts, seeds = zip(*((j.held_out, j.train, j.seed) for j in jobs), strict=True)
+    with one_thread():
+        weights = [torch.from_numpy(stack).to(device()) for stack in stacks]
+        measured = evaluate_stacked(model, weights, held_out)
+        losses = train_stacked(model, weights, parts, seeds, config, server_round=server_round)
+        arrays = [one.cpu().numpy() for one in weights]
+    for place, job in enumerate(jobs):
+        about = {"train-loss": losses[place], "num-examples": len(job.train)}
+        own = {key: stack[place] for key, stack in zip(keys, arrays, strict=True)}
+        _ahead[job.message_id] = Trained(measured[place], about, own)
