@@ -78,7 +78,7 @@ class Ballot(NamedTuple):
         error = math.sqrt((own + other) * (2 - own - other) / 2 / self.num_examples)
         from scipy.special import stdtr
 
-        return float(stdtr(int(self.num_examples), (other - own) / error)) < level
+        return float(stdtr(float(int(self.num_examples)), (other - own) / error)) < level
 
 
 class Vote(NamedTuple):
