@@ -26,6 +26,7 @@ MEASUREMENTS = {
         "groups that take part in every second to eighth round only",
     ),
     "liars": ("families.liars:liars", "clients that lie in every evaluation"),
+    "curious": ("adversaries.curious:curious", "permuted weights: what replies tell the server"),
     "votes": ("families.votes:votes", "simulated replies to a vote"),
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
     "peers": ("peers.peers:main", "other methods on the same clients"),
