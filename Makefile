@@ -1,8 +1,8 @@
-.PHONY: help check fast lint format docs constraints golden page picture
+.PHONY: help check check-oldest fast lint format docs constraints constraints-oldest golden page picture
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 # Processes that run the tests: `make fast WORKERS=8` on a larger machine.
 WORKERS = 2
@@ -31,6 +31,16 @@ constraints:  ## the newest versions that pyproject.toml permits into constraint
 	sed -n '/^#/p' constraints.txt > build/constraints.txt
 	build/venv/bin/pip freeze --exclude cflower >> build/constraints.txt
 	mv build/constraints.txt constraints.txt
+
+check-oldest:  ## the quick tests with the lowest versions that pyproject.toml permits, in build/oldest
+	python3.11 -m venv build/oldest && build/oldest/bin/pip install --quiet -c constraints-oldest.txt -e ".[dev]"
+	PATH="$(CURDIR)/build/oldest/bin:$$PATH" python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+constraints-oldest:  ## these versions into constraints-oldest.txt, by uv from PyPI; then `make check-oldest`
+	mkdir -p build && sed -n '/^#/p' constraints-oldest.txt > build/oldest.txt
+	uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --extra dev \
+		--no-header --no-annotate pyproject.toml >> build/oldest.txt
+	mv build/oldest.txt constraints-oldest.txt
 
 golden:  ## write tests/golden anew; then read its git diff
 	python -m tests.golden.run
