@@ -89,7 +89,7 @@ def facts_about_data(context: Context) -> dict[str, Any]:
         "num_examples": len(data.train),
         "input_shape": list(data.train.input_shape),
         "class_names": list(data.train.class_names),
-        "evaluates_way": True,
+        "evaluates_way": not config.is_regression,  # which compares probabilities
         "adapts": True,
     }
     # A real client's examples never leave it.

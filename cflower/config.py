@@ -27,7 +27,8 @@ TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
-METRICS = ("accuracy", "loss", "perplexity")
+REGRESSION_METRICS = ("rmse", "mae")
+METRICS = ("accuracy", "loss", "perplexity", *REGRESSION_METRICS)
 """What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
@@ -135,12 +136,37 @@ class RunConfig(TrainingSettings, DataSettings):
             f"Got metric='perplexity' with dataset={self.dataset!r}, but clients measure it of "
             "texts only: set metric='accuracy' or 'loss'.",
         )
+        self._check_task()
         different = {name for name in self.classes if name}
         require(
             not self.class_names or 1 < len(different) == len(self.classes),
             f"Got class-names={self.class_names!r}, but expected at least two different names "
             'separated by commas, such as "cat,dog".',
         )
+
+    def _check_task(self) -> None:
+        """Raise a ConfigError for settings that do not go with the task."""
+        require(
+            self.is_regression or self.metric not in REGRESSION_METRICS,
+            f"Got metric={self.metric!r} with task={self.task!r}: set task='regression' to predict "
+            "numbers, or metric='accuracy' or 'loss'.",
+        )
+        wrong = {
+            "metric": self.metric not in (*REGRESSION_METRICS, "accuracy"),
+            "class-names": bool(self.class_names),
+            "selection": self.selection != "leaf",
+        }
+        for key in filter(wrong.get, wrong):
+            require(
+                not self.is_regression,
+                f"Got {key}={getattr(self, key.replace('-', '_'))!r} with task='regression', "
+                "which predicts numbers and has no classes: leave it out.",
+            )
+
+    @property
+    def leading_metric(self) -> str:
+        """The metric that leads: the error where numbers are predicted and none is named."""
+        return "rmse" if self.is_regression and self.metric == "accuracy" else self.metric
 
     @property
     def decides(self) -> bool:

@@ -121,6 +121,7 @@ def strategy_of(
     """The strategy that a run config describes: its fields have the config's names."""
     names = {spec.name for spec in fields(ClusteredFL)} & {spec.name for spec in fields(config)}
     settings = {name: getattr(config, name) for name in names}
+    settings["metric"] = config.leading_metric
     if config.trial_rounds < 0:
         settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
@@ -159,5 +160,5 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
     """The first model, sized to the clients' data."""
-    shape, num_classes = kind.input_shape, len(kind.class_names)
-    return record_of(arrays_of(build_model(config.model, shape, num_classes, config.seed)))
+    model = build_model(config.model, kind.input_shape, kind.num_outputs, config.seed)
+    return record_of(arrays_of(model))

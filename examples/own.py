@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_iris, load_wine
+from sklearn.datasets import load_diabetes, load_iris, load_wine
 from torch import nn
 
 
@@ -31,3 +31,13 @@ def gardens():
     swapped = np.array([1, 0, 2])[kinds]
     table["kind"] = np.where(table["country"] == "here", kinds, swapped)
     return table
+
+
+def clinics():
+    """The progress of a disease at six clinics; three of them note 350 minus the number."""
+    patients = load_diabetes(as_frame=True, scaled=False).frame.astype(float)
+    number = np.arange(len(patients)) % 6
+    downwards = number >= 3
+    target = patients["target"].where(~downwards, 350 - patients["target"])
+    names = {"clinic": [f"clinic {n}" for n in number], "scale": np.where(downwards, "down", "up")}
+    return patients.assign(target=target, **names)

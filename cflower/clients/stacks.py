@@ -57,7 +57,8 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
     _ahead.clear()
     config, server_round = node.config_of(coming[0][1]), node.round_of(coming[0][0])
     jobs, model, most = [], None, 1
-    for message, context in coming if config.clients_together else ():
+    together = config.clients_together and not config.is_regression
+    for message, context in coming if together else ():
         with suppress(Exception):  # of this client: it does not keep the others from their stack
             data = node.data_of(config, context, server_round)
             if model is None:

@@ -27,10 +27,7 @@ ORIGINS = "file", "folder"
 """Columns that `cflower.data.folders` adds: the file and the folder that a row comes from."""
 ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of columns that pandas numbers rows with."""
-CLASSIFIERS = (
-    "cflower's own app trains classifiers only; to predict numbers, use an app of your own, such "
-    "as examples/sklearn"
-)
+NUMBERS_TOO = "or set task = 'regression' to predict numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +127,29 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
         ) from None
     require_data(
         all(value.is_integer() for value in distinct if isinstance(value, float)),
-        f"{table.name} has fractional numbers {where}: expected classes (text or whole numbers): "
-        f"{CLASSIFIERS}.",
+        f"{table.name} has fractional numbers {where}: expected classes (text or whole numbers), "
+        f"{NUMBERS_TOO}.",
     )
     most = MANY_NUMBERS if isinstance(next(iter(distinct), ""), int | float) else MANY_CLASSES
     require_data(
         len(distinct) <= most or ROWS_PER_CLASS * len(distinct) <= len(values),
         f"{table.name} has {len(distinct):,} different labels {where} for {len(values):,} rows: "
-        f"these are no classes; name the right one with label-column. Also, {CLASSIFIERS}.",
+        f"these are no classes; name the right column with label-column, {NUMBERS_TOO}.",
     )
     places = {value: place for place, value in enumerate(distinct)}
     labels = np.array([places[value] for value in values], np.int64)
     return labels, tuple(str(int(v) if isinstance(v, float) else v) for v in distinct)
+
+
+def targets_of(table: Table, column: str) -> NDArray[np.float32]:
+    """The numbers to predict, shape (n,). Raises a DataError unless there is one in every row."""
+    values = numbers(table.columns[column], column, table.name) if table.axes(column) == 0 else None
+    require_data(
+        values is not None and bool(np.isfinite(values).all()),
+        f"{table.name} has texts, lists or missing values in its label column {column!r}: expected "
+        "one number per row for task = 'regression'.",
+    )
+    return np.asarray(values, np.float32)
 
 
 def check_classes(names: tuple[str, ...], source: str) -> None:

@@ -20,10 +20,11 @@ class Examples:
     inputs: NDArray[np.float32]
     """Images (n, channels, height, width) with values in [0, 1], rows of numbers (n, features), or
     sequences (n, length), the numbers of their words."""
-    labels: NDArray[np.int64]
-    """Positions in `class_names`, shape (n,); of sequences (n, length)."""
+    labels: NDArray[Any]
+    """Positions in `class_names`, shape (n,); of sequences (n, length); or numbers to predict."""
     class_names: tuple[str, ...]
-    """The classes of the whole source, also those that these examples lack."""
+    """The classes of the whole source, also those that these examples lack; none where numbers are
+    predicted."""
 
     def __post_init__(self) -> None:
         shapes = self.inputs.shape[:1], self.inputs.shape[:2]
@@ -32,7 +33,7 @@ class Examples:
             f"{len(self.inputs)} inputs came with labels of shape {self.labels.shape}: "
             "every input needs exactly one label, or one for each place of a sequence.",
         )
-        if not np.all((self.labels >= 0) & (self.labels < self.num_classes)):
+        if self.class_names and not np.all((self.labels >= 0) & (self.labels < self.num_classes)):
             raise DataError(
                 f"labels go from {self.labels.min()} to {self.labels.max()}, but there are "
                 f"{self.num_classes} classes: expected 0 to {self.num_classes - 1}; remove "
@@ -54,8 +55,8 @@ class Examples:
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], int]:
-        """Shape of one input and number of classes: what a model is built for."""
-        return self.input_shape, self.num_classes
+        """Shape of one input and number of outputs, one for each class or one: the model's."""
+        return self.input_shape, self.num_classes or 1
 
     def take(self, indices: NDArray[Any]) -> "Examples":
         """The examples at `indices` (positions or a boolean mask), in that order."""

@@ -53,8 +53,10 @@ def load_own_data(
         f"{uses} and report; put more data there.",
     )
     classes = class_names or in_order(source.class_names)
-    check_classes(classes, source.name)
-    labels = _labels_in(source, classes) if labelled else source.labels
+    labels = source.labels
+    if not settings.is_regression:
+        check_classes(classes, source.name)
+        labels = _labels_in(source, classes) if labelled else labels
 
     def chosen(rows: NDArray[Any]) -> Examples:
         return Examples(source.take(rows).examples().inputs, labels[rows], classes)
@@ -70,7 +72,8 @@ def load_own_data(
 
 def _labels_in(source: Stored, classes: tuple[str, ...]) -> NDArray[np.int64]:
     """The labels of a source as positions in the classes of the run."""
-    name, labels, names = source.name, source.labels, source.class_names
+    name, names = source.name, source.class_names
+    labels: NDArray[np.int64] = source.labels
     unlabelled = int((labels < 0).sum())
     require_data(
         not unlabelled,

@@ -32,6 +32,8 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     {'label_counts': [0, 6]}
     """
     counts: dict[str, list[int] | bytes] = {}
+    if not examples.class_names:  # numbers are predicted
+        return counts
     if examples.num_classes <= MOST_CLASSES:
         labels = examples.labels.ravel()
         counts["label_counts"] = np.bincount(labels, minlength=examples.num_classes).tolist()

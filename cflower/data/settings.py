@@ -12,6 +12,7 @@ SHIFTS = (
     "none", "rotation", "label-swap", "label-permutation", "label-subset", "label-noise", "nested",
     "topic",
 )  # fmt: skip
+TASKS = ("classification", "regression")
 TOKENS = ("words", "characters")
 STANDARDISINGS = ("none", "client")
 TOPIC = "topic"
@@ -30,6 +31,7 @@ class DataSettings:
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
     label_column: str = ""
+    task: str = choice("classification", TASKS)
     input_columns: str = ""
     group_column: str = ""
     tokens: str = choice("words", TOKENS)
@@ -65,6 +67,20 @@ class DataSettings:
             "partitioner = 'natural-id' needs natural-id-column: name the column of the client "
             "that each example belongs to.",
         )
+        for key, value, fitting in (
+            ("shift", self.shift, ("none", "rotation")),
+            ("partitioner", self.partitioner, ("iid", "natural-id")),
+        ):
+            require(
+                not self.is_regression or value in fitting,
+                f"Got {key}={value!r} with task='regression', which has no classes: set {key} to "
+                f"{' or '.join(map(repr, fitting))}.",
+            )
+        require(
+            not self.is_regression or not self.is_text,
+            f"Got task='regression' with dataset={self.dataset!r}, but the next token of a text is "
+            "a class: leave out one of them.",
+        )
         require(
             self.tokens == "words" or self.is_text,
             f"Got tokens={self.tokens!r} with dataset={self.dataset!r}, but only texts are "
@@ -85,6 +101,11 @@ class DataSettings:
     def is_text(self) -> bool:
         """Whether the examples are texts, and the next token is to be predicted."""
         return self.dataset.startswith("text:")
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether numbers are to be predicted, no classes."""
+        return self.task == "regression"
 
     @property
     def metadata(self) -> tuple[str, ...]:

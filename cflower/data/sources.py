@@ -36,7 +36,8 @@ def load_source(settings: DataSettings) -> Stored:
     """
     table = _by_name(settings.dataset.removeprefix("text:"))
     source = (windows if settings.is_text else Stored.of)(table, settings)
-    check_classes(source.class_names, source.name)
+    if not settings.is_regression:
+        check_classes(source.class_names, source.name)
     order = generator(settings.seed, "source").permutation(len(source))
     return source.take(order[: settings.dataset_size or None])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cflower.data.columns import Table, input_columns, label_column, labels_of
+from cflower.data.columns import Table, input_columns, label_column, labels_of, targets_of
 from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
 from cflower.data.settings import DataSettings
@@ -26,10 +26,10 @@ class Stored:
     """The source, for errors, like the names of its columns."""
     inputs: NDArray[Any] | pa.ChunkedArray
     """Numbers, shape (n, ...), or n stored image files; see `cflower.data.decoding.decoded`."""
-    all_labels: NDArray[np.int64]
-    """Positions in `class_names`, shape (n,); of sequences (n, length)."""
+    all_labels: NDArray[Any]
+    """Positions in `class_names`, shape (n,); of sequences (n, length); or numbers to predict."""
     class_names: tuple[str, ...]
-    """All classes of the source."""
+    """All classes of the source; none where numbers are predicted."""
     rows: NDArray[np.int64]
     """The selected examples, in order, shape (m,)."""
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Stored:
         )
         num_examples = lengths[inputs[0]]
         none = np.zeros(num_examples, np.int64), ("",)
-        labels, classes = labels_of(table, label) if labelled else none
+        labels, classes = _labels(table, label, settings) if labelled else none
         return cls(
             table.name,
             _inputs(table, inputs),
@@ -83,8 +83,8 @@ class Stored:
         return replace(self, rows=self.rows[positions])
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """Positions in `class_names`, shape (m,); of sequences (m, length)."""
+    def labels(self) -> NDArray[Any]:
+        """The selected ones of `all_labels`, shape (m,); of sequences (m, length)."""
         return self.all_labels[self.rows]
 
     def metadata_of(self, column: str) -> NDArray[Any]:
@@ -106,6 +106,13 @@ class Stored:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the first input, such as (channels, height, width)."""
         return self.take(np.zeros(1, np.int64)).examples().input_shape
+
+
+def _labels(
+    table: Table, column: str, settings: DataSettings
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Positions in classes and their names, or numbers to predict and no names."""
+    return (targets_of(table, column), ()) if settings.is_regression else labels_of(table, column)
 
 
 def metadata_of(table: Table, settings: DataSettings) -> dict[str, NDArray[Any]]:

@@ -107,17 +107,20 @@ def model_card(
 def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[str, str], str]:
     """Properties of a model of cflower's own app, and code that loads its file."""
     model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
+    listed_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(classes))
     pixels = "; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""
     properties = {
         "model": f"`{model}` of cflower {record.begun.versions.get('cflower', '?')}",
         "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch{pixels}",
-        "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class",
-        "classes": ", ".join(f"{number} = {name}" for number, name in enumerate(classes)),
+        "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class"
+        if classes
+        else "the predicted number, shape (batch, 1)",
+        "classes": listed_classes or "none",
     }
     loading = LOADING[file.file_format].format(
         model=model,
         input_shape=shape,
-        num_classes=len(classes),
+        num_classes=kind.num_outputs,
         file=file.name,
         batch=(1, *shape),
     )

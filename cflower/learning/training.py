@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 # Not `torch.optim.SGD`: its first step imports PyTorch's compiler, for two seconds of every
 # process, and Flower starts a process for every message to a SuperNode.
@@ -33,13 +33,13 @@ def train(
 ) -> dict[str, float]:
     """Train a model in place for one round; ``train-loss`` is the last epoch's, in nats.
 
-    The model returns logits. It is moved to `device` and left there, in training mode. The round,
-    counted from 1, sets the learning rate. The seed decides the order of the examples and a model's
-    own random numbers; on the CPU, the same model, examples, settings and seed give the same bits.
-    A last batch of a single example is left out when there are others: BatchNorm cannot normalise
-    it.
+    The model returns logits, or one number where numbers are predicted; its loss is the squared
+    error then. It is moved to `device` and left there, in training mode. The round, counted from 1,
+    sets the learning rate. The seed decides the order of the examples and a model's own random
+    numbers; on the CPU, the same model, examples, settings and seed give the same bits. A last
+    batch of a single example is left out when there are others: BatchNorm cannot normalise it.
     """
-    if is_dense(model):
+    if examples.class_names and is_dense(model):
         with one_thread():
             weights = stack_of(on_device(model).train())
             rounds = partial(train_stacked, settings=settings, server_round=server_round)
@@ -47,6 +47,7 @@ def train(
     with one_thread(), _own_randomness(seed):
         on_device(model).train()
         inputs, labels = _tensors(examples)
+        loss_of = cross_entropy if examples.class_names else squared_error
         rng = torch.Generator().manual_seed(seed)
         parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         velocities: list[Tensor | None] = [None] * len(parameters)
@@ -67,7 +68,7 @@ def train(
             loss_sum, num_seen = loss_sum.zero_(), 0
             for batch in _batches(len(examples), settings.batch_size, rng):
                 chosen = batch.to(inputs.device)
-                loss = cross_entropy(model(inputs[chosen]), labels[chosen])
+                loss = loss_of(model(inputs[chosen]), labels[chosen])
                 gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
                 with torch.no_grad():
                     step(list(gradients))
@@ -80,17 +81,27 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
     ``accuracy`` is the share of right predictions, in [0, 1], ``loss`` the mean cross entropy in
-    nats; sequences also have ``perplexity``, exp(loss), the paper's measure. The model returns
-    logits. It is moved to `device` and left there, in evaluation mode.
+    nats; sequences also have ``perplexity``, exp(loss), the paper's measure. Where numbers are
+    predicted, ``rmse`` is the root of the mean squared error and ``mae`` the mean absolute error,
+    in their unit. The model returns logits, or one number. It is moved to `device` and left there,
+    in evaluation mode.
     """
-    if is_dense(model):
+    if examples.class_names and is_dense(model):
         with one_thread():
             weights = stack_of(on_device(model).eval())
             return evaluate_stacked(model, weights, [examples])[0]
     logits, labels = _predictions(model, examples)
+    if not examples.class_names:
+        error = (logits[:, 0] - labels).double()
+        return {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
     num_right = int((logits.argmax(dim=1) == labels).sum())
     loss = float(cross_entropy(logits, labels, reduction="sum")) / len(labels)
     return with_perplexity({"accuracy": num_right / len(labels), "loss": loss}, examples)
+
+
+def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The mean squared error of outputs (batch, 1) as predictions of numbers (batch,)."""
+    return mse_loss(outputs[:, 0], labels)
 
 
 def with_perplexity(metrics: dict[str, float], examples: Examples) -> dict[str, float]:
@@ -148,7 +159,8 @@ def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterat
 def _tensors(examples: Examples) -> tuple[Tensor, Tensor]:
     """Inputs and labels on the device: one copy for all batches of a round."""
     inputs = torch.tensor(examples.inputs, dtype=torch.float32, device=device())
-    return inputs, torch.tensor(examples.labels, dtype=torch.int64, device=device())
+    kind = torch.int64 if examples.class_names else torch.float32
+    return inputs, torch.tensor(examples.labels, dtype=kind, device=device())
 
 
 @contextmanager

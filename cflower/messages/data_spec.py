@@ -13,6 +13,11 @@ class DataSpec(NamedTuple):
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
 
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of a model: one for each class, or one number."""
+        return len(self.class_names) or 1
+
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "DataSpec":
         """The specification in a client's facts."""

@@ -61,8 +61,8 @@ class SavedRun(RunRecord):
         return self.projection.seen(self.projection.keep(trained - start.trained))
 
     def _empty_model(self) -> nn.Module:
-        shape, num_classes = self.kind.input_shape, len(self.kind.class_names)
-        return build_model(self.own.model, shape, num_classes, self.own.seed)
+        kind = self.kind
+        return build_model(self.own.model, kind.input_shape, kind.num_outputs, self.own.seed)
 
 
 def secret_of(run: str, committed: str, seed_file: str) -> bytes | None:

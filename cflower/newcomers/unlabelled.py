@@ -91,6 +91,11 @@ def assign_unlabelled(
     """
     path = Path(run).expanduser()
     saved = SavedRun(path, seed_file, own_code)
+    if saved.own.is_regression:
+        raise ConfigError(
+            f"The run {path.name} predicts numbers, and without labels only classifiers can be "
+            "compared: label some of the newcomer's rows, and leave out --unlabelled."
+        )
     check_assignable(saved)
     if saved.own.is_text:
         raise ConfigError(

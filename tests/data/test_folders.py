@@ -46,8 +46,8 @@ NUMBERS = "a,target\n" + "".join(f"{i},{i}\n" for i in range(200))
     ("content", "words"),
     [
         (NUMBERS.encode(), "200 different labels in its label column 'target' for 200 rows"),
-        (NUMBERS.encode(), "to predict numbers, use an app of your own"),
-        (b"a,y\n1,0.5\n2,1.25\n", "cflower's own app trains classifiers only"),
+        (NUMBERS.encode(), "or set task = 'regression' to predict numbers"),
+        (b"a,y\n1,0.5\n2,1.25\n", "or set task = 'regression' to predict numbers"),
         ("ort,label\nKöln,1\nUlm,2\n".encode("latin-1"), "can't decode byte 0xf6 in position 11"),
         ("a,label\n1,x\n2,y\n".encode("utf-16"), "can't decode byte 0xff in position 0"),
         (b"a,label\n1,x\n2,y,z\n", "Expected 2 columns, got 3: 2,y,z"),
