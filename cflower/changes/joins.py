@@ -16,7 +16,7 @@ from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights, norm
 from cflower.changes.splits import about_mean, assigned, norms_of, reunited, started_from
-from cflower.changes.vote import verdict_of
+from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 
@@ -85,15 +85,20 @@ class Join(Proposal):
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """One leaf, if that is likely to serve the clients better, and no part of them worse."""
+        """One leaf, if that is likely to serve the clients better, and no part of them worse.
+
+        Whoever gains by the first leaf's model, its members' examples must not show that the mean
+        is worse: else hostile clients that were split off would have their updates counted again.
+        """
         names = [leaf.name for leaf in self.leaves]
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
-        for question, answer in zip(self.questions, answers, strict=True):
-            verdict = verdict_of(answer)
-            if verdict.may_be_worse and not verdict.may_be_better:
-                return self._joined(state, decisions, question.model, answer)
-        verdict = verdict_of(answers[0])
+        verdicts = [verdict_of(answer) for answer in answers]
+        # The first leaf's model may be kept, but from then on all train it towards the mean.
+        verdict, harmful = verdicts[0], names[0] in verdicts[0].shown
+        for question, found in zip(self.questions, verdicts, strict=True):
+            if found.may_be_worse and not (found.may_be_better or harmful):
+                return self._joined(state, decisions, question.model, found)
         tree, losers = state.tree, in_order(verdict.losers)
         remark = f"{listed(names)} stay apart: {verdict.reason}"
         if verdict.measured and losers:
@@ -102,7 +107,7 @@ class Join(Proposal):
         return replace(state, tree=tree), with_remark(decisions, names, remark)
 
     def _joined(
-        self, state: CFLState, decisions: tuple[Decision, ...], model: Weights, answer: Answer
+        self, state: CFLState, decisions: tuple[Decision, ...], model: Weights, verdict: Verdict
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The leaves as one.
 
@@ -111,7 +116,7 @@ class Join(Proposal):
         """
         tree, now, names = state.tree, self.server_round, [leaf.name for leaf in self.leaves]
         first, *others = (tree.clusters[name] for name in names)
-        cluster, verdict = tree.clusters[self.cluster], verdict_of(answer)
+        cluster = tree.clusters[self.cluster]
         reason = f"{listed(names)} are one again: {verdict.reason}"
         if len(tree.leaves_below(cluster.name)) == len(names):
             began = cluster.trial.began if cluster.trial else now

@@ -166,9 +166,13 @@ class Verdict(NamedTuple):
     reason: str
     """One sentence with the figures."""
     figures: Mapping[str, float] = {}
-    sure: frozenset[str] = frozenset()
-    """The small parts whose members' examples show a gain: two clients cannot win a vote of ten,
-    but may need a model of their own."""
+    shown: frozenset[str] = frozenset()
+    """The parts whose members' examples together show a gain."""
+
+    @property
+    def sure(self) -> set[str]:
+        """The small ones: two clients cannot win a vote of ten, but may need their own model."""
+        return {part for part in self.shown if 0.5 ** len(self.parts[part].gains) > SIGNIFICANT}
 
     @property
     def measured(self) -> bool:
@@ -211,12 +215,12 @@ def verdict_of(answer: Answer) -> Verdict:
     vote = vote_of(ballots, measures)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    sure = frozenset(part for part, some in parts.items() if is_sure(some, lead))
+    shown = frozenset(part for part, some in parts.items() if show_gain(some, lead))
     figures = figures_of(ballots, measures) | vote.figures
     own, other = (lead.show(figures[f"{lead.name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
     models = f"{lead.name} {own} with separate models, {other} with a common one"
-    return Verdict(vote, votes, f"{clients} ({models})", figures, sure)
+    return Verdict(vote, votes, f"{clients} ({models})", figures, shown)
 
 
 def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
@@ -233,12 +237,10 @@ def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
     return Vote(tuple(ballot.gain(measures) for ballot in ballots))
 
 
-def is_sure(part: Sequence[Ballot], lead: Measure) -> bool:
-    """Whether most of so few clients gain that no vote of theirs could be significant, and their
-    examples together show it.
-    """
+def show_gain(part: Sequence[Ballot], lead: Measure) -> bool:
+    """Whether most of these clients gain, and their examples together show it."""
     gains = [ballot.gain([lead]) > 0 for ballot in part]
-    if 0.5 ** len(part) <= SIGNIFICANT or 2 * sum(gains) <= len(part):
+    if 2 * sum(gains) <= len(part):
         return False
     sizes = limited(ballot.num_examples for ballot in part)
     means = (

@@ -6,8 +6,9 @@ from itertools import repeat
 import numpy as np
 import pytest
 
+from cflower.algorithm.change import Answer
 from cflower.algorithm.criteria import NeverSplit, Outcome
-from cflower.algorithm.state import CFLState, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, Measure, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Status, Trial
 from cflower.changes import changes_of
 from cflower.changes.joins import Joins
@@ -179,6 +180,38 @@ def test_the_leaf_of_a_single_client_stays_while_its_own_model_serves_it_better(
     result = answered(heard, gains, server_round)
     leaves = [leaf.members for leaf in result.state.tree.leaves]
     assert leaves == ([tuple("abc"), ("i",)] if stays else [tuple("abci")])
+
+
+def votes_on(size, others, *, loss, gain):
+    """Replies to both questions: the first leaf loses so much by the mean, the other one gains."""
+    first = tuple(f"client-{i}" for i in range(size))
+    second = tuple(f"other-{i}" for i in range(others))
+    tree = tree_of("0.0", "0.1")
+    leaves = {"0.0": first, "0.1": second}
+    tree = tree.update(*(replace(tree.clusters[n], members=m) for n, m in leaves.items()))
+    tree = tree.update(replace(tree.root, members=first + second))
+    (join,) = Joins().proposed(CFLState(tree), NOW, last=False)
+    answers = []
+    for question in join.questions:
+        pairs = []
+        for client in question.clients:
+            ask = Ask(client, "0.0" if client in first else "0.1", Role.OWN, NOW, "evaluate")
+            change = -loss if client in first else gain
+            own, other = {"accuracy": 0.5}, {"accuracy": 0.5 + change}
+            pairs.append((Reply(ask, 36.0, own), Reply(ask, 36.0, other)))
+        answers.append(Answer(tuple(pairs), Measure()))
+    state, _ = join.concluded(CFLState(tree), (), answers)
+    return len(state.tree.leaves)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 16])
+@pytest.mark.parametrize("gain", [0.01, 0.5])
+def test_a_leaf_is_not_joined_if_its_examples_show_a_loss_by_the_mean_whatever_the_others_say(
+    size, gain
+):
+    for others in range(1, size + 1):
+        assert votes_on(size, others, loss=0.4, gain=gain) == 2
+        assert votes_on(size, others, loss=0.0, gain=gain) == 1
 
 
 @pytest.mark.parametrize(("opinions", "leaves"), [(BETTER, 3), (NEITHER, 3), (WORSE, 1)])
