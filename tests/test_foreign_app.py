@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 from safetensors.numpy import load_file
 
 import cflower as package
-from cflower import ClusteredFL, Observer, Recorder, assign, simulate
+from cflower import ClusteredFL, Observer, Recorder, ServerOptimizer, assign, simulate
 from cflower.errors import CFlowerError, ConfigError, FederationError, RunFolderError
 from cflower.simulation.inline_grid import InlineGrid
 from tests.command import cflower
@@ -291,6 +291,33 @@ def test_flowers_older_api_is_refused_in_a_sentence():
     server = ServerApp(server_fn=lambda context: components)
     with pytest.raises(ConfigError, match=r"ServerAppComponents .* call ClusteredFL.start"):
         simulate(client_app(), 4, server_app=server)
+
+
+@pytest.mark.parametrize(
+    ("rule", "untrained", "warnings"),
+    [("fedadam", None, 1), ("fedadam", ["2", "3"], 0), ("fedadam", [], 0), ("fedavgm", None, 0)],
+)
+def test_a_list_of_arrays_with_an_adaptive_optimizer_is_warned_of(
+    rule, untrained, warnings, caplog
+):
+    """Kernel, bias, running mean and variance, as Keras' ``get_weights()`` sends them."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        moved = ArrayRecord([arrays[0] + 1, arrays[1], arrays[2] + 1, arrays[3] * 0.1])
+        metrics = MetricRecord({"num-examples": 10})
+        return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
+
+    given = {} if untrained is None else {"untrained": untrained}
+    strategy = ClusteredFL(optimizer=ServerOptimizer(rule), **given)
+    ones = ArrayRecord([np.ones(shape, np.float32) for shape in ((3, 2), 2, 2, 2)])
+    with caplog.at_level(logging.WARNING):
+        simulate(app, 4, strategy=strategy, arrays=ones, num_rounds=8)
+    assert sum("numbers in place of names" in text for text in caplog.messages) == warnings
+    if untrained == ["2", "3"]:
+        assert (strategy.models["0"]["3"].numpy() > 0).all()
 
 
 NAMED = client_app()

@@ -139,6 +139,11 @@ class Layout:
                 mask[entry.place] = True
         return mask
 
+    @property
+    def by_number(self) -> bool:
+        """Whether the arrays have numbers in place of names, as ``ArrayRecord([array, ...])``."""
+        return all(entry.key.isdigit() for entry in self.entries)
+
     def mask(self, pattern: str) -> NDArray[np.bool_] | None:
         """Mask of the trained entries that comma-separated key patterns match; None: all.
 

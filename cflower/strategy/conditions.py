@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.optimizers import ADAPTIVE
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import ADAPT, CFLState, Measure
 from cflower.changes import changes_of
 from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leaves_of
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
-from cflower.messages.layout import Layout
+from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.metrics import Metric
 from cflower.messages.roll_call import RollCall
 from cflower.strategy.settings import Settings
@@ -28,6 +29,11 @@ NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
     "needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
+)
+BY_NUMBER = (
+    "The model's arrays have numbers in place of names. If some hold statistics of normalisation "
+    'layers, name these, such as untrained=["2", "3"]: an adaptive server optimizer can make a '
+    "variance negative. If none do, untrained=[] says so."
 )
 
 
@@ -70,6 +76,9 @@ class Conditions:
             trial_rounds = 0
         if rules.personal and (obstacle := self.personal_obstacle(num_rounds)):
             log(INFO, "There will be no personal step: %s.", obstacle)
+        adaptive = getattr(rules.optimizer, "rule", None) in ADAPTIVE
+        if adaptive and layout.by_number and tuple(settings.untrained) == UNTRAINED:
+            log(WARNING, BY_NUMBER)
         moving = rules.moving and not self.private and not settings.isolated
         # Where clients permute their weights, no array is what its shape shows.
         permuted = any(COMMITMENT in facts for facts in self.roll_call.facts.values())
