@@ -22,6 +22,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
+from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
 from cflower.learning.training import evaluate, predict, train, with_perplexity
@@ -80,6 +81,7 @@ def roll_call(message: Message, context: Context) -> Message:
 def facts_about_data(context: Context) -> dict[str, Any]:
     """Sizes, shapes and class names; in simulation also a preview for the report."""
     config, own = node.config_of(context), node.has_own_data(context)
+    chosen_device(config.device)  # refused now, not in the first round
     pictures = own or is_previewed(*node.partition_of(context))
     if pictures:
         data = node.data_of(config, context)
@@ -224,7 +226,7 @@ def prepare_training(message: Message, context: Context) -> tuple[RunConfig, Cli
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     """The run's model with these parameters."""
-    model = empty_model(config.model, *data.train.sizes)
+    model = empty_model(config.model, *data.train.sizes, config.device)
     # A copy, because PyTorch warns of tensors on read-only bytes.
     values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}
     model.load_state_dict(values)

@@ -66,6 +66,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
     class_names: str = ""
     model: str = "cnn"
+    device: str = "auto"
 
     split_criterion: str = choice("auto", CRITERIA, own_code=True)
     eps1: float = number(NormCriterion.eps1, above=0)
@@ -137,6 +138,11 @@ class RunConfig(TrainingSettings, DataSettings):
             "texts only: set metric='accuracy' or 'loss'.",
         )
         self._check_task()
+        require(
+            re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device) is not None,
+            f"Got device={self.device!r}, but expected 'auto', 'cpu', 'cuda', 'mps' or, "
+            "for the second GPU, 'cuda:1'.",
+        )
         different = {name for name in self.classes if name}
         require(
             not self.class_names or 1 < len(different) == len(self.classes),

@@ -14,8 +14,9 @@ from cflower.clients import node
 from cflower.config import RunConfig
 from cflower.data.examples import Examples
 from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
+from cflower.learning.device import device_of
 from cflower.learning.models import empty_model
-from cflower.learning.training import device, one_thread
+from cflower.learning.training import one_thread
 from cflower.messages.arrays import values_of
 from cflower.messages.client_names import client_name
 from cflower.privacy.permutation_mod import seed_of
@@ -62,7 +63,7 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
         with suppress(Exception):  # of this client: it does not keep the others from their stack
             data = node.data_of(config, context, server_round)
             if model is None:
-                model = empty_model(config.model, *data.train.sizes)
+                model = empty_model(config.model, *data.train.sizes, config.device)
                 most = stack_size(model)
             if most < 2:
                 return
@@ -91,7 +92,7 @@ def train_jobs(model: nn.Module, jobs: Sequence[Job], config: RunConfig, server_
     stacks = [np.stack([values_of(job.sent[key]) for job in jobs]) for key in keys]
     held_out, parts, seeds = zip(*((j.held_out, j.train, j.seed) for j in jobs), strict=True)
     with one_thread():
-        weights = [torch.from_numpy(stack).to(device()) for stack in stacks]
+        weights = [torch.from_numpy(stack).to(device_of(model)) for stack in stacks]
         measured = evaluate_stacked(model, weights, held_out)
         losses = train_stacked(model, weights, parts, seeds, config, server_round=server_round)
         arrays = [one.cpu().numpy() for one in weights]

@@ -6,7 +6,7 @@ their number change its bits (`tests/learning/test_dense.py`). With convolutions
 than one client after another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
 
@@ -94,6 +94,20 @@ def logits_of(model: nn.Module, weights: Sequence[Tensor], inputs: Tensor) -> Te
     return inputs
 
 
+def sgd_step(settings: TrainingSettings, server_round: int) -> Callable[..., None]:
+    """A step of a round: of parameters, by their gradients and velocities."""
+    return partial(
+        sgd,
+        lr=settings.learning_rate_in(server_round),
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        foreach=False,
+    )
+
+
 def train_stacked(
     model: nn.Module,
     weights: Sequence[Tensor],
@@ -110,18 +124,10 @@ def train_stacked(
     device, lengths = weights[0].device, [len(part) for part in parts]
     inputs, labels = _joined(parts, device)
     first = torch.tensor([0, *accumulate(lengths)])[:-1, None]
+    begins = first.to(device)
     rngs = [torch.Generator().manual_seed(seed) for seed in seeds]
     velocities = [torch.zeros_like(one) for one in weights]
-    step = partial(
-        sgd,
-        lr=settings.learning_rate_in(server_round),
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        foreach=False,
-    )
+    step = sgd_step(settings, server_round)
     losses, seen = torch.zeros(len(parts), device=device), [0] * len(parts)
     batches = list(_batches(lengths, settings.batch_size))
     for group, _, size in batches:
@@ -132,7 +138,7 @@ def train_stacked(
         order = torch.cat([at + torch.randperm(n, generator=rng) for at, n, rng in orders])
         order = order.to(device)
         for group, start, size in batches:
-            rows = order[(first[group] + torch.arange(start, start + size)).to(device)]
+            rows = order[begins[group] + torch.arange(start, start + size, device=device)]
             own = [one[group].requires_grad_() for one in weights]
             logits = logits_of(model, own, inputs[rows])
             each = cross_entropy(logits.flatten(0, 1), labels[rows].flatten(), reduction="none")

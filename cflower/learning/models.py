@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cflower.errors import ConfigError
+from cflower.learning.device import chosen_device
 from cflower.own_code import called, names_own_code, own_function
 from cflower.settings import check_choice, require
 
@@ -94,9 +95,11 @@ def _check_inputs(name: str, architecture: Architecture, input_shape: tuple[int,
 
 
 @lru_cache(maxsize=4)
-def empty_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """A model to load parameters into; every message overwrites all of them."""
-    return build_model(name, input_shape, num_classes, seed=0)
+def empty_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, device: str
+) -> nn.Module:
+    """A model on a device to load parameters into; every message overwrites all of them."""
+    return build_model(name, input_shape, num_classes, seed=0).to(chosen_device(device))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -11,12 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-# Not `torch.optim.SGD`: its first step imports PyTorch's compiler, for two seconds of every
-# process, and Flower starts a process for every message to a SuperNode.
-from torch.optim.sgd import sgd
-
 from cflower.data.examples import Examples
-from cflower.learning.dense import evaluate_stacked, is_dense, train_stacked
+from cflower.learning.dense import evaluate_stacked, is_dense, sgd_step, train_stacked
+from cflower.learning.device import device_of
 from cflower.learning.settings import TrainingSettings
 
 EVALUATION_BATCH = 1000
@@ -34,44 +32,32 @@ def train(
     """Train a model in place for one round; ``train-loss`` is the last epoch's, in nats.
 
     The model returns logits, or one number where numbers are predicted; its loss is the squared
-    error then. It is moved to `device` and left there, in training mode. The round, counted from 1,
-    sets the learning rate. The seed decides the order of the examples and a model's own random
-    numbers; on the CPU, the same model, examples, settings and seed give the same bits. A last
-    batch of a single example is left out when there are others: BatchNorm cannot normalise it.
+    error then. It trains on the device it is on, and is left in training mode. The round, counted
+    from 1, sets the learning rate. The seed decides the order of the examples and a model's own
+    random numbers; on the CPU, the same model, examples, settings and seed give the same bits. A
+    last batch of a single example is left out when there are others: BatchNorm cannot normalise it.
     """
     if examples.class_names and is_dense(model):
         with one_thread():
-            weights = stack_of(on_device(model).train())
+            weights = stack_of(model.train())
             rounds = partial(train_stacked, settings=settings, server_round=server_round)
             return {"train-loss": rounds(model, weights, [examples], [seed])[0]}
-    with one_thread(), _own_randomness(seed):
-        on_device(model).train()
-        inputs, labels = _tensors(examples)
+    with one_thread(), _own_randomness(seed, device_of(model)):
+        model.train()
+        inputs, labels = _tensors(examples, device_of(model))
         loss_of = cross_entropy if examples.class_names else squared_error
         rng = torch.Generator().manual_seed(seed)
         parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         velocities: list[Tensor | None] = [None] * len(parameters)
-        step = partial(
-            sgd,
-            parameters,
-            momentum_buffer_list=velocities,
-            lr=settings.learning_rate_in(server_round),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            foreach=False,
-        )
+        step = sgd_step(settings, server_round)
         loss_sum, num_seen = torch.zeros((), device=inputs.device), 0
         for _ in range(settings.local_epochs):
             loss_sum, num_seen = loss_sum.zero_(), 0
-            for batch in _batches(len(examples), settings.batch_size, rng):
-                chosen = batch.to(inputs.device)
-                loss = loss_of(model(inputs[chosen]), labels[chosen])
+            for batch in _batches(len(examples), settings.batch_size, rng, inputs.device):
+                loss = loss_of(model(inputs[batch]), labels[batch])
                 gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
                 with torch.no_grad():
-                    step(list(gradients))
+                    step(parameters, list(gradients), velocities)
                 loss_sum += loss.detach() * len(batch)
                 num_seen += len(batch)
     return {"train-loss": loss_sum.item() / num_seen}
@@ -83,12 +69,12 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     ``accuracy`` is the share of right predictions, in [0, 1], ``loss`` the mean cross entropy in
     nats; sequences also have ``perplexity``, exp(loss), the paper's measure. Where numbers are
     predicted, ``rmse`` is the root of the mean squared error and ``mae`` the mean absolute error,
-    in their unit. The model returns logits, or one number. It is moved to `device` and left there,
-    in evaluation mode.
+    in their unit. The model returns logits, or one number. It computes on the device it is on, and
+    is left in evaluation mode.
     """
     if examples.class_names and is_dense(model):
         with one_thread():
-            weights = stack_of(on_device(model).eval())
+            weights = stack_of(model.eval())
             return evaluate_stacked(model, weights, [examples])[0]
     logits, labels = _predictions(model, examples)
     if not examples.class_names:
@@ -122,8 +108,8 @@ def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     with one_thread(), torch.no_grad():
-        on_device(model).eval()
-        inputs, labels = _tensors(examples)
+        model.eval()
+        inputs, labels = _tensors(examples, device_of(model))
         starts = range(0, len(examples), EVALUATION_BATCH)
         logits = torch.cat([model(inputs[i : i + EVALUATION_BATCH]) for i in starts])
     # shape: (n, num_classes) or (n, num_classes, length)
@@ -135,42 +121,41 @@ def stack_of(model: nn.Module) -> list[Tensor]:
     return [parameter.detach()[None] for parameter in model.parameters()]
 
 
-def device() -> torch.device:
-    """The device that clients compute on: CUDA if there is any, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def on_device(model: nn.Module) -> nn.Module:
-    """The model, moved to `device` if it is elsewhere: to look at each array takes a while."""
-    first = next(model.parameters(), None)
-    there = first is not None and first.device.type == device().type
-    return model if there else model.to(device())
-
-
-def _batches(num_examples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """One epoch: positions in random order, a lone last example left out."""
-    order = torch.randperm(num_examples, generator=rng)
+def _batches(
+    num_examples: int, batch_size: int, rng: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
+    """One epoch: positions in random order, on the device; a lone last example is left out."""
+    order = torch.randperm(num_examples, generator=rng).to(device)
     for start in range(0, num_examples, batch_size):
         lone = start == num_examples - 1
         if not lone or start == 0 or batch_size == 1:
             yield order[start : start + batch_size]
 
 
-def _tensors(examples: Examples) -> tuple[Tensor, Tensor]:
-    """Inputs and labels on the device: one copy for all batches of a round."""
-    inputs = torch.tensor(examples.inputs, dtype=torch.float32, device=device())
-    kind = torch.int64 if examples.class_names else torch.float32
-    return inputs, torch.tensor(examples.labels, dtype=kind, device=device())
+_moved = WeakKeyDictionary[Examples, tuple[Tensor, Tensor]]()
+"""Examples on another device than the CPU, for as long as they are kept in memory."""
+
+
+def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs and labels on the device: one copy for all batches; on a GPU, for all rounds."""
+    there = _moved.get(examples)
+    if there is None or there[0].device != device:
+        inputs = torch.tensor(examples.inputs, dtype=torch.float32, device=device)
+        kind = torch.int64 if examples.class_names else torch.float32
+        there = inputs, torch.tensor(examples.labels, dtype=kind, device=device)
+        if device.type != "cpu":
+            _moved[examples] = there
+    return there
 
 
 @contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seeds the random numbers that a model draws itself, as Dropout does."""
-    devices = [torch.cuda.current_device()] if device().type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed(seed)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type in ("cuda", "mps"):
+            torch.manual_seed(seed)  # of all devices
+        else:
+            torch.default_generator.manual_seed(seed)
         yield
 
 

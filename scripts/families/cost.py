@@ -19,7 +19,6 @@ and evaluates, its replies to training have a loss only, and it has no other fun
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -38,7 +37,7 @@ from records import Job, Record, run_all
 from tables import Row, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from cflower.learning import dense, training
+from cflower.learning import dense
 from cflower.messages.client_names import ROLL_CALL
 from cflower.simulation.inline_grid import Failure, InlineGrid
 from families.planted import FLAT, TURNED, Keys
@@ -151,11 +150,8 @@ def config_of(data: str, clients: int, rounds: int, more: Keys, seed: int) -> Ke
 def run_one(job: Job) -> Record:
     """The figures of one run."""
     counts, way = Counts(), job.what["way"]
-    counted = partial(counts.step, sgd=training.sgd)
-    steps = (patch.object(module, "sgd", counted) for module in (training, dense))
-    with TemporaryDirectory() as folder, ExitStack() as patches:
-        for patched in steps:
-            patches.enter_context(patched)
+    counted = partial(counts.step, sgd=dense.sgd)
+    with TemporaryDirectory() as folder, patch.object(dense, "sgd", counted):
         # A step of several clients together would be counted once.
         config = {**job.settings, "output-dir": folder, "clients-together": False}
         accuracies = own_run(way, config, counts) if way in BASES else default_run(config, counts)
