@@ -91,7 +91,9 @@ class Oracle(ClusteredFL):
         """As of `ClusteredFL`, with every client where it belongs in this round."""
         clients = range(len(self.tree.clients))
         groups = [group_at(self.drift, client, server_round) for client in clients]
-        self.state = replace(self.state, tree=arranged(self.tree, groups, self.afresh), known={})
+        run = self._run  # the state is the run's, and nobody else may change it
+        assert run is not None, "start was called"
+        run.state = replace(run.state, tree=arranged(self.tree, groups, self.afresh), known={})
         return super().configure_train(server_round, arrays, config, grid)
 
 

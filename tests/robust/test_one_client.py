@@ -81,5 +81,5 @@ def test_one_client_costs_the_others_next_to_nothing(spoil, hostile, keys, seed,
     def run(what):
         return accuracy(Federation(what, hostile), tmp_path, seed=seed, **keys)
 
-    # 171 reported examples: two of them are 1.2 points.
-    assert run(spoil) > run(lambda key, got, sent: sent) - 0.0125
+    # 171 reported examples: three of them are 1.8 points.
+    assert run(spoil) > run(lambda key, got, sent: sent) - 0.018

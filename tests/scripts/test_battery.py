@@ -23,11 +23,11 @@ def battery(out: Path, *more: str) -> str:
 @pytest.mark.slow
 def test_it_measures_and_resumes(tmp_path):
     assert "2 runs, 0 there already, 2 to do." in battery(tmp_path)
-    records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*--*.json")}
     assert len(records) == 2
     again = battery(tmp_path)
     assert "2 runs, 2 there already, 0 to do." in again
-    assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*--*.json")}
     with (tmp_path / "battery.csv").open() as file:
         rows = [(row["family"], row["seed"]) for row in csv.DictReader(file)]
     assert rows == [("no-groups-iid", "0"), ("rotation-2", "0")]
