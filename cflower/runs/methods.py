@@ -105,13 +105,13 @@ def advice(summary: Summary) -> str:
     metric, methods = summary.leading, methods_of(summary)
     if len(methods) < 2:
         return ""
-    best = max(methods, key=lambda one: one.mean if metric.higher_is_better else -one.mean)
+    means = [one.mean for one in methods]
+    best = next(one for one in methods if one.mean == metric.best(means))
     others = [one for one in methods if one is not best]
     compared = {one.key: compare(best, one, summary, metric) for one in others}
     if all(pair is None or pair.margin is None for pair in compared.values()):
         return UNSURE.format(method=capital(best.words))
     beaten = {key for key, pair in compared.items() if pair and pair.verdict == "worth it"}
-    means = [one.mean for one in methods]
     use = next(
         one
         for number, one in enumerate(methods, start=1)

@@ -246,11 +246,8 @@ class Run:
 
     def settle(self, server_round: int, asks: Sequence[Ask] | None = None) -> None:
         """Carry the asks of proposals, or of the personal step, until there are none left."""
-        asks, before, silent = (
-            self._asks if asks is None else asks,
-            self.report.decisions,
-            set[str](),
-        )
+        asks = self._asks if asks is None else asks
+        before, silent = self.report.decisions, set[str]()
         while asks:
             free, trains = self.messenger.free - silent, asks[0].task != "evaluate"
             asks = [ask for ask in asks if ask.client in free]
