@@ -1,6 +1,6 @@
 """Conversion between Flower's records and the algorithm's vectors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from math import prod
@@ -27,7 +27,10 @@ UNTRAINED = (
 )
 """Patterns of entries that are averaged but not trained, by PyTorch's and Keras' names."""
 
-STAY = "arrays that stay on the clients, as in FedBN, must not be in the first model either"
+STAY = (
+    "arrays that stay on the clients, as in FedBN, are left out of the first model too, or by most "
+    "clients"
+)
 
 
 def is_trained(key: str, dtype: np.dtype[Any], untrained: Iterable[str]) -> bool:
@@ -126,6 +129,11 @@ class Layout:
         return cls(tuple(entries), np.result_type(np.float32, *dtypes), ends[True], ends[False])
 
     @property
+    def keys(self) -> frozenset[str]:
+        """The names of the arrays."""
+        return frozenset(entry.key for entry in self.entries)
+
+    @property
     def carried(self) -> tuple[slice, ...]:
         """The place of each array that is not trained in its vector."""
         return tuple(entry.place for entry in self.entries if not entry.trained)
@@ -188,32 +196,38 @@ class Layout:
             layer = layer if compared and layer.size <= (length or layer.size) else None
         return Projection(self.num_trained, length, seed, mask, layer)
 
-    def weights(self, arrays: ArrayRecord) -> Weights:
-        """The vectors of a received model.
+    def weights(self, arrays: ArrayRecord, local: Set[str] = frozenset()) -> Weights:
+        """The vectors of a received model, with zeros for arrays that are ``local``.
 
         `BadReplyError` for missing or additional arrays, other shapes or kinds of dtype, NaN or
         infinity.
         """
         origin = Weights(np.zeros(self.num_trained, self.dtype), np.zeros(self.num_carried))
-        weights = self.update(arrays, origin)
+        weights = self.update(arrays, origin, local)
         for entry in self.entries:
             entry.check_finite(entry.of(weights))
         return weights
 
-    def update(self, arrays: ArrayRecord, origin: Weights) -> Weights:
+    def update(
+        self, arrays: ArrayRecord, origin: Weights, local: Set[str] = frozenset()
+    ) -> Weights:
         """Δ_i = θ_i − θ_c of a model from outside; `BadReplyError` as in `weights`.
 
-        The norm of the trained entries shows whether they are finite, in a fraction of the time;
-        if it is not finite, `weights` names the array.
+        It is zero for ``local`` arrays, which stay on the clients. The norm of the trained entries
+        shows whether they are finite, in a fraction of the time; if it is not finite, `weights`
+        names the array.
         """
-        expected, received = {entry.key for entry in self.entries}, set(arrays)
-        if missing := sorted(expected - received):
+        expected, received = self.keys, set(arrays)
+        if missing := sorted(expected - received - local):
             raise BadReplyError(f"lacks the array(s) {listed(missing)}: {STAY}")
         if unknown := sorted(received - expected):
             raise BadReplyError(f"has the unknown array(s) {listed(unknown)}")
         update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
         with np.errstate(over="ignore", invalid="ignore"):
             for entry in self.entries:
+                if entry.key in local:
+                    entry.of(update)[:] = 0
+                    continue
                 values = entry.read(arrays[entry.key])
                 if not entry.trained or values.dtype != entry.dtype:
                     entry.check_finite(values)

@@ -21,6 +21,7 @@ from cflower.messages.exchange import FOR_ALL, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
+from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.replies import read_reply
 from cflower.messages.roll_call import RollCall
@@ -84,11 +85,15 @@ class ClientMessenger:
     outstanding: dict[str, Sent] = field(default_factory=dict)
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
+    local: LocalArrays = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
     _lowered_for: Counter[str] = field(default_factory=Counter)
     _lasting_logged: bool = False
+
+    def __post_init__(self) -> None:
+        self.local = LocalArrays(self.layout)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -227,8 +232,8 @@ class ClientMessenger:
         """Each usable reply to an ask about one model, as it comes."""
 
         def read(sent: Sent, message: Message) -> Reply:
-            ask, model = sent.ask, sent.model
-            return read_reply(message, ask, model, self.layout, projection, self.weighted_by)
+            known = self.layout, projection, self.weighted_by, self.local.keys
+            return read_reply(message, sent.ask, sent.model, *known)
 
         return self.read(messages, read)
 
@@ -236,7 +241,7 @@ class ClientMessenger:
         self, messages: Iterable[Message], cfl: CFL, state: CFLState, server_round: int
     ) -> Iterator[Reply]:
         """The usable replies to a round's training; late ones with the model that was sent."""
-        for sent, reply in self.replies(messages, cfl.projection):
+        for sent, reply in self.replies(self.local.after_most(messages), cfl.projection):
             asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
             if asked == server_round:
                 yield reply

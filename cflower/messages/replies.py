@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Set
 from typing import TypeVar
 
 import numpy as np
@@ -31,21 +32,23 @@ def read_reply(
     layout: Layout,
     projection: Projection,
     weighted_by: str,
+    local: Set[str] = frozenset(),
 ) -> Reply:
     """The metrics in the reply to an ask; to a training also the client update of ``model``.
 
-    ``weighted_by`` is the metric with the number of examples. `BadReplyError` as in `read_metrics`,
-    and for arrays that do not fit the layout or are not finite.
+    ``weighted_by`` is the metric with the number of examples, and ``local`` arrays stay on the
+    clients. `BadReplyError` as in `read_metrics`, and for arrays that do not fit the layout or are
+    not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
     if ask.task == "evaluate":
         return Reply(ask, num_examples, metrics)
     assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)
-    update = layout.update(arrays, model)
+    update = layout.update(arrays, model, local)
     length = norm(update.trained)
     if not math.isfinite(length):
-        layout.weights(arrays)
+        layout.weights(arrays, local)
     lengths = np.array([norm(update.carried[place]) for place in layout.carried])
     kept = projection.keep(update.trained)
     return Reply(ask, num_examples, metrics, update, length, lengths, kept)

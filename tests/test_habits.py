@@ -1,0 +1,163 @@
+"""Apps as Flower's guides have them: what clients of other people send, and what becomes of it."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from cflower import ClusteredFL, name_clients, simulate
+from tests.strategy.quadratics import clusters_of
+
+CLIENTS, FEATURES = 8, 6
+HALVES = {frozenset(f"partition-{i}" for i in range(first, CLIENTS, 2)) for first in (0, 1)}
+SCALED = {"w": np.zeros(FEATURES, np.float32), "norm.scale": np.ones(FEATURES, np.float32)}
+
+
+def examples(client, part):
+    """Even and odd clients have different weights, and each has units of its own."""
+    rng = np.random.default_rng([client, part])
+    inputs = rng.normal(size=(80, FEATURES))
+    labels = inputs @ np.random.default_rng(client % 2).normal(size=FEATURES)
+    units = np.random.default_rng(client).uniform(0.2, 5.0, FEATURES)
+    return (inputs * units).astype(np.float32), labels.astype(np.float32)
+
+
+def scaled_step(model, inputs, labels):
+    """A step of a linear model; the scale of its features is never trained."""
+    scaled = inputs * model["norm.scale"]
+    gradient = scaled.T @ (scaled @ model["w"] - labels) / len(labels)
+    return model | {"w": model["w"] - 0.1 * gradient}
+
+
+def scaled_errors(model, inputs, labels):
+    return inputs * model["norm.scale"] @ model["w"] - labels
+
+
+def own_scale(client):
+    return {"norm.scale": 1 / examples(client, 0)[0].std(axis=0)}
+
+
+def client_app(data, step, errors, first_local, leaves_out=None):
+    """Clients that keep arrays in their context and do not send them.
+
+    ``leaves_out(client, local)`` are the names of what a client leaves out, if not these.
+    """
+    app = ClientApp()
+
+    def client_and_model(message, context):
+        client = int(context.node_config["partition-id"])
+        if "local" not in context.state:
+            arrays = {key: Array(values) for key, values in first_local(client).items()}
+            context.state["local"] = ArrayRecord(arrays)
+        arrays = dict(message.content["arrays"]) | dict(context.state["local"])
+        return client, {key: array.numpy() for key, array in arrays.items()}
+
+    @app.train()
+    def train(message, context):
+        client, model = client_and_model(message, context)
+        for _ in range(5):
+            model = step(model, *data(client, 0))
+        arrays = {key: Array(values.astype(np.float32)) for key, values in model.items()}
+        local = {*context.state["local"]}
+        context.state["local"] = ArrayRecord({key: arrays[key] for key in local})
+        left_out = leaves_out(client, local) if leaves_out else local
+        content = ArrayRecord({key: arrays[key] for key in arrays if key not in left_out})
+        metrics = MetricRecord({"num-examples": 80})
+        return Message(RecordDict({"arrays": content, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        client, model = client_and_model(message, context)
+        rmse = float(np.sqrt(np.mean(errors(model, *data(client, 1)) ** 2)))
+        metrics = MetricRecord({"rmse": rmse, "num-examples": 80})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return name_clients(app)
+
+
+def fedbn_app(leaves_out=None):
+    return client_app(examples, scaled_step, scaled_errors, own_scale, leaves_out)
+
+
+def run(app, first=SCALED, rounds=12):
+    strategy = ClusteredFL()
+    arrays = ArrayRecord({key: Array(values) for key, values in first.items()})
+    result = simulate(app, CLIENTS, strategy=strategy, arrays=arrays, num_rounds=rounds)
+    return strategy, result
+
+
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def worst(result):
+    return max(figures["rmse"] for figures in result.served_metrics.values())
+
+
+def test_arrays_that_all_clients_leave_out_stay_on_them(caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    strategy, result = run(fedbn_app())
+    assert set(clusters_of(strategy)) == HALVES
+    assert worst(result) < 0.3
+    for model in strategy.models.values():
+        np.testing.assert_array_equal(model["norm.scale"].numpy(), SCALED["norm.scale"])
+    (said,) = [text for text in caplog.messages if "lack the array(s)" in text]
+    assert said.startswith("Most replies lack the array(s) norm.scale: these stay on the clients")
+    assert not warnings(caplog)
+
+
+def test_heads_that_stay_on_the_clients_need_no_clusters(caplog):
+    """FedPer: each client's head knows what its outputs mean; the body before it is everyone's."""
+    width, outputs = 3, 2
+    body = np.random.default_rng(0).normal(size=(FEATURES, width))
+
+    def data(client, part):
+        inputs = np.random.default_rng([client, part]).normal(size=(80, FEATURES))
+        head = np.random.default_rng(100 + client).normal(size=(width, outputs))
+        return inputs, inputs @ body @ head
+
+    def errors(model, inputs, labels):
+        return inputs @ model["body"] @ model["head.weight"].T + model["head.bias"] - labels
+
+    def step(model, inputs, labels):
+        wrong = errors(model, inputs, labels) / len(labels)
+        hidden = inputs @ model["body"]
+        return {
+            "body": model["body"] - 0.1 * inputs.T @ wrong @ model["head.weight"],
+            "head.weight": model["head.weight"] - 0.1 * wrong.T @ hidden,
+            "head.bias": model["head.bias"] - 0.1 * wrong.sum(axis=0),
+        }
+
+    def head(client):
+        weights = np.random.default_rng(client).normal(size=(outputs, width)).astype(np.float32)
+        return {"head.weight": weights, "head.bias": np.zeros(outputs, np.float32)}
+
+    start = np.random.default_rng(1).normal(size=(FEATURES, width)).astype(np.float32)
+    first = {"body": start, **head(0)}
+    strategy, result = run(client_app(data, step, errors, head), first, rounds=40)
+    assert len(clusters_of(strategy)) == 1
+    assert worst(result) < 0.5
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("odd", [0, 5])
+def test_no_client_decides_what_others_leave_out(odd, caplog):
+    """Client ``odd`` alone sends a model without its weights, or one with what others keep."""
+    less, _ = run(fedbn_app(lambda client, local: {"w"} if client == odd else ()), rounds=4)
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"The round goes on without client partition-{odd}: the reply lacks ")
+    assert np.abs(less.models["0"]["w"].numpy()).min() > 0  # the others' weights are aggregated
+    caplog.clear()
+    app = fedbn_app(lambda client, local: () if client == odd else local)
+    scales = [run(app, rounds=n)[0].models["0"]["norm.scale"].numpy() for n in (1, 4)]
+    np.testing.assert_array_equal(*scales)  # what came before the first vote counted once
+    assert not warnings(caplog)
+
+
+def test_where_only_half_leave_an_array_out_they_are_refused(caplog):
+    run(fedbn_app(lambda client, local: local if client % 2 else ()), rounds=4)
+    (warning,) = warnings(caplog)
+    assert "without 4 clients (partition-1," in warning
+    assert "lacks the array(s) norm.scale: arrays that stay on the clients, as in" in warning
