@@ -7,6 +7,7 @@ what the medians of the others show, without a setting. Nearly half of them may 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from cflower.algorithm.state import CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.weights import Vector, Weights
 from cflower.ordering import only, without
 
-NO_LIMIT = 1e300
 NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
 """The figures of an update, shape (3 + a,): its norm; the weight that its client claims; its pull,
 norm times claim, which is its part in the sum of eq. 2; and the length of the change of each array
@@ -148,9 +148,9 @@ class RobustMean:
 
     def _most_of(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
-        most = (self.most or NO_LIMIT) * usual
-        longest = LONG * usual[NORM] if self.most else most[NORM]
-        most[NORM] = min(longest, (self.max_norm_ratio or NO_LIMIT) * usual[NORM])
+        most = self.most * usual if self.most else np.full_like(usual, inf)
+        longest = LONG * usual[NORM] if self.most else inf
+        most[NORM] = min(longest, self.max_norm_ratio * usual[NORM] if self.max_norm_ratio else inf)
         return most
 
     def _held(self, reply: Reply, members: Members) -> Iterator[Reply]:

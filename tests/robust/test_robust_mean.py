@@ -65,6 +65,14 @@ def test_usual_replies_pass_unchanged(size, settings):
     assert refused == {}
 
 
+@pytest.mark.parametrize("settings", [{}, {"most": 0.0}, {"max_norm_ratio": 10.0}])
+def test_updates_of_any_length_are_bounded_without_an_overflow(settings):
+    replies = [reply(i, length) for i, length in enumerate([1e30, 1.1e30, 1.2e30])]
+    result, refused = bounded(*replies, **settings)
+    assert [result[one.client] for one in replies] == replies
+    assert refused == {}
+
+
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize(("norm", "examples"), [(100, 100), (1, 1e12), (1e30, 1e12), (3, 200)])
 def test_no_client_pulls_more_than_a_few_usual_ones(place, norm, examples):
