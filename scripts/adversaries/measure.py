@@ -2,7 +2,7 @@
 
     python scripts/run.py adversaries --data digits,mnist=/data/mnist,table --seeds 0-2
     python scripts/run.py adversaries --clients 30 --adversaries 10 --rules fedavg,FedMedian
-    python scripts/run.py adversaries --search --budget 60
+    python scripts/run.py adversaries --search --budget 60 --fixed hostile=1,rule=fedavg+fedavg
 
 Each of the attacks in `adversaries.attacks` is run with cflower and with a rule (the key
 ``aggregation``), and once while the adversaries stay away, which leaves the others exactly the same
@@ -10,7 +10,8 @@ examples. Rules with capitals are Flower's own strategies. The column ``success`
 the honest held-out examples of other classes that a backdoor's pixels turn into class 0. What
 those do that lie in evaluations is measured by ``liars``.
 
-With ``--search`` attacks are drawn and changed, and the worst are kept (`adversaries.search`).
+With ``--search`` attacks are drawn and changed, and the worst are kept (`adversaries.search`);
+``--fixed`` names parts that all of them have.
 """
 
 from itertools import product
@@ -25,6 +26,7 @@ from records import Job, Record, run_all
 from tables import show, write_table
 
 from adversaries.attacks import ATTACKS
+from adversaries.programs import parts
 from adversaries.runs import AWAY, attacked, shift_of
 from adversaries.search import search
 from cflower.ordering import in_order
@@ -113,13 +115,16 @@ def main(
     ] = "",
     searching: Annotated[bool, typer.Option("--search", help="Search for the worst.")] = False,
     budget: Annotated[float, typer.Option(min=0, help="Minutes of the search.")] = 10.0,
+    fixed: Annotated[
+        str, typer.Option(help="Parts of all programs: hostile=1,rule=fedavg+fedavg")
+    ] = "",
     out: command.Out = Path("outputs/adversaries"),
     workers: command.Workers = None,
     table: command.TableOnly = False,
 ) -> None:
     """Measure the attacks, print the means and write ``adversaries.csv``."""
     if searching:
-        return search(budget, numbers(seeds), out)
+        return search(budget, numbers(seeds), out, parts(fixed))
     jobs: dict[str, Job] = {}
     options = (
         folders(data, (*DATA, TABLE)).items(),

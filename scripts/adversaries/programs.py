@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from adversaries.attacks import Attack, Measured, Moment, Turn, opposite, refusal
@@ -170,6 +171,23 @@ PARTS: Mapping[str, tuple[Any, ...]] = {
     "name": (*["own"] * 18, "another's", "unprintable"),
     "silent": (*[""] * 18, "train", "evaluate"),
 }
+
+
+def parts(text: str) -> dict[str, Any]:
+    """Parts of programs, as they are written on a command line.
+
+    >>> parts("hostile=1,rule=fedavg+fedavg")
+    {'hostile': 1, 'rule': 'fedavg+fedavg'}
+    """
+    found = {}
+    for pair in filter(None, text.split(",")):
+        name, _, written = pair.partition("=")
+        values = {str(value): value for value in PARTS.get(name, ())}
+        if written not in values:
+            known = ", ".join(values) or ", ".join(PARTS)
+            raise typer.BadParameter(f"{pair!r}: choose from {known}")
+        found[name] = values[written]
+    return found
 
 
 def drawn(rng: np.random.Generator) -> Program:

@@ -13,7 +13,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
@@ -72,19 +72,28 @@ def cost(program: Program, seed: int) -> Figures:
     return 100 * (before[LEAF] - after[LEAF]), 100 * (before[SERVED] - after[SERVED])
 
 
-def search(budget: float, seeds: Sequence[int], out: Path) -> None:
-    """Search for so many minutes, and print the ten worst. The first seed decides what is drawn."""
+def search(budget: float, seeds: Sequence[int], out: Path, fixed: Mapping[str, Any]) -> None:
+    """Search for so many minutes, and print the ten worst. The first seed decides what is drawn.
+
+    Only programs with the fixed parts are tried and shown.
+    """
     quieten_flower(logging.ERROR)
     path, end = out_folder(out) / "search.json", time.time() + 60 * budget
     tried = read(path)
     while not tried or time.time() < end:
         rng = generator(seeds[0], "search", sum(map(len, tried.values())))
-        program = following(tried, len(seeds), rng)
+        program = following(having(tried, fixed), len(seeds), rng, fixed)
         known = tried.setdefault(program, [])
         known.append(cost(program, seeds[len(known)]))
         write_record({"programs": rows(tried)}, path)
+    tried = having(tried, fixed)
     count = sum(map(len, tried.values()))
     show(table(tried), f"{len(tried)} programs, {count} runs; the worst")
+
+
+def having(tried: Tried, fixed: Mapping[str, Any]) -> Tried:
+    """Those with the fixed parts."""
+    return {p: runs for p, runs in tried.items() if p == p._replace(**fixed)}
 
 
 def points(known: Sequence[Figures]) -> float:
@@ -98,7 +107,9 @@ def worst(tried: Tried, least: int = 1) -> list[Program]:
     return sorted(known, key=lambda program: -known[program])
 
 
-def following(tried: Tried, most: int, rng: np.random.Generator) -> Program:
+def following(
+    tried: Tried, most: int, rng: np.random.Generator, fixed: Mapping[str, Any]
+) -> Program:
     """The program to run next: one of the worst again, changed or mixed, or a new one."""
     best, turn = worst(tried)[:WORST], rng.integers(6)
     again = [program for program in best if len(tried[program]) < most]
@@ -111,9 +122,10 @@ def following(tried: Tried, most: int, rng: np.random.Generator) -> Program:
             program = mixed(best[rng.integers(WORST)], best[rng.integers(WORST)], rng)
         else:
             program = changed(best[rng.integers(WORST)], rng)
+        program = program._replace(**fixed)
         if program not in tried:
-            return program
-    return drawn(rng)
+            break
+    return program
 
 
 def rows(tried: Tried) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from adversaries.attacks import Moment, Turn
-from adversaries.programs import PARTS, Program, changed, drawn, mixed
-from adversaries.search import cost, following, points, read, search
+from adversaries.programs import PARTS, Program, changed, drawn, mixed, parts
+from adversaries.search import cost, following, having, points, read, search
+from typer import BadParameter
 
 from cflower.messages.layout import Layout
 
@@ -40,16 +41,23 @@ def test_lengths_are_relative_to_the_others():
 def test_a_search_measures_the_worst_again_and_keeps_what_it_tried(tmp_path):
     rng = np.random.default_rng(0)
     tried = {drawn(rng): [(float(i), 0.0)] for i in range(12)}
-    chosen = [following(tried, 3, rng) for _ in range(100)]
+    chosen = [following(tried, 3, rng, {}) for _ in range(100)]
     worst = max(tried, key=lambda program: points(tried[program]))
     assert {program for program in chosen if program in tried} == {worst}
     assert len(set(chosen)) > 20
     assert read(tmp_path / "search.json") == {}
+    fixed = parts("hostile=1,fraction=1.0")
+    assert all(
+        program == program._replace(**fixed)
+        for program in (following(having(tried, fixed), 3, rng, fixed) for _ in range(50))
+    )
+    with pytest.raises(BadParameter, match="hostile=3': choose from 1, 2, 4"):
+        parts("hostile=3")
 
 
 @pytest.mark.slow
 def test_a_search_writes_what_it_tried_and_a_mild_program_costs_little(tmp_path):
-    search(0.0, [0], tmp_path)
+    search(0.0, [0], tmp_path, {})
     (found,) = json.loads((tmp_path / "search.json").read_text())["programs"]
     assert set(found) == {*PARTS, "costs"}
     assert [*read(tmp_path / "search.json").values()] == [[tuple(found["costs"][0])]]
