@@ -283,10 +283,7 @@ def test_secure_aggregation_is_refused_in_a_sentence():
         DefaultWorkflow(fit_workflow=sums)(nodes(), context)
 
 
-def test_flowers_older_api_is_refused_in_a_sentence():
-    app = ClientApp(client_fn=lambda context: None)
-    with pytest.raises(ConfigError, match=r'has a client_fn.*"Upgrade to Message API"'):
-        ClusteredFL().start(nodes(app), initial_arrays(), 2)
+def test_server_app_components_are_refused_in_a_sentence():
     components = ServerAppComponents(strategy=ClusteredFL(), config=ServerConfig(num_rounds=2))
     server = ServerApp(server_fn=lambda context: components)
     with pytest.raises(ConfigError, match=r"ServerAppComponents .* call ClusteredFL.start"):

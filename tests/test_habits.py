@@ -4,10 +4,14 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 
-from cflower import ClusteredFL, name_clients, simulate
+from cflower import ClusteredFL, Recorder, assign, name_clients, simulate
+from cflower.messages.client_names import adds_noise
+from cflower.simulation.inline_grid import InlineGrid
 from tests.strategy.quadratics import clusters_of
 
 CLIENTS, FEATURES = 8, 6
@@ -81,10 +85,11 @@ def fedbn_app(leaves_out=None):
     return client_app(examples, scaled_step, scaled_errors, own_scale, leaves_out)
 
 
-def run(app, first=SCALED, rounds=12):
-    strategy = ClusteredFL()
-    arrays = ArrayRecord({key: Array(values) for key, values in first.items()})
-    result = simulate(app, CLIENTS, strategy=strategy, arrays=arrays, num_rounds=rounds)
+def run(app, first=SCALED, rounds=12, observers=(), **start):
+    strategy = ClusteredFL(observers=observers)
+    arrays = ArrayRecord({key: Array(np.asarray(values)) for key, values in first.items()})
+    start |= {"strategy": strategy, "arrays": arrays, "num_rounds": rounds}
+    result = simulate(app, CLIENTS, **start)
     return strategy, result
 
 
@@ -96,9 +101,10 @@ def worst(result):
     return max(figures["rmse"] for figures in result.served_metrics.values())
 
 
-def test_arrays_that_all_clients_leave_out_stay_on_them(caplog):
+def test_arrays_that_all_clients_leave_out_stay_on_them(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
-    strategy, result = run(fedbn_app())
+    recorder = Recorder(tmp_path)
+    strategy, result = run(fedbn_app(), observers=[recorder])
     assert set(clusters_of(strategy)) == HALVES
     assert worst(result) < 0.3
     for model in strategy.models.values():
@@ -106,6 +112,8 @@ def test_arrays_that_all_clients_leave_out_stay_on_them(caplog):
     (said,) = [text for text in caplog.messages if "lack the array(s)" in text]
     assert said.startswith("Most replies lack the array(s) norm.scale: these stay on the clients")
     assert not warnings(caplog)
+    newcomer = assign(recorder.path, app=fedbn_app(), node_config={"partition-id": 21})
+    assert newcomer.cluster == strategy.cluster_of("partition-1")
 
 
 def test_heads_that_stay_on_the_clients_need_no_clusters(caplog):
@@ -161,3 +169,79 @@ def test_where_only_half_leave_an_array_out_they_are_refused(caplog):
     (warning,) = warnings(caplog)
     assert "without 4 clients (partition-1," in warning
     assert "lacks the array(s) norm.scale: arrays that stay on the clients, as in" in warning
+
+
+class OlderClient(NumPyClient):
+    """The linear model of `examples`, as a client of Flower's older API."""
+
+    def __init__(self, client):
+        self.client, self.scale = client, own_scale(client)
+
+    def model(self, parameters):
+        return {"w": parameters[0], **self.scale}
+
+    def fit(self, parameters, config):
+        model = self.model(parameters)
+        for _ in range(config["steps"]):
+            model = scaled_step(model, *examples(self.client, 0))
+        counter = parameters[1] + 1
+        return [model["w"], counter], 80, {"note": "text", "done": True}
+
+    def evaluate(self, parameters, config):
+        errors = scaled_errors(self.model(parameters), *examples(self.client, 1))
+        return float(np.mean(errors**2)), 80, {"rmse": float(np.sqrt(np.mean(errors**2)))}
+
+
+def older_app(kind=OlderClient):
+    def client_fn(context):
+        return kind(int(context.node_config["partition-id"])).to_client()
+
+    return ClientApp(client_fn)
+
+
+OLDER = {"w": np.zeros(FEATURES, np.float32), "counter": np.int64(0)}
+STEPS = ConfigRecord({"steps": 5})
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_client_fn_app_runs_as_it_is(named, tmp_path, caplog):
+    app = name_clients(older_app()) if named else older_app()
+    recorder = Recorder(tmp_path)
+    strategy, result = run(app, OLDER, train_config=STEPS, observers=[recorder])
+    names = "partition-{}" if named else "100{}"
+    halves = {frozenset(names.format(i) for i in range(first, CLIENTS, 2)) for first in (0, 1)}
+    assert set(clusters_of(strategy)) == halves
+    assert worst(result) < 0.3
+    assert {*result.train_metrics_clientapp[1]} == {"done"}  # a text is no metric
+    assert not warnings(caplog)
+    newcomer = assign(recorder.path, app=older_app(), node_config={"partition-id": 21})
+    assert newcomer.cluster == strategy.cluster_of(names.format(1))
+
+
+def test_noise_of_a_client_fn_app_is_seen():
+    assert not adds_noise(InlineGrid(older_app(), 1, {}))
+    noisy = ClientApp(lambda context: None, mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
+    assert adds_noise(InlineGrid(noisy, 1, {}))
+    assert adds_noise(InlineGrid(name_clients(noisy), 1, {}))
+
+
+def test_what_is_wrong_with_a_client_fn_is_said(caplog):
+    class Odd(OlderClient):
+        def fit(self, parameters, config):
+            arrays, *others = super().fit(parameters, config)
+            match self.client:
+                case 1:
+                    return arrays[:1], *others
+                case 2:
+                    return [arrays[0].astype("U8"), arrays[1]], *others
+                case 3:
+                    raise KeyError("fault of its own")
+            return arrays, *others
+
+    Odd.evaluate = NumPyClient.evaluate
+    strategy, _ = run(older_app(Odd), OLDER, rounds=2, train_config=STEPS)
+    text = "\n".join(warnings(caplog))
+    for part in ("has 1 arrays, but the model has 2", "dtype <U8, not float32", "fault of its own"):
+        assert part in text
+    assert "the reply says: Client does not implement `evaluate`" in text
+    assert np.abs(strategy.models["0"]["w"].numpy()).min() > 0

@@ -20,9 +20,8 @@ from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.messages.flower import functions_of, has_client_fn, load_app, mods_of
+from cflower.messages.flower import answer_query, functions_of, load_app, mods_of
 from cflower.ordering import line
-from cflower.settings import require
 
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
@@ -54,11 +53,6 @@ NOT_IMPORTED = (
     "The ClientApp %s cannot be imported here (%s). So it is not known whether it names its "
     "clients (cflower.name_clients) or adds noise: they go by their node ids, and there is no "
     "personal step. Install what it imports on this machine too."
-)
-OLDER_APP = (
-    "The ClientApp has a client_fn, such as one that returns a NumPyClient. This is Flower's older "
-    "API: ClusteredFL sends messages, which functions with @app.train() and @app.evaluate() take. "
-    'Flower\'s guide "Upgrade to Message API" shows how to change the app.'
 )
 HARMLESS = (arrays_size_mod, message_size_mod)
 """Flower's mods that only look at a message."""
@@ -93,13 +87,13 @@ def name_clients(app: ClientApp) -> ClientApp:
     >>> app = name_clients(ClientApp())
     """
 
-    @app.query("roll_call")
     def roll_call(message: Message, context: Context) -> Message:
         node, facts = context.node_config, dict[str, Any](client_id=client_name(context))
         if "num-partitions" in node and "data-path" not in node:
             facts["num_partitions"] = int(node["num-partitions"])
         return answer(message, **facts)
 
+    answer_query(app, "roll_call", roll_call)
     return app
 
 
@@ -138,11 +132,6 @@ def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
         return True  # a plain function gets every message
     functions = functions_of(app)
     return message_type in functions if functions else if_unknown
-
-
-def refuse_older_app(grid: Grid) -> None:
-    """Raise a ConfigError for a ClientApp of Flower's older API."""
-    require(not has_client_fn(app_of(grid)), OLDER_APP)
 
 
 def adds_noise(grid: Grid) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Message
+from flwr.app import Context, Message
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -22,12 +22,34 @@ from flwr.supercore.task_identity import TaskIdentity
 
 def functions_of(app: object) -> Mapping[str, Callable[..., Message]]:
     """A ClientApp's functions by the type of their messages, such as ``train.default``."""
-    return getattr(app, "_registered_funcs", {})
+    older = app._call if isinstance(app, ClientApp) else None
+    return both_by(older) | getattr(app, "_registered_funcs", {})
+
+
+def both_by(older: Callable[..., Message] | None) -> dict[str, Callable[..., Message]]:
+    """The messages that the one function of a ``client_fn`` takes."""
+    return {f"{kind}.default": older for kind in ("train", "evaluate")} if older else {}
 
 
 def has_client_fn(app: object) -> bool:
     """Whether a ClientApp is of Flower's older API, with one function that makes clients."""
     return isinstance(app, ClientApp) and app._call is not None
+
+
+def answer_query(app: ClientApp, action: str, function: Callable[..., Message]) -> None:
+    """Let a ClientApp answer a query, also one that has a ``client_fn`` for all messages."""
+    older, app._call = app._call, None
+    app.query(action)(function)
+    if older is None:
+        return
+    app._registered_funcs |= both_by(older)  # whose mods show whether it adds noise
+    kind = f"query.{action}"
+
+    def call(message: Message, context: Context) -> Message:
+        asked = message.metadata.message_type == kind
+        return (function if asked else older)(message, context)
+
+    app._call = call
 
 
 def mods_of(function: Any) -> Iterator[Any]:

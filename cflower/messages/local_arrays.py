@@ -44,7 +44,7 @@ class LocalArrays:
         """
         votes, waiting = dict[int, Keys](), list[Message]()
         for reply in replies:
-            lacks = self._lacks(reply)
+            lacks = lacking(reply, self.layout)
             if lacks is not None:
                 votes[reply.metadata.src_node_id] = lacks
             if lacks is None or lacks == self.keys:
@@ -57,9 +57,10 @@ class LocalArrays:
                 log(INFO, "%s", LEFT_OUT.format(listed(sorted(keys))) if keys else SENT_AGAIN)
         yield from waiting
 
-    def _lacks(self, reply: Message) -> Keys | None:
-        """The arrays that a reply lacks; None if it has none that is trained, or no one model."""
-        records = list(reply.content.array_records.values()) if reply.has_content() else []
-        keys = set(records[0]) if len(records) == 1 else set()
-        trained = {entry.key for entry in self.layout.entries if entry.trained}
-        return self.layout.keys - keys if keys & trained else None
+
+def lacking(reply: Message, layout: Layout) -> Keys | None:
+    """The arrays that a reply lacks; None if it has none that is trained, or no one model."""
+    records = list(reply.content.array_records.values()) if reply.has_content() else []
+    keys = set(records[0]) if len(records) == 1 else set()
+    trained = {entry.key for entry in layout.entries if entry.trained}
+    return layout.keys - keys if keys & trained else None

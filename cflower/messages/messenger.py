@@ -23,6 +23,7 @@ from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
+from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
@@ -80,6 +81,8 @@ class ClientMessenger:
     """This and the next two are names in messages, as in ``FedAvg``."""
     arrays_key: str
     config_key: str
+    older: bool = False
+    """Whether the ClientApp has a ``client_fn`` (`older_api`)."""
     problems: dict[str, Problem] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
     outstanding: dict[str, Sent] = field(default_factory=dict)
@@ -139,6 +142,8 @@ class ClientMessenger:
             about = {"cluster": ask.cluster, PART: ask.part, **settings_of(ask)}
             about["server-round"] = ask.server_round
             content[self.config_key] = ConfigRecord({**config, **about})
+            if self.older:
+                content = instructions(ask.task, content)
             node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
             kind = KINDS[ask.task] if len(models) == 1 else EVALUATE_PATH
             message = Message(content, node, kind, group_id=group)
@@ -220,6 +225,8 @@ class ClientMessenger:
                 continue
             seen.add(sent.ask)
             try:
+                if self.older and reply.has_content():
+                    reply.content = as_records(reply.content, self.layout, self.weighted_by)
                 content = reader(sent, reply)
             except BadReplyError as problem:
                 self.set_aside(sent.ask.client, str(problem), problem.fault, sent.ask.task)

@@ -7,14 +7,16 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.state import REPORT, Ask, Role
+from cflower.algorithm.state import REPORT, Ask, Reply, Role
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE, PART, app_has
 from cflower.messages.failures import BadReplyError
-from cflower.messages.flower import identify
+from cflower.messages.flower import has_client_fn, identify
+from cflower.messages.local_arrays import lacking
 from cflower.messages.metrics import Metrics, plausible
+from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_metrics, read_reply
 from cflower.own_code import own_function
 from cflower.runs.record import RunRecord
@@ -49,13 +51,12 @@ class LocalClient:
         """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
         layout, projection = self.run.layout, self.run.projection
         ask = Ask("newcomer", cluster.name, Role.PLACE, server_round=0)
-        reply = self._ask(
-            MessageType.TRAIN,
-            cluster,
-            lambda message, weighted_by: read_reply(
-                message, ask, cluster.model, layout, projection, weighted_by
-            ),
-        )
+
+        def read(message: Message, weighted_by: str) -> Reply:
+            local = lacking(message, layout) or frozenset()  # as in the run: they stay on it
+            return read_reply(message, ask, cluster.model, layout, projection, weighted_by, local)
+
+        reply = self._ask(MessageType.TRAIN, cluster, read)
         self.num_train = reply.num_examples
         assert reply.kept is not None
         return projection.seen(reply.kept)
@@ -72,16 +73,22 @@ class LocalClient:
         """The reply to a message as `ClusteredFL` sends it."""
         identify(NODE_ID, NODE_ID)
         settings, run_config = self.run.settings, dict(self.run.config)
+        weighted_by = settings["weighted-by-key"]
         about = {"server-round": cluster.split_round or 0, "cluster": cluster.name, PART: REPORT}
         config = ConfigRecord(settings.get(f"{kind}-config", {}) | about)
         arrays = self.run.layout.record(cluster.model)
         content = RecordDict(
             {settings["arrayrecord-key"]: arrays, settings["configrecord-key"]: config}
         )
+        older = has_client_fn(self.app)
+        if older:
+            content = instructions(kind, content)
         context = Context(NODE_ID, NODE_ID, dict(self.node_config), RecordDict(), run_config)
         try:
             reply = self.app(Message(content, NODE_ID, kind), context)
-            return read(reply, settings["weighted-by-key"])
+            if older:
+                reply.content = as_records(reply.content, self.run.layout, weighted_by)
+            return read(reply, weighted_by)
         except BadReplyError as error:
             problem = str(error)
         except Exception as error:  # another app's code can fail in any way

@@ -18,9 +18,10 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.changes.splits import SplitTrials
 from cflower.errors import CFlowerError, ConfigError, FederationError
-from cflower.messages.client_names import PART, refuse_older_app
+from cflower.messages.client_names import PART, app_of
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
+from cflower.messages.flower import has_client_fn
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
@@ -80,7 +81,6 @@ class Run:
     def __init__(self, settings: Settings, call: Call) -> None:
         settings.check()  # again: they can be changed before the start
         call.check()
-        refuse_older_app(call.grid)
         if not call.alone:
             refuse_unfit_wrappers(settings.aggregation)
         self.settings, self.call, self.num_rounds = settings, call, call.num_rounds
@@ -109,7 +109,8 @@ class Run:
         self.before, self.state = before, before.state
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
         known = self.roll_call, self.layout, before.failures
-        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys)
+        older = has_client_fn(app_of(call.grid))
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
         self.wrapper = Wrapper()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
