@@ -28,6 +28,7 @@ from families.planted import honest, judge, truth_of
 from records import Job, Record
 
 from cflower.errors import ConfigError
+from cflower.strategy.conditions import BEYOND_ROUNDS
 from peers import (
     apfl,
     clove,
@@ -106,7 +107,7 @@ GROUPLESS = (
 """Methods that make no groups: nothing to be exact about."""
 LONGER = " as long"
 """How the name of a method ends that has so many rounds that its clients train as often as
-cflower's."""
+cflower's may at most."""
 OWN = ("cflower", "oracle")
 """Methods that run through cflower's own apps."""
 NAMES = (*OWN, *PEERS)
@@ -148,34 +149,26 @@ def job_of(
     """One run; what the method was given is a part of what the result depends on."""
     what = {"data": data, "family": family, "method": method, "seed": seed}
     if method.endswith(LONGER):
-        rounds = rounds_as_long(what, config["num-server-rounds"], out)
+        rounds = rounds_as_long(what, config, out)
         config = {**config, "num-server-rounds": rounds}
     given = entry(method, data, len(set(truth_of(config).values())), tuned).given
     return Job(what, {**config, "given": given})
 
 
-def rounds_as_long(what: Mapping[str, Any], rounds: int, out: Path) -> int:
-    """Rounds with which a method's clients train as often as cflower's, never fewer than its own.
+def rounds_as_long(what: Mapping[str, Any], config: Mapping[str, Any], out: Path) -> int:
+    """Rounds with which a method's clients train as often as cflower lets its own at most.
 
-    Both have run with their own rounds; raises a ConfigError if one has not.
+    Never fewer than its own rounds, with which it has run; raises a ConfigError if it has not.
     """
-    short = what["method"].removesuffix(LONGER)
-    ours, theirs = (
-        record_of(Job({**what, "method": method}, {}), out)["trainings"]
-        for method in ("cflower", short)
-    )
-    return max(rounds, round(rounds * ours / theirs))
-
-
-def record_of(job: Job, out: Path) -> Record:
-    """What a run left; raises a ConfigError if it has not run."""
-    path = out / f"{job.name}.json"
+    clients, rounds = config["min-available-nodes"], config["num-server-rounds"]
+    most = (1 + BEYOND_ROUNDS) * rounds * max(1, round(config["fraction-train"] * clients))
+    short = Job({**what, "method": what["method"].removesuffix(LONGER)}, {})
+    path = out / f"{short.name}.json"
     if not path.exists():
         raise ConfigError(
-            f"{job.name} has not run: a method{LONGER!r} needs cflower's trainings and its own; "
-            "run both first."
+            f"{short.name} has not run: a method{LONGER!r} needs its own trainings; run it first."
         )
-    return json.loads(path.read_text())
+    return max(rounds, round(rounds * most / json.loads(path.read_text())["trainings"]))
 
 
 def compete(job: Job, tuned: Mapping[str, float]) -> Record:

@@ -9,7 +9,7 @@ after another, because their CPU time counts. Then the tables over all runs in t
 `peers.csv`, `peers-clients.parquet` and `peers.png`. The methods are files beside this one;
 `--given "alpha=20 k=5"` tries other values of what they must be given. A method with " as long"
 after its name (`--methods "isolated as long"`) has so many rounds that its clients train as often
-as cflower's, which have to be measured before.
+as cflower's may at most, 1.3 times as often as FedAvg's; it has to have run with its own before.
 """
 
 from collections.abc import Sequence

@@ -313,14 +313,15 @@ def test_training_alone_is_fedavg_of_groups_of_one():
     np.testing.assert_array_equal(plain.isolated(here).models["partition-3"], model)
 
 
-def test_a_method_as_long_has_rounds_for_as_many_trainings_as_cflowers(tmp_path):
+def test_a_method_as_long_has_rounds_for_as_many_trainings_as_cflowers_may_be(tmp_path):
     what = {"data": "digits", "family": "rotation-2", "method": "isolated" + LONGER, "seed": 0}
+    keys = {"num-server-rounds": 20, "min-available-nodes": 40, "fraction-train": 0.5}
     with pytest.raises(ConfigError, match="has not run"):
-        rounds_as_long(what, 20, tmp_path)
-    for method, trainings in {"cflower": 520, "isolated": 400, "ditto": 800}.items():
+        rounds_as_long(what, keys, tmp_path)
+    for method, trainings in {"isolated": 400, "fine-tuned": 460, "ditto": 800}.items():
         write_record({"trainings": trainings}, tmp_path / f"digits--rotation-2--{method}--0.json")
-    assert rounds_as_long(what, 20, tmp_path) == 26
-    assert rounds_as_long({**what, "method": "ditto" + LONGER}, 20, tmp_path) == 20
+    for method, rounds in {"isolated": 26, "fine-tuned": 23, "ditto": 20}.items():
+        assert rounds_as_long(what | {"method": method + LONGER}, keys, tmp_path) == rounds
 
 
 def test_differences_by_family_have_intervals_and_the_mean_is_shown_without_the_largest():
