@@ -4,9 +4,10 @@
 
 The families are the battery's and, with `--data mnist=FOLDER`, those of other papers: FLUX's four
 kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
-PACFL's label skew (`theirs.py`), and some by which nothing was decided (`unseen.py`). Runs go one
-after another, because their CPU time counts. Then the tables over all runs in the folder, and
-`peers.csv`, `peers-clients.parquet` and `peers.png`. The methods are files beside this one;
+PACFL's label skew (`theirs.py`), and some by which nothing was decided (`unseen.py`); with `--data
+tables=FOLDER` those of real tables (`natural.py`). Runs go one after another, because their CPU
+time counts. Then the tables over all runs in the folder, and `peers.csv`, `peers-clients.parquet`
+and `peers.png`. The methods are files beside this one;
 `--given "alpha=20 k=5"` tries other values of what they must be given. A method with " as long"
 after its name (`--methods "isolated as long"`) has so many rounds that its clients train as often
 as cflower's may at most, 1.3 times as often as FedAvg's; it has to have run with its own before.
@@ -25,7 +26,7 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from peers import pfllib, theirs, unseen
+from peers import natural, pfllib, theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import client_rows, family_lines, served_worse, summary_lines
@@ -35,7 +36,9 @@ COLUMNS = (
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
-OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES)
+OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *natural.NAMES)
+DATA = (*MODELS, "tables")
+"""Data sets by name; the last is a folder with the tables of `natural`."""
 ALL_FAMILIES = (*FAMILIES, *OTHERS, *LEVELS)
 
 
@@ -59,7 +62,7 @@ def main(
     jobs = (
         job_of(name, family, method, seed, config, tuned, out_folder(out))
         for seed in numbers(seeds)
-        for name, folder in folders(data, MODELS).items()
+        for name, folder in folders(data, DATA).items()
         for family in chosen("family", families, FAMILIES if families == ALL else ALL_FAMILIES)
         for config in [config_of(name, folder, family, seed, keys, out)]
         for method in chosen("method", methods, NAMES if methods == ALL else ALL_NAMES)
@@ -74,7 +77,7 @@ def config_of(
     if family in FAMILIES:
         return run_config(data, folder, family, "auto", seed, more)
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
-    for module in (theirs, pfllib, unseen):
+    for module in (theirs, pfllib, unseen, natural):
         if family in module.NAMES:
             keys = module.federation(family, folder, seed, place)
             break
@@ -92,7 +95,7 @@ def sentence(record: Record) -> str:
 
 def report(records: Sequence[Record], out: Path) -> None:
     """The table in the terminal, and the CSV and the picture in a folder."""
-    runs = table_of(records, data=MODELS, family=ALL_FAMILIES, method=ALL_NAMES)
+    runs = table_of(records, data=DATA, family=ALL_FAMILIES, method=ALL_NAMES)
     show(summary_lines(runs))
     if "cflower" in set(runs["method"]):
         show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")

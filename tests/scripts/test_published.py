@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from families import planted, streams
-from peers import levels, pfllib, theirs, unseen
+from peers import levels, natural, pfllib, theirs, unseen
 from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
 from peers.peers import config_of
@@ -185,3 +185,47 @@ def test_pfllibs_clients_are_dealt_as_its_generator_deals_them(name, mnist, tmp_
     else:
         assert groups == ([5] * 4 if name.endswith("rotation") else [20])
         assert clients.size().min() >= 16
+
+
+@pytest.mark.parametrize("name", natural.NAMES)
+def test_units_of_a_real_table_are_clients_in_the_order_of_their_groups(name, tmp_path):
+    made_up_tables(tmp_path)
+    keys = natural.federation(name, str(tmp_path), 3, tmp_path / "made")
+    table = pd.read_parquet(tmp_path / "made" / "train.parquet")
+    sizes = [int(size) for size in keys["group-sizes"].split(",")]
+    clients = table.groupby("partition")
+    assert clients.ngroups == sum(sizes) == keys["min-available-nodes"] == 7  # one has one class
+    assert sizes == sorted(sizes, reverse=True) == [4, 3]
+    assert table.groupby("group")["partition"].nunique().tolist() == sizes
+    assert clients.size().between(natural.LEAST, natural.MOST).all()
+    assert np.isfinite(table.filter(regex=r"^p\d").to_numpy()).all()
+
+
+def made_up_tables(folder):
+    """Eight units of 20 rows as the package has them, in two groups; the last has one class."""
+    rng, unit = np.random.default_rng(3), np.repeat(range(8), 20)
+    label = np.where(unit == 7, 0, rng.integers(2, size=160))
+    year = np.tile(range(1940, 2020, 4), 8)
+    numbers = pd.DataFrame(rng.normal(50, 9, (160, 9)), columns=[*"abcd", "percblack", *"fghi"])
+    names = ("popul", "density", "rpcpersinc", "rpcincmaint", "rpcunemins")
+    frames = {
+        "presidentialElections": pd.DataFrame(
+            {"state": unit, "year": year, "south": unit < 3, "demVote": 40 + 20 * label}
+        ),
+        "countymurders": numbers.rename(columns=dict(zip("abcdf", names, strict=True))).assign(
+            statefips=np.array([1, 5, 12, 4, 6, 8, 56, 53])[unit], year=year, murders=label
+        ),
+        "MplsStops": pd.DataFrame(
+            {
+                "neighborhood": unit,
+                "policePrecinct": 1 + (unit < 3),
+                "problem": np.where(label, "traffic", "suspicious"),
+                "date": pd.date_range("2017-01-01", periods=160, freq="7h").astype(str),
+                "race": rng.choice(["Black", "White"], 160),
+                "gender": None,
+                "preRace": "Unknown",
+            }
+        ),
+    }
+    for name, frame in frames.items():
+        frame.to_parquet(folder / f"{name}.parquet")
