@@ -30,6 +30,7 @@ MEASUREMENTS = {
     "votes": ("families.votes:votes", "simulated replies to a vote"),
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
     "peers": ("peers.peers:main", "other methods on the same clients"),
+    "pacfl-authors": ("peers.authors:main", "PACFL by its authors' script beside ours"),
     "keep": ("manifest:keep", "nothing: copies tables to scripts/results, with their origin"),
     "bench": ("benchmarks.bench:bench", "CPU time and memory"),
 }

@@ -29,7 +29,13 @@ from cflower.config import RunConfig, read_overrides
 from peers import natural, pfllib, theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
-from peers.report import client_rows, family_lines, served_worse, summary_lines
+from peers.report import (
+    accuracy_lines,
+    client_rows,
+    family_lines,
+    served_worse,
+    summary_lines,
+)
 
 COLUMNS = (
     "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
@@ -97,6 +103,7 @@ def report(records: Sequence[Record], out: Path) -> None:
     """The table in the terminal, and the CSV and the picture in a folder."""
     runs = table_of(records, data=DATA, family=ALL_FAMILIES, method=ALL_NAMES)
     show(summary_lines(runs))
+    show(accuracy_lines(runs), "Accuracy by family; medians of a run")
     if "cflower" in set(runs["method"]):
         show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
         show(served_worse(runs), "Clients that cflower serves worse, by two standard errors")

@@ -18,6 +18,15 @@ YARDSTICKS = (
     "fine-tuned as long",
 )
 """What a client could have without clusters."""
+CLOSE = 0.5
+"""Points of accuracy that make no difference to a reader."""
+COSTS = {
+    "trainings": "trainings a client",
+    "down": "MB down",
+    "up": "MB up",
+    "client_seconds": "CPU seconds of the clients",
+}
+"""What a run cost, by column, and what a table calls it."""
 ROUNDING = 1e-9
 """Accuracies that differ by less are the same."""
 
@@ -67,6 +76,45 @@ def trainings(runs: pd.DataFrame) -> str:
     if "trainings" not in runs or runs["trainings"].isna().any():
         return "-"
     return f"{(runs['trainings'] / runs['clients'].map(len)).median():.1f}"
+
+
+def accuracy_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One line for each family: every method's accuracy in per cent, the mean over its seeds.
+
+    In bold what is within `CLOSE` points of the best that is not given the true groups. The last
+    lines are the mean over the families, and medians of a run: of what it cost.
+    """
+    table = 100 * runs.pivot_table("accuracy", ["data", "family"], "method", sort=False)
+    others = table.drop(columns="oracle", errors="ignore")
+    first = table.ge(others.max(axis=1) - CLOSE, axis=0) & table.columns.isin(others)
+    lines = [
+        {"data": data, "family": family, "found": found(runs, family)}
+        | {m: in_bold(row[m], first.loc[(data, family), m]) for m in table}
+        for (data, family), row in table.iterrows()
+    ]
+    sent = runs.assign(down=runs["down"] / 1e6, up=runs["up"] / 1e6)
+    if {"trainings", "clients"} <= set(runs):
+        sent["trainings"] /= runs["clients"].map(len)
+    costs = sent.groupby("method")[[column for column in COSTS if column in sent]].median()
+    sums = {
+        "mean": table.mean(skipna=False).map("{:.1f}".format),
+        "in bold": first.sum().astype(str),
+        **{COSTS[column]: costs[column].map("{:.1f}".format) for column in costs},
+    }
+    last = ({"data": "", "family": f, "found": ""} | dict(sums[f][table.columns]) for f in sums)
+    return [*lines, *last]
+
+
+def found(runs: pd.DataFrame, family: str) -> str:
+    """In how many runs cflower's clusters are the true groups."""
+    exact = runs[(runs["family"] == family) & (runs["method"] == "cflower")]["exact"]
+    return f"{exact.astype(bool).sum()} of {len(exact)}" if len(exact) else "-"
+
+
+def in_bold(value: float, bold: bool) -> str:
+    """A figure as a page shows it; - if it was not measured."""
+    text = "-" if np.isnan(value) else f"{value:.1f}"
+    return f"**{text}**" if bold else text
 
 
 def family_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -32,7 +32,13 @@ from peers import (
 )
 from peers.contest import LONGER, NAMES, PEERS, TUNED, entry, in_process, rounds_as_long
 from peers.federation import Federation, Outcome, Vector, pulled
-from peers.report import client_rows, family_lines, served_worse, summary_lines
+from peers.report import (
+    accuracy_lines,
+    client_rows,
+    family_lines,
+    served_worse,
+    summary_lines,
+)
 
 from cflower.errors import ConfigError
 from cflower.seeding import generator
@@ -364,6 +370,25 @@ def test_clients_served_worse_are_counted_by_family_against_what_they_had_otherw
         "isolated": "1 of 2", "fine-tuned as long": "0 of 2",
     }  # fmt: skip
     assert everything["isolated"] == "1 of 2"
+
+
+def test_the_best_methods_of_a_family_are_bold_but_not_the_one_that_is_given_the_groups():
+    figures = {"cflower": (0.8, 0.9), "ifca": (0.846, 0.846), "oracle": (0.9, 0.9)}
+    runs = pd.DataFrame(
+        {
+            "data": "digits", "family": "f", "seed": seed, "method": method, "accuracy": value,
+            "exact": seed == 1, "down": 3e6, "up": 2e6, "trainings": 40.0, "clients": [[0, 0]],
+            "client_seconds": 1.0,
+        }
+        for method, values in figures.items()
+        for seed, value in enumerate(values)
+    )  # fmt: skip
+    lines = {line["family"]: line for line in accuracy_lines(runs)}
+    family = {"found": "1 of 2", "cflower": "**85.0**", "ifca": "**84.6**", "oracle": "90.0"}
+    assert lines["f"] == {"data": "digits", "family": "f"} | family
+    assert [lines["in bold"][m] for m in figures] == ["1", "1", "0"]
+    assert lines["trainings a client"]["ifca"] == "40.0"
+    assert (lines["MB down"]["ifca"], lines["MB up"]["ifca"]) == ("3.0", "2.0")
 
 
 @pytest.mark.slow
