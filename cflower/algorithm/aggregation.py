@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.weights import Vector, Weights
+from cflower.algorithm.weights import LARGE, Difference, Update, Vector, Weights, blocks
 
 Aggregation = Literal["fedavg", "fedmedian", "fedtrimmedavg"]
 AGGREGATIONS: tuple[Aggregation, ...] = ("fedavg", "fedmedian", "fedtrimmedavg")
@@ -16,20 +16,21 @@ MEDIAN = 0.5
 
 Mask = NDArray[np.bool_]
 
-LARGE = 2**17
-"""Entries from which a vector in single precision is summed in its own precision, as FedAvg does:
-in float64 the sums of large models would take most of a round's time."""
 BLOCK = 2**14
 """Coordinates that are sorted at once, in the processor's cache."""
 
 
 class WeightedMean:
-    """Σ w_i Δ_i / Σ w_i; its memory does not grow with the number of updates."""
+    """Σ w_i Δ_i / Σ w_i; its memory does not grow with the number of updates.
+
+    A vector of more than `LARGE` entries in single precision is summed in its own precision, as
+    FedAvg does: in float64 the sums of large models would take most of a round's time.
+    """
 
     def __init__(self) -> None:
         self._weight, self._sums, self._dtypes = 0.0, list[Vector](), list[Any]()
 
-    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+    def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         """Add an update with this weight, shortened by a factor."""
         self._sums = self._sums or [*map(empty_sum, update)]
         self._dtypes = [part.dtype for part in update]
@@ -54,11 +55,12 @@ class TrimmedMean:
         self._trim = trim
         self._updates: list[Weights] = []
 
-    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+    def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         """Add an update, shortened by a factor."""
+        parts = [np.asarray(part) for part in update]
         if scale != 1.0:
-            update = Weights(*(part * part.dtype.type(scale) for part in update))
-        self._updates.append(update)
+            parts = [part * part.dtype.type(scale) for part in parts]
+        self._updates.append(Weights(*parts))
 
     def mean(self) -> Weights:
         """The trimmed mean."""
@@ -77,7 +79,7 @@ class WithWholeNumbers:
         self._mean, self._whole, self._least = mean, whole, least
         self._numbers: list[Vector] = []
 
-    def add(self, update: Weights, weight: float, scale: float = 1.0) -> None:
+    def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         """Add an update, shortened by a factor."""
         self._numbers.append(update.carried[self._whole])
         self._mean.add(update, weight, scale)
@@ -108,13 +110,13 @@ def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:
     return mean
 
 
-def empty_sum(like: Vector) -> Vector:
+def empty_sum(like: Vector | Difference) -> Vector:
     """Zeros to sum vectors of this kind in."""
     single = like.dtype == np.float32 and len(like) > LARGE
     return np.zeros(len(like), np.float32 if single else np.float64)
 
 
-def add_scaled(total: Vector, vector: Vector, scale: float) -> None:
+def add_scaled(total: Vector, vector: Vector | Difference, scale: float) -> None:
     """Add a multiple of a vector to a sum, in place.
 
     >>> total = np.array([1.0, 2.0])
@@ -122,9 +124,10 @@ def add_scaled(total: Vector, vector: Vector, scale: float) -> None:
     >>> total
     array([ 6., 12.])
     """
-    if total.dtype == np.float64:
-        total += scale * np.asarray(vector, np.float64)
-        return
-    from scipy.linalg.blas import saxpy
+    for place, block in blocks(vector):
+        if total.dtype == np.float64:
+            total[place] += scale * np.asarray(block, np.float64)
+        else:
+            from scipy.linalg.blas import saxpy
 
-    saxpy(vector, total, a=scale)
+            saxpy(block, total[place], a=scale)

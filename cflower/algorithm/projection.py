@@ -16,6 +16,7 @@ in the processor's cache. Two entries fall on one place with probability 1/k if 
 different stretches, and never if they are of the same one.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -23,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.weights import Vector
+from cflower.algorithm.weights import Difference, Vector, blocks, norm, squared
 from cflower.seeding import generator
 
 SIGNS = np.array([-1, 1], np.float32)
@@ -129,11 +130,16 @@ class Projection:
             return vector if self.mask is None else vector[self.mask]
         return vector[: self.length]
 
-    def keep(self, vector: Vector) -> Vector:
+    def keep(self, vector: Vector | Difference) -> Vector:
         """What is kept of an update of shape (d,): itself, or its projection and output layer."""
+        return self.measured(vector)[1]
+
+    def measured(self, vector: Vector | Difference) -> tuple[float, Vector]:
+        """The norm of an update of shape (d,) and what is kept of it, in one pass over it."""
+        length, projected = self._projected(vector)
         if self.keeps_all or not self.output:
-            return self.project(vector)
-        return np.concatenate([self.project(vector), vector[-self.output.size :]])
+            return length, projected
+        return length, np.concatenate([projected, vector[slice(-self.output.size, None)]])
 
     def projected(self, kept: Vector) -> Vector:
         """The part of a kept update that `project` made."""
@@ -151,20 +157,31 @@ class Projection:
         >>> len(kept), bool(abs(np.linalg.norm(kept) / np.linalg.norm(update) - 1) < 0.1)
         (1000, True)
         """
-        if self.keeps_all:
-            return vector
-        if self.mask is None:
-            return self._sketch(vector)
-        # What similarity does not look at goes into a second half: it counts in distances.
-        halves = np.where(self.mask, vector, 0), np.where(self.mask, 0, vector)
-        return np.concatenate([self._sketch(half) for half in halves])
+        return self._projected(vector)[1]
 
-    def _sketch(self, vector: Vector) -> Vector:
-        folded, signs = np.zeros(2 * self.length, vector.dtype), self._signs
-        for number, (shift, flip) in enumerate(self._stretches):
-            start = number * self.length
-            stretch = vector[start : start + self.length]
-            signed = stretch * signs[start % len(signs) :][: len(stretch)]
-            place = folded[shift:][: len(stretch)]
-            (np.add if flip > 0 else np.subtract)(place, signed, out=place)
-        return folded[: self.length] + folded[self.length :]
+    def _projected(self, vector: Vector | Difference) -> tuple[float, Vector]:
+        if self.keeps_all:
+            whole = np.asarray(vector)
+            return norm(whole), whole
+        squares, signed = 0.0, np.empty(len(self._signs), vector.dtype)
+        folded = np.zeros((1 if self.mask is None else 2, 2 * self.length), vector.dtype)
+        for place, block in blocks(vector, SIGNED_STRETCHES * self.length):
+            squares += squared(block)
+            number, part = place.start // self.length, signed[: len(block)]
+            np.multiply(block, self._signs[: len(block)], out=part)
+            if self.mask is None:
+                self._fold(number, part, folded[0])
+            else:
+                # What similarity does not look at goes into a second half: it counts in distances.
+                seen = self.mask[place]
+                self._fold(number, np.where(seen, part, 0), folded[0])
+                self._fold(number, np.where(seen, 0, part), folded[1])
+        return math.sqrt(squares), (folded[:, : self.length] + folded[:, self.length :]).reshape(-1)
+
+    def _fold(self, number: int, signed: Vector, folded: Vector) -> None:
+        """Add entries with their signs to a sketch of shape (2k,), from this stretch on."""
+        for start in range(0, len(signed), self.length):
+            stretch, (shift, flip) = signed[start : start + self.length], self._stretches[number]
+            place = folded[shift : shift + len(stretch)]
+            (np.add if flip > 0 else np.subtract)(place, stretch, out=place)
+            number += 1

@@ -15,7 +15,7 @@ import numpy as np
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree
-from cflower.algorithm.weights import Rounding, Vector, Weights, norm
+from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
 
 NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
@@ -61,7 +61,7 @@ class Reply:
     ask: Ask
     num_examples: float
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    update: Weights | None = None
+    update: Weights | Update | None = None
     """Δ_i = θ_i − θ_c, θ_i after local training; None for an evaluation."""
     norm: float = 0.0
     """‖Δ_i‖ over all trained entries."""

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from cflower.algorithm.projection import OutputLayer, Projection
-from cflower.algorithm.weights import Weights
+from cflower.algorithm.weights import HUGE, Difference, Update, Weights
 from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import BadReplyError
@@ -203,37 +203,32 @@ class Layout:
         infinity.
         """
         origin = Weights(np.zeros(self.num_trained, self.dtype), np.zeros(self.num_carried))
-        weights = self.update(arrays, origin, local)
+        weights = Weights(*map(np.asarray, self.update(arrays, origin, local)))
         for entry in self.entries:
             entry.check_finite(entry.of(weights))
         return weights
 
-    def update(
-        self, arrays: ArrayRecord, origin: Weights, local: Set[str] = frozenset()
-    ) -> Weights:
+    def update(self, arrays: ArrayRecord, origin: Weights, local: Set[str] = frozenset()) -> Update:
         """Δ_i = θ_i − θ_c of a model from outside; `BadReplyError` as in `weights`.
 
         It is zero for ``local`` arrays, which stay on the clients. The norm of the trained entries
-        shows whether they are finite, in a fraction of the time; if it is not finite, `weights`
-        names the array.
+        shows whether they are finite; if it is not finite, `weights` names the array. An update of
+        more than `HUGE` entries is computed when it is read.
         """
         expected, received = self.keys, set(arrays)
         if missing := sorted(expected - received - local):
             raise BadReplyError(f"lacks the array(s) {listed(missing)}: {STAY}")
         if unknown := sorted(received - expected):
             raise BadReplyError(f"has the unknown array(s) {listed(unknown)}")
-        update = Weights(np.empty(self.num_trained, self.dtype), np.empty(self.num_carried))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for entry in self.entries:
-                if entry.key in local:
-                    entry.of(update)[:] = 0
-                    continue
-                values = entry.read(arrays[entry.key])
-                if not entry.trained or values.dtype != entry.dtype:
-                    entry.check_finite(values)
-                before, difference = entry.of(origin), entry.of(update)
-                np.subtract(values.reshape(-1), before, out=difference, casting="same_kind")
-        return update
+        parts: dict[bool, list[NDArray[Any]]] = {True: [], False: []}
+        for entry in self.entries:
+            values = entry.of(origin) if entry.key in local else entry.read(arrays[entry.key])
+            if entry.key not in local and (not entry.trained or values.dtype != entry.dtype):
+                entry.check_finite(values)
+            parts[entry.trained].append(values.reshape(-1))
+        trained = Difference(parts[True], origin.trained)
+        carried = Difference(parts[False], origin.carried)[:]
+        return Update(trained if len(trained) > HUGE else trained[:], carried)
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The model as Flower's record, every array in its own dtype; a new one at each call."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from logging import INFO
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.supercore import log
 
 from cflower.messages.layout import Layout
@@ -60,7 +60,9 @@ class LocalArrays:
 
 def lacking(reply: Message, layout: Layout) -> Keys | None:
     """The arrays that a reply lacks; None if it has none that is trained, or no one model."""
-    records = list(reply.content.array_records.values()) if reply.has_content() else []
+    # `array_records` would leave reference cycles, which keep all replies of a round in memory.
+    content = reply.content.values() if reply.has_content() else ()
+    records = [record for record in content if isinstance(record, ArrayRecord)]
     keys = set(records[0]) if len(records) == 1 else set()
     trained = {entry.key for entry in layout.entries if entry.trained}
     return layout.keys - keys if keys & trained else None

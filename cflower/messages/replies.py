@@ -46,11 +46,10 @@ def read_reply(
     assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)
     update = layout.update(arrays, model, local)
-    length = norm(update.trained)
+    length, kept = projection.measured(update.trained)
     if not math.isfinite(length):
         layout.weights(arrays, local)
     lengths = np.array([norm(update.carried[place]) for place in layout.carried])
-    kept = projection.keep(update.trained)
     return Reply(ask, num_examples, metrics, update, length, lengths, kept)
 
 

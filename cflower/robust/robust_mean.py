@@ -13,7 +13,7 @@ import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
 from cflower.algorithm.state import CFLState, KnownUpdate, Reply, Role
-from cflower.algorithm.weights import Vector, Weights
+from cflower.algorithm.weights import Update, Vector
 from cflower.ordering import only, without
 
 NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
@@ -191,4 +191,4 @@ class RobustMean:
         carried = carried.copy()
         for place, part in zip(self.carried, fraction[LENGTHS], strict=True):
             carried[place] *= part
-        return replace(reply, update=Weights(trained, carried), kept=kept)
+        return replace(reply, update=Update(trained, carried), kept=kept)

@@ -1,4 +1,6 @@
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Role
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
+from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
 from cflower.messages.replies import first_line, read_metrics, read_reply
 
@@ -109,3 +112,24 @@ def test_a_reply_to_training_has_the_update_of_the_model_that_was_sent(role):
     np.testing.assert_array_equal(reply.update.trained, np.full(4, 3.0))
     np.testing.assert_array_equal(reply.kept, reply.update.trained)
     assert reply.norm == 6.0
+
+
+def test_a_reply_that_was_read_is_not_kept_in_memory():
+    made, sent = [], Ask("a", "0", Role.OWN, 1)
+
+    def replies():
+        for _ in range(3):
+            reply = reply_of(RecordDict({"arrays": arrays(1.0), **metrics(num_examples=4)}))
+            made.append(weakref.ref(reply.content))
+            yield reply
+            del reply
+
+    gc.collect()
+    gc.disable()  # nobody waits for it: a round's replies may be larger than the memory
+    try:
+        for reply in LocalArrays(LAYOUT).after_most(replies()):
+            model = LAYOUT.weights(arrays(0.0))
+            read_reply(reply, sent, model, LAYOUT, Projection(4), "num-examples")
+            assert sum(one() is not None for one in made) == 1
+    finally:
+        gc.enable()

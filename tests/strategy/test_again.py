@@ -200,3 +200,9 @@ def test_an_evaluation_before_the_first_training_is_not_of_the_run_before():
     asked = strategy.configure_evaluate(0, initial_arrays(), ConfigRecord(), clients.grid())
     assert list(asked) == []
     assert strategy.aggregate_evaluate(0, []) is None
+
+
+@pytest.mark.parametrize("kind", ["other_settings", "private"])
+def test_updates_that_are_computed_when_they_are_read_give_the_same_run(kind, monkeypatch):
+    monkeypatch.setattr("cflower.messages.layout.HUGE", 0)
+    assert KINDS[kind](strategy_of()) == of_a_new_one(kind)
