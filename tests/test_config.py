@@ -62,7 +62,10 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
-        ({"metric": "f1"}, "'f1' is not known. It can be accuracy, loss, perplexity, rmse or mae."),
+        (
+            {"metric": "f2"},
+            "'f2' is not known. It can be accuracy, f1, loss, perplexity, rmse or mae.",
+        ),
         ({"metric": "perplexity"}, "but clients measure it of texts only"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
         ({"dataset": "text:/posts"}, "Got model='cnn' with dataset='text:/posts'"),

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.sgd import sgd
 
 from cflower.data.examples import Examples
+from cflower.learning.classes import Metrics, measured
 from cflower.learning.settings import TrainingSettings
 
 STACK_BYTES = 8 * 10**6
@@ -152,9 +153,9 @@ def train_stacked(
 
 def evaluate_stacked(
     model: nn.Module, weights: Sequence[Tensor], parts: Sequence[Examples]
-) -> list[dict[str, float]]:
-    """The accuracy and the mean loss in nats of each client's weights on its part."""
-    found = list[dict[str, float]]()
+) -> list[Metrics]:
+    """The metrics of each client's weights on its part."""
+    found = list[Metrics]()
     for group, size in _alike(list(map(len, parts))):
         inputs, labels = _joined(parts[group], weights[0].device)
         labels = labels.view(-1, size)
@@ -162,10 +163,9 @@ def evaluate_stacked(
             own = [one[group] for one in weights]
             logits = logits_of(model, own, inputs.view(len(labels), size, *inputs.shape[1:]))
             each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            right = (logits.argmax(2) == labels).sum(1).tolist()
-            losses = each.view(labels.shape).sum(1).tolist()
-        pairs = zip(right, losses, strict=True)
-        found += [{"accuracy": num / size, "loss": loss / size} for num, loss in pairs]
+            predicted, losses = logits.argmax(2), each.view(labels.shape).sum(1).tolist()
+        rows = zip(predicted.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
+        found += [measured(said, right, loss / size) for said, right, loss in rows]
     return found
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Metrics = dict[str, float]
-"""``accuracy``: share of right predictions, in [0, 1]; ``loss``: mean cross entropy, in nats."""
+from cflower.learning.classes import Metrics, measured
 
 WORST = 1e6
 """Loss in nats of a model with predictions that are not finite."""
@@ -41,17 +40,20 @@ def judge_path(
     """
     from scipy.special import logsumexp  # as in `log_probabilities`
 
+    def mean(losses: NDArray[np.floating]) -> float:
+        return float(losses.mean())
+
     names, every = list(logits), np.arange(len(labels))
     log_p = log_probabilities(logits)
     with np.errstate(over="ignore", invalid="ignore"):
         mixed = logsumexp(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
-    right = np.stack([logits[name].argmax(axis=1) == labels for name in names])  # (levels, n)
+    predicted = np.stack([one.argmax(axis=1) for one in logits.values()])  # shape: (levels, n)
     losses = -log_p[:, every, labels]  # shape: (levels, n)
     best = chosen_by_others(losses, rng) if level is None else level
     return Judged(
-        {name: measured(right[i], losses[i]) for i, name in enumerate(names)},
-        measured(right[best, every], losses[best, every]),
-        measured(mixed.argmax(axis=1) == labels, -mixed[every, labels]),
+        {n: measured(predicted[i], labels, mean(losses[i])) for i, n in enumerate(names)},
+        measured(predicted[best, every], labels, mean(losses[best, every])),
+        measured(mixed.argmax(axis=1), labels, mean(-mixed[every, labels])),
         names[choose(losses) if level is None else level],
     )
 
@@ -102,8 +104,3 @@ def choose(losses: NDArray[np.floating]) -> int:
     worse_by = losses - losses[losses.mean(axis=1).argmin()]
     error = worse_by.std(axis=1, ddof=1) / np.sqrt(num_examples)
     return int((worse_by.mean(axis=1) <= error).argmax())
-
-
-def measured(right: NDArray[np.bool_], losses: NDArray[np.floating]) -> Metrics:
-    """The metrics of predictions."""
-    return {"accuracy": float(right.mean()), "loss": float(losses.mean())}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from cflower.data.examples import Examples
+from cflower.learning.classes import measured
 from cflower.learning.dense import evaluate_stacked, is_dense, sgd_step, train_stacked
 from cflower.learning.device import device_of
 from cflower.learning.settings import TrainingSettings
@@ -66,11 +67,11 @@ def train(
 def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
-    ``accuracy`` is the share of right predictions, in [0, 1], ``loss`` the mean cross entropy in
-    nats; sequences also have ``perplexity``, exp(loss), the paper's measure. Where numbers are
-    predicted, ``rmse`` is the root of the mean squared error and ``mae`` the mean absolute error,
-    in their unit. The model returns logits, or one number. It computes on the device it is on, and
-    is left in evaluation mode.
+    ``accuracy`` is the share of right predictions, in [0, 1], ``f1`` their macro F1 (`macro_f1`),
+    ``loss`` the mean cross entropy in nats; sequences also have ``perplexity``, exp(loss), the
+    paper's measure. Where numbers are predicted, ``rmse`` is the root of the mean squared error and
+    ``mae`` the mean absolute error, in their unit. The model returns logits, or one number. It
+    computes on the device it is on, and is left in evaluation mode.
     """
     if examples.class_names and is_dense(model):
         with one_thread():
@@ -80,9 +81,9 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     if not examples.class_names:
         error = (logits[:, 0] - labels).double()
         return {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
-    num_right = int((logits.argmax(dim=1) == labels).sum())
     loss = float(cross_entropy(logits, labels, reduction="sum")) / len(labels)
-    return with_perplexity({"accuracy": num_right / len(labels), "loss": loss}, examples)
+    predicted = logits.argmax(dim=1).cpu().numpy()
+    return with_perplexity(measured(predicted, labels.cpu().numpy(), loss), examples)
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
