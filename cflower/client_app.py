@@ -1,5 +1,6 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -44,6 +45,10 @@ from cflower.seeding import generator, torch_seed
 
 PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
+DIVERGED = (
+    "the training diverged, its loss is no finite number: set a smaller learning-rate, or scale "
+    "what is far from 1, the inputs (standardise='client') or, with task='regression', the label"
+)
 
 
 class StackingApp(ClientApp):
@@ -122,6 +127,8 @@ def agreed_model(
 def train_round(message: Message, context: Context) -> Message:
     """One message a round: the received model is evaluated as it is, then trained."""
     done = trained_ahead(message) or trained_alone(message, context)
+    if not math.isfinite(done.losses["train-loss"]):
+        raise CFlowerError(DIVERGED)
     metrics = MetricRecord({**done.held_out, **done.losses})
     content = RecordDict({"arrays": record_of(done.arrays), "metrics": metrics})
     return Message(content, reply_to=message)

@@ -16,7 +16,7 @@ from cflower.errors import ConfigError, DataError
 from cflower.exporting.files import logits_of
 from cflower.learning.models import build_model
 from cflower.learning.training import evaluate, predict, train
-from tests.command import error_of, output_of, simulated
+from tests.command import cflower, error_of, output_of, simulated
 
 CLINICS = (
     "label-column='target' task='regression' standardise='client' shift='none' model='linear' "
@@ -63,6 +63,17 @@ def test_a_run_on_clinics_that_measure_in_opposite_directions(tmp_path, diabetes
     output_of("export", run, "--cluster", "0", "--output", model)
     assert logits_of(model, "torchscript", torch.zeros(3, 10)).shape == (3, 1)
     assert "the predicted number, shape (batch, 1)" in (tmp_path / "model.pt.md").read_text()
+
+
+def test_a_training_that_diverges_says_what_to_do(tmp_path, diabetes):
+    diabetes.to_csv(tmp_path / "rows.csv", index=False)
+    config = "label-column='target' task='regression' shift='none' model='mlp' learning-rate=1.0 "
+    config += f"partitioner='iid' num-server-rounds=2 dataset='{tmp_path}'"
+    done = cflower("simulate", "--clients", 3, "--out", tmp_path / "runs", "-c", config)
+    problem = done.stderr.splitlines()[-1]
+    assert problem.startswith("Error: No usable reply in round 1. partition-0:")
+    assert "the training diverged, its loss is no finite number: set a smaller" in problem
+    assert "or, with task='regression', the label" in problem
 
 
 @pytest.mark.parametrize(
