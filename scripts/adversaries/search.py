@@ -52,8 +52,9 @@ def accuracies(program: Program, seed: int, attack: Attack) -> Figures:
             return 0.0, 0.0
     names = [f"partition-{i}" for i in range(CLIENTS) if i not in program.clients]
     clients = [found["clients"][name] for name in names]
-    leaf = mean(client.get("leaf_accuracy", client["accuracy"]) for client in clients)
-    return leaf, mean(client["accuracy"] for client in clients)
+    served = [client.get("accuracy", 0.0) for client in clients]  # none if the model is not finite
+    leaf = [c.get("leaf_accuracy", own) for c, own in zip(clients, served, strict=True)]
+    return mean(leaf), mean(served)
 
 
 HONEST = Program._fields[: Program._fields.index("when")]

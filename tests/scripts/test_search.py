@@ -55,6 +55,24 @@ def test_a_search_measures_the_worst_again_and_keeps_what_it_tried(tmp_path):
         parts("hostile=3")
 
 
+BACK = HOSTILE._replace(model="small_models:batchnorm", hostile=4)
+QUIET = Program("small_models:embedding", "10,10", 1.0, "fedavg+fedavg", 1, "all groups", "always",
+                "quiet", "nothing", "constant", 3.0, 1e9, "praise", "own", "")  # fmt: skip
+LATE = QUIET._replace(
+    model="small_models:frozen_batchnorm", when="late", arrays="first", length=1e6, vote="opposite"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "seed", "most"),
+    [(BACK, 1, 5.0), (QUIET, 0, 2.0), (LATE, 0, 2.0)],
+    ids=["split off and back", "inputs that others hardly use", "a long update at the end"],
+)
+def test_the_worst_programs_that_are_mended_stay_so(program, seed, most):
+    assert max(cost(program, seed)) < most
+
+
 @pytest.mark.slow
 def test_a_search_writes_what_it_tried_and_a_mild_program_costs_little(tmp_path):
     search(0.0, [0], tmp_path, {})
