@@ -54,8 +54,10 @@ class Members:
         self.heard.append(client)
         num_known = len(self.last) + len(self.heard)
         if len(self.last) >= FEW and num_known >= 2 * self.num_known:
-            # Anew when twice as much is known: seldom enough for clusters of thousands.
-            self.usual, self.num_known = medians(self.last.values(), least=FEW), num_known
+            # Anew when twice as much is known: seldom enough for clusters of thousands. Whoever is
+            # the longest of all is not its own measure.
+            self.usual = medians(self.last.values(), least=FEW, spare=1)
+            self.num_known = num_known
 
     def others(self, client: str) -> tuple[Vector, Vector]:
         """The medians of the other members, and the sum over those that replied in this round."""
@@ -65,15 +67,24 @@ class Members:
         return medians((nothing, *others.values())), np.sum((nothing, *replied), axis=0)
 
 
-def medians(figures: Iterable[Vector], least: int = 1) -> Vector:
+def medians(figures: Iterable[Vector], least: int = 1, spare: int = 0) -> Vector:
     """The medians of the updates that are not zero, shape (3 + a,); zeros if these are too few.
 
-    >>> medians([np.array([1.0, 10.0]), np.array([3.0, 10.0]), np.array([0.0, 99.0])])
-    array([ 2., 10.])
+    Without the ``spare`` largest, each figure by itself. Of two in the middle their mean, but at
+    most `LONG` times the smaller: one of two may be as large as a hostile client likes. Changes of
+    statistics differ by more among honest clients, so of those it is their mean.
+
+    >>> medians([np.array([1.0, 10.0]), np.array([3.0, 1e6]), np.array([0.0, 99.0])])
+    array([ 2., 20.])
     """
     rows = np.array(list(figures))
-    moved = rows[rows[:, NORM] > 0]
-    return np.asarray(np.median(moved, axis=0)) if len(moved) >= least else np.zeros_like(rows[0])
+    moved = np.sort(rows[rows[:, NORM] > 0], axis=0)
+    if (count := len(moved)) < least:
+        return np.zeros_like(rows[0])
+    low, high = moved[(count - 1 - spare) // 2], moved[(count - spare) // 2]
+    middle = np.asarray((low + high) / 2)
+    middle[: LENGTHS.start] = np.minimum(middle, LONG * low)[: LENGTHS.start]
+    return middle
 
 
 def fractions(most: Vector, values: Vector) -> Vector:

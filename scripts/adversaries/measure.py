@@ -11,7 +11,7 @@ the honest held-out examples of other classes that a backdoor's pixels turn into
 those do that lie in evaluations is measured by ``liars``.
 
 With ``--search`` attacks are drawn and changed, and the worst are kept (`adversaries.search`);
-``--fixed`` names parts that all of them have.
+``--fixed`` names parts that all of them have. Runs with ``--set`` belong in a folder of their own.
 """
 
 from itertools import product
@@ -29,6 +29,7 @@ from adversaries.attacks import ATTACKS
 from adversaries.programs import parts
 from adversaries.runs import AWAY, attacked, shift_of
 from adversaries.search import search
+from cflower.config import read_overrides
 from cflower.ordering import in_order
 
 TABLE = "table"
@@ -118,6 +119,7 @@ def main(
     fixed: Annotated[
         str, typer.Option(help="Parts of all programs: hostile=1,rule=fedavg+fedavg")
     ] = "",
+    more: command.More = "",
     out: command.Out = Path("outputs/adversaries"),
     workers: command.Workers = None,
     table: command.TableOnly = False,
@@ -137,6 +139,7 @@ def main(
         halves = f"{clients - clients // 2},{clients // 2}" if ATTACKS[attack].grouped else ""
         sizes = group_sizes or halves
         keys |= {"num-server-rounds": rounds, "aggregation": rule, **shift_of(sizes)}
+        keys |= read_overrides([more], "--set")
         hostile = clients // 10 if attack == "sleeper" else adversaries
         what = {"data": name, "model": keys["model"], "groups": sizes or "one", "rule": rule}
         what |= {"clients": clients, "adversaries": hostile, "rounds": rounds, "seed": seed}

@@ -222,6 +222,14 @@ def test_of_two_replies_in_the_first_round_the_other_shows_what_is_usual(place):
     assert [length(one) for one in result.values()] == [1.0]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_second_hostile_client_is_not_bounded_by_the_first_ones_length(place):
+    replies = [reply(i, 1e6 if i == place else 1.0) for i in range(2)]
+    before = {**known(1 - place), **known(2, norm=1e6)}
+    result, _ = bounded(*replies, state=state_of(20, before))
+    assert length(result[f"c{place}"]) <= LONG**2
+
+
 @pytest.mark.parametrize("known_updates", [{}, known(1, 2, norm=0.0, lengths=(0.0, 0.0))])
 def test_where_nobody_else_has_sent_an_update_the_model_stays(known_updates):
     alone = reply(0, 1e6, 1e12, carried=(1e30, 0, 5.0))
