@@ -56,6 +56,9 @@ def test_a_search_measures_the_worst_again_and_keeps_what_it_tried(tmp_path):
 
 
 BACK = HOSTILE._replace(model="small_models:batchnorm", hostile=4)
+FIRST = BACK._replace(
+    fraction=0.1, when="first", arrays="trained", direction="own", length=1e6, claim=1.0
+)
 QUIET = Program("small_models:embedding", "10,10", 1.0, "fedavg+fedavg", 1, "all groups", "always",
                 "quiet", "nothing", "constant", 3.0, 1e9, "praise", "own", "")  # fmt: skip
 LATE = QUIET._replace(
@@ -66,8 +69,13 @@ LATE = QUIET._replace(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "seed", "most"),
-    [(BACK, 1, 5.0), (QUIET, 0, 2.0), (LATE, 0, 2.0)],
-    ids=["split off and back", "inputs that others hardly use", "a long update at the end"],
+    [(BACK, 1, 5.0), (FIRST, 0, 5.0), (QUIET, 0, 2.0), (LATE, 0, 2.0)],
+    ids=[
+        "split off and back",
+        "a long update at first",
+        "inputs that others hardly use",
+        "a long update at the end",
+    ],
 )
 def test_the_worst_programs_that_are_mended_stay_so(program, seed, most):
     assert max(cost(program, seed)) < most
