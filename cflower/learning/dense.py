@@ -6,9 +6,11 @@ their number change its bits (`tests/learning/test_dense.py`). With convolutions
 than one client after another.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, zip_longest
+from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,7 +132,7 @@ def train_stacked(
     velocities = [torch.zeros_like(one) for one in weights]
     step = sgd_step(settings, server_round)
     losses, seen = torch.zeros(len(parts), device=device), [0] * len(parts)
-    batches = list(_batches(lengths, settings.batch_size))
+    batches = list(stacked_batches(lengths, settings.batch_size))
     for group, _, size in batches:
         seen[group] = [before + size for before in seen[group]]
     for _ in range(settings.local_epochs):
@@ -176,24 +178,40 @@ def _joined(parts: Sequence[Examples], device: torch.device) -> tuple[Tensor, Te
     return torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)
 
 
-def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[slice, int, int]]:
-    """An epoch: clients with batches of one size, where these begin, and their size.
+def batches_of(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
+    """An epoch: where each batch begins, and its size, at most ``batch_size`` and nearly equal.
 
-    A lone last example of a client that has others is left out.
+    A few examples in a last batch of their own would count like a whole one, and their noise can
+    keep a model from learning. One example alone is left out where there are others: BatchNorm
+    cannot normalise it.
 
-    >>> list(_batches([5, 4, 3], 2))
+    >>> batches_of(72, 32), batches_of(33, 32), batches_of(3, 2)
+    ([(0, 24), (24, 24), (48, 24)], [(0, 17), (17, 16)], [(0, 2)])
+    """
+    count = ceil(num_examples / batch_size)
+    size, more = divmod(num_examples, count)
+    sizes = [size + (i < more) for i in range(count)]
+    starts = accumulate(sizes, initial=0)
+    least = min(2, batch_size, num_examples)
+    return [(start, size) for start, size in zip(starts, sizes, strict=False) if size >= least]
+
+
+def stacked_batches(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[slice, int, int]]:
+    """An epoch: clients whose batches are alike, where these begin, and their size.
+
+    >>> list(stacked_batches([5, 4, 3], 2))
     [(slice(0, 3, None), 0, 2), (slice(0, 2, None), 2, 2)]
     """
-    for start in range(0, lengths[0], batch_size):
-        for group, size in _alike([min(batch_size, n - start) for n in lengths]):
-            if size > 1 or (size == 1 and (start == 0 or batch_size == 1)):
-                yield group, start, size
+    for batches in zip_longest(*(batches_of(n, batch_size) for n in lengths)):
+        for group, batch in _alike(batches):
+            if batch:
+                yield group, *batch
 
 
-def _alike(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Neighbours with the same size, and that size."""
+def _alike(values: Iterable[Any]) -> Iterator[tuple[slice, Any]]:
+    """Neighbours with the same value, and that value."""
     start = 0
-    for size, same in groupby(sizes):
+    for value, same in groupby(values):
         end = start + len(list(same))
-        yield slice(start, end), size
+        yield slice(start, end), value
         start = end

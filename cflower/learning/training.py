@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from cflower.data.examples import Examples
 from cflower.learning.classes import measured
-from cflower.learning.dense import evaluate_stacked, is_dense, sgd_step, train_stacked
+from cflower.learning.dense import batches_of, evaluate_stacked, is_dense, sgd_step, train_stacked
 from cflower.learning.device import device_of
 from cflower.learning.settings import TrainingSettings
 
@@ -54,13 +54,15 @@ def train(
         loss_sum, num_seen = torch.zeros((), device=inputs.device), 0
         for _ in range(settings.local_epochs):
             loss_sum, num_seen = loss_sum.zero_(), 0
-            for batch in _batches(len(examples), settings.batch_size, rng, inputs.device):
+            order = torch.randperm(len(examples), generator=rng).to(inputs.device)
+            for start, size in batches_of(len(examples), settings.batch_size):
+                batch = order[start : start + size]
                 loss = loss_of(model(inputs[batch]), labels[batch])
                 gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
                 with torch.no_grad():
                     step(parameters, list(gradients), velocities)
-                loss_sum += loss.detach() * len(batch)
-                num_seen += len(batch)
+                loss_sum += loss.detach() * size
+                num_seen += size
     return {"train-loss": loss_sum.item() / num_seen}
 
 
@@ -120,17 +122,6 @@ def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
 def stack_of(model: nn.Module) -> list[Tensor]:
     """A stack of this one model: views of its parameters, shapes (1, *shape)."""
     return [parameter.detach()[None] for parameter in model.parameters()]
-
-
-def _batches(
-    num_examples: int, batch_size: int, rng: torch.Generator, device: torch.device
-) -> Iterator[Tensor]:
-    """One epoch: positions in random order, on the device; a lone last example is left out."""
-    order = torch.randperm(num_examples, generator=rng).to(device)
-    for start in range(0, num_examples, batch_size):
-        lone = start == num_examples - 1
-        if not lone or start == 0 or batch_size == 1:
-            yield order[start : start + batch_size]
 
 
 _moved = WeakKeyDictionary[Examples, tuple[Tensor, Tensor]]()

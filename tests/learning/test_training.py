@@ -4,12 +4,15 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from cflower.data.client_data import load_client_data
 from cflower.data.examples import Examples
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
+from cflower.learning.dense import batches_of
 from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, train
@@ -69,12 +72,23 @@ def test_one_full_batch_is_one_gradient_step():
     torch.testing.assert_close(weights_after(settings, 50), start - 0.3 * gradient)
 
 
-def test_a_lone_last_example_is_left_out():
+@given(st.integers(1, 300), st.integers(1, 64))
+def test_the_batches_of_an_epoch_are_nearly_equal(num, batch_size):
+    batches = batches_of(num, batch_size)
+    starts, sizes = zip(*batches, strict=True)
+    assert list(starts) == [sum(sizes[:i]) for i in range(len(sizes))]
+    assert max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= min(2, num, batch_size)
+    assert num - sum(sizes) == (batch_size == 2 and num % 2 and num > 1)
+
+
+def test_no_batch_of_a_model_with_batch_norm_has_one_example():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     train(model, rows(33), TrainingSettings(local_epochs=2), server_round=1, seed=0)
-    assert int(model[1].num_batches_tracked) == 2
-    once = TrainingSettings(local_epochs=1, batch_size=1)
-    assert not torch.equal(weights_after(once, 1), weights_after(replace(once, momentum=0), 2))
+    assert int(model[1].num_batches_tracked) == 4
+    train(model, rows(3), TrainingSettings(local_epochs=2, batch_size=2), server_round=1, seed=0)
+    assert int(model[1].num_batches_tracked) == 6
 
 
 def test_evaluation_counts_over_all_batches_and_changes_nothing():
