@@ -143,17 +143,18 @@ class Criterion(Protocol):
         return {}
 
 
-def sampled(members: NDArray[np.intp], cluster: str) -> NDArray[np.intp]:
-    """At most `LARGE` of some members, ascending; nearly the same sample in every round.
+def sampled(members: NDArray[np.intp], *seed: str | int, most: int = 0) -> NDArray[np.intp]:
+    """At most so many of some members, ascending, or `LARGE`; for the same seed nearly the same.
 
     >>> len(sampled(np.arange(5000), "0")), sampled(np.array([3, 7]), "0")
     (2000, array([3, 7]))
     """
-    if len(members) <= LARGE:
+    most = most or LARGE
+    if len(members) <= most:
         return members
     # Every position has its own random number, so members that come or go replace few others.
-    order = generator(0, "sample", cluster).random(members.max() + 1)[members].argsort()
-    return np.sort(members[order[:LARGE]])
+    order = generator(0, "sample", *seed).random(members.max() + 1)[members].argsort()
+    return np.sort(members[order[:most]])
 
 
 def too_few(

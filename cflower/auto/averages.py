@@ -105,6 +105,16 @@ class Averages:
         return np.asarray(self.power * squared_weights[self.counts - 1])
 
     @property
+    def steps(self) -> Numbers:
+        """How much longer each client trains than the average one, by its weight, shape (m,).
+
+        The length of an update grows with the steps of which it is the sum (FedNova, Wang et al.,
+        NeurIPS 2020, arXiv 2007.07481).
+        """
+        known = np.where(self.weights > 0, self.weights, 1.0)
+        return np.asarray(known / known.mean())
+
+    @property
     def least(self) -> int:
         """Updates that a client needs: `FEW`, or half as many as the median client, at least two.
 

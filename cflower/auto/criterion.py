@@ -181,7 +181,10 @@ class AutoCriterion(Checked):
 def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
     """The views of these clients: their updates, and their output layers if they have one."""
     noise, raw, even = known.noise[clients], known.averages[clients], known.evenly_weighted(clients)
-    updates = View(0, "updates", cosine_similarity(even), noise / squares_of(even), raw, noise)
+    steps = known.steps[clients]
+    points, point_noise = raw / steps.astype(np.float32)[:, None], noise / steps**2
+    similarity, share = cosine_similarity(even), noise / squares_of(even)
+    updates = View(0, "updates", similarity, share, points, point_noise)
     if not known.outputs.size:
         return [updates]
     matched = class_matched(known.outputs[clients])

@@ -15,7 +15,7 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights, norm
-from cflower.changes.splits import about_mean, assigned, norms_of, reunited, started_from
+from cflower.changes.splits import about_mean, norms_of, reunited, started_from, voters
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
@@ -38,15 +38,15 @@ class Joins(Change):
                     and len(leaves) > 1
                     and self._forgotten(tree, name, now)
                 ):
-                    yield Join(now, (about_mean(tree, name, leaves),), name, leaves)
+                    yield Join(now, (about_mean(tree, name, leaves, now),), name, leaves)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             pair = min(pairs, key=distance, default=None)
             if pair:
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 name = common_ancestor(tree, pair)
-                other = Question(first.name, first.model, assigned(tree, [second]))
-                yield Join(now, (about_mean(tree, name, pair), other), name, (first, second))
+                other = Question(first.name, first.model, voters(tree, [second], now))
+                yield Join(now, (about_mean(tree, name, pair, now), other), name, (first, second))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""

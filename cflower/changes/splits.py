@@ -1,21 +1,27 @@
 """A split is a hypothesis: its clients judge it by the mean of the leaves' models.
 
-Not in the paper. As soon as the parts have trained apart, every member evaluates its leaf's model
-and the mean. A vote in which more of them gain than lose, but not significantly, is repeated
-once. A split that is undone leaves the mean, which is the model that clients without
-disagreement would have trained together.
+Not in the paper. As soon as the parts have trained apart, members of each evaluate their leaf's
+model and the mean. A vote in which more of them gain than lose, but not significantly, is repeated
+once. A split that is undone leaves the mean, which is the model that clients without disagreement
+would have trained together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cflower.algorithm.change import Answer, Change, Proposal, Question
-from cflower.algorithm.criteria import Decision, Evidence, Outcome
+from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
 from cflower.algorithm.weights import Vector, Weights
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, only
+
+VOTERS = 30
+"""Members of a leaf that answer a question, a limit of what it sends: of 30 clients that gain or
+lose, 22 decide a vote."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class SplitTrials(Change):
                 continue
             waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
             if last or (trial.due <= server_round and waited):
-                mean = about_mean(state.tree, name, state.tree.leaves_below(name))
+                mean = about_mean(state.tree, name, state.tree.leaves_below(name), server_round)
                 yield SplitTrial(server_round, (mean,), self.rounds, last)
 
     def _trained_apart(self, state: CFLState, name: str, trial: Trial) -> bool:
@@ -78,14 +84,19 @@ class SplitTrials(Change):
         return all(any(u.server_round > since for u in part.values()) for part in parts)
 
 
-def about_mean(tree: ParameterTree, name: str, leaves: Sequence[Cluster]) -> Question:
-    """One about the mean of these leaves' models to all their members."""
-    return Question(name, mean_model(leaves), assigned(tree, leaves))
+def about_mean(tree: ParameterTree, name: str, leaves: Sequence[Cluster], now: int) -> Question:
+    """One about the mean of these leaves' models to their members."""
+    return Question(name, mean_model(leaves), voters(tree, leaves, now))
 
 
-def assigned(tree: ParameterTree, leaves: Iterable[Cluster]) -> tuple[str, ...]:
-    """The members whose leaf is known."""
-    return tuple(c for leaf in leaves for c in leaf.members if c not in tree.unassigned)
+def voters(tree: ParameterTree, leaves: Iterable[Cluster], server_round: int) -> tuple[str, ...]:
+    """Members whose leaf is known: at most `VOTERS` of each leaf, others in another round."""
+    chosen = list[str]()
+    for leaf in leaves:
+        members = [client for client in leaf.members if client not in tree.unassigned]
+        places = sampled(np.arange(len(members)), leaf.name, server_round, most=VOTERS)
+        chosen.extend(members[i] for i in places)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True)

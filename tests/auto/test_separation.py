@@ -81,6 +81,15 @@ def test_a_client_of_much_weight_does_not_make_the_others_a_group(times: float) 
     assert decided(updates, weights=weights, rounds=20) == set()
 
 
+def test_clients_that_train_longer_do_not_hide_groups() -> None:
+    """Each group has clients with 1, 1, 2, 2 and 10 times as many examples, so as many steps."""
+    times = np.tile([1.0, 1.0, 2.0, 2.0, 10.0], 2)
+    updates = two_groups(5) * times[:, None]
+    sides = {frozenset(f"client-{i}" for i in side) for side in (range(5), range(5, 10))}
+    assert decided(updates, weights=times) == sides
+    assert decided(updates) == set()  # on a line they are no groups if all train as long
+
+
 def test_copies_of_a_client_count_once() -> None:
     updates = generator(0, "copies").normal(size=(10, 20))
     updates[:3] = updates[0]

@@ -14,7 +14,7 @@ from cflower.algorithm.state import DECIDE, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Status, Trial
 from cflower.auto.criterion import AutoCriterion
 from cflower.changes import changes_of
-from cflower.changes.splits import SplitTrials
+from cflower.changes.splits import VOTERS, SplitTrials, voters
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     DIM,
@@ -113,6 +113,18 @@ def test_the_candidate_is_the_weighted_mean_of_the_leaves_below(weighting):
     plain = cfl_of(NeverSplit(), weighting=weighting)
     together = final(federation, plain, server_round).tree.root.model.trained
     np.testing.assert_allclose(candidate.trained, together, atol=1e-12)
+
+
+def test_at_most_a_sample_of_each_leaf_votes_another_one_in_another_round():
+    federation = Federation.dealt(VOTERS + 10, 8)
+    _, heard, server_round = heard_when_due(federation, judged(1))
+    tree = heard.state.tree
+    asked = Counter(tree.leaf_of(ask.client).name for ask in heard.asks if ask.role is Role.OWN)
+    assert sorted(asked.values()) == [8, VOTERS]
+    now, later = (voters(tree, tree.leaves, server_round + i) for i in (0, 1))
+    assert set(now) == {ask.client for ask in heard.asks}
+    assert set(now) != set(later)
+    assert now == voters(tree, tree.leaves, server_round)
 
 
 def test_in_each_round_of_a_trial_the_mean_of_the_leaves_is_the_conventional_model():
