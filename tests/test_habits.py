@@ -218,6 +218,16 @@ def test_a_client_fn_app_runs_as_it_is(named, tmp_path, caplog):
     assert newcomer.cluster == strategy.cluster_of(names.format(1))
 
 
+def test_a_plain_function_need_not_know_the_roll_call(capfd):
+    def client(message, context):
+        content = {"metrics": MetricRecord({"num-examples": 1, "rmse": 1.0})}
+        content["arrays"] = message.content["arrays"]
+        return Message(RecordDict(content), reply_to=message)
+
+    run(client, rounds=1)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_noise_of_a_client_fn_app_is_seen():
     assert not adds_noise(InlineGrid(older_app(), 1, {}))
     noisy = ClientApp(lambda context: None, mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])

@@ -7,10 +7,12 @@ from itertools import islice
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from cflower.errors import CFlowerError
 from cflower.messages.arrays import copy_of
+from cflower.messages.client_names import ROLL_CALL
 from cflower.messages.failures import CLIENT_FAILED
 from cflower.messages.flower import Run, give_id, identify
 
@@ -101,10 +103,16 @@ class InlineGrid(Grid):
                 message = self._pending.pop(message_id)
                 context = self._contexts[message.metadata.dst_node_id]
                 reply, failure = self.run_client(message, context)
-                self._print(failure, context)
+                if message.metadata.message_type != ROLL_CALL or self._knows_roll_call:
+                    self._print(failure, context)
                 self.num_bytes += size_of(reply)
                 return [reply]
         return []
+
+    @property
+    def _knows_roll_call(self) -> bool:
+        """A plain function in place of a ClientApp gets the roll call without knowing it."""
+        return isinstance(self.client_app, ClientApp)
 
     def _print(self, failure: Failure | None, context: Context) -> None:
         """The traceback of a client's error, once for each place in the code.
