@@ -43,7 +43,11 @@ def own_scale(client):
     return {"norm.scale": 1 / examples(client, 0)[0].std(axis=0)}
 
 
-def client_app(data, step, errors, first_local, leaves_out=None):
+def rmse(errors):
+    return {"rmse": float(np.sqrt(np.mean(errors**2)))}
+
+
+def client_app(data, step, errors, first_local, leaves_out=None, measures=rmse):
     """Clients that keep arrays in their context and do not send them.
 
     ``leaves_out(client, local)`` are the names of what a client leaves out, if not these.
@@ -74,15 +78,15 @@ def client_app(data, step, errors, first_local, leaves_out=None):
     @app.evaluate()
     def evaluate(message, context):
         client, model = client_and_model(message, context)
-        rmse = float(np.sqrt(np.mean(errors(model, *data(client, 1)) ** 2)))
-        metrics = MetricRecord({"rmse": rmse, "num-examples": 80})
+        measured = measures(errors(model, *data(client, 1)))
+        metrics = MetricRecord({**measured, "num-examples": 80})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return name_clients(app)
 
 
-def fedbn_app(leaves_out=None):
-    return client_app(examples, scaled_step, scaled_errors, own_scale, leaves_out)
+def fedbn_app(leaves_out=None, measures=rmse):
+    return client_app(examples, scaled_step, scaled_errors, own_scale, leaves_out, measures)
 
 
 def run(app, first=SCALED, rounds=12, observers=(), **start):
@@ -216,6 +220,27 @@ def test_a_client_fn_app_runs_as_it_is(named, tmp_path, caplog):
     assert not warnings(caplog)
     newcomer = assign(recorder.path, app=older_app(), node_config={"partition-id": 21})
     assert newcomer.cluster == strategy.cluster_of(names.format(1))
+
+
+def within(limit, factor=1.0):
+    return lambda errors: factor * float(np.mean(np.abs(errors) < limit))
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "higher", "shown"),
+    [
+        ("val_mse", lambda errors: float(np.mean(errors**2)), False, "val_mse 0."),
+        ("f1", within(0.5), True, "f1 1: "),
+        ("top1", within(0.5, 100.0), True, "top1 100: "),
+    ],
+)
+def test_the_only_metric_leads_whatever_its_name_and_unit(name, measure, higher, shown):
+    app = fedbn_app(measures=lambda errors: {name: measure(errors)})
+    strategy, result = run(app, rounds=16)
+    assert set(clusters_of(strategy)) == HALVES
+    metric = strategy.final_report.metric
+    assert (metric.name, metric.higher_is_better) == (name, higher)
+    assert shown in str(result), str(result)
 
 
 def test_a_plain_function_need_not_know_the_roll_call(capfd):
