@@ -27,7 +27,7 @@ from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
 from cflower.learning.training import evaluate, predict, train, with_perplexity
-from cflower.messages.arrays import record_of, values_of
+from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
@@ -148,7 +148,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of each mix."""
     config, data, model = prepare_training(message, context)
-    asked = message.content.config_records["config"]
+    asked = records_in(message.content, ConfigRecord)["config"]
     trainings, kappas = asked["trainings"], asked["kappas"]
     assert isinstance(trainings, int) and isinstance(kappas, list)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, node.round_of(message)
@@ -190,7 +190,7 @@ def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble."""
     config = node.config_of(context)
     data = node.data_of(config, context, node.round_of(message))
-    models = message.content.array_records
+    models = records_in(message.content, ArrayRecord)
 
     def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
         path = in_order(models)
@@ -219,7 +219,7 @@ def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, 
     """Config, this client's data, and the model with the received parameters."""
     config = node.config_of(context)
     data = node.data_of(config, context, node.round_of(message))
-    return config, data, loaded(config, data, message.content.array_records["arrays"])
+    return config, data, loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
 
 
 def prepare_training(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:

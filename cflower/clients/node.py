@@ -6,7 +6,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.supercore import log
 
 from cflower.algorithm.state import DECIDE
@@ -18,6 +18,7 @@ from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
+from cflower.messages.arrays import records_in
 from cflower.messages.client_names import PART
 
 
@@ -34,14 +35,14 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
 
 def round_of(message: Message) -> int:
     """The round a message belongs to."""
-    server_round = message.content.config_records["config"]["server-round"]
+    server_round = records_in(message.content, ConfigRecord)["config"]["server-round"]
     assert isinstance(server_round, int)
     return server_round
 
 
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
-    config = message.content.config_records["config"]
+    config = records_in(message.content, ConfigRecord)["config"]
     return data.decide if config.get(PART) == DECIDE else data.report
 
 

@@ -17,7 +17,7 @@ from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
 from cflower.learning.device import device_of
 from cflower.learning.models import empty_model
 from cflower.learning.training import one_thread
-from cflower.messages.arrays import values_of
+from cflower.messages.arrays import records_in, values_of
 from cflower.messages.client_names import client_name
 from cflower.privacy.permutation_mod import seed_of
 from cflower.seeding import torch_seed
@@ -67,7 +67,7 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
                 most = stack_size(model)
             if most < 2:
                 return
-            sent = message.content.array_records["arrays"]
+            sent = records_in(message.content, ArrayRecord)["arrays"]
             shapes = {key: tuple(values_of(array).shape) for key, array in sent.items()}
             same = node.round_of(message) == server_round and shapes == shapes_of(model)
             if seed_of(context) or not same:

@@ -84,8 +84,8 @@ def export(
     if is_own:
         record = SavedRun(folder, seed_file, own_code)
     name, own = model_of(record, client, cluster)
-    weights = record.own_model(own) if own else record.tree.model_of(name)
-    suffix = f"-{Path(own).stem}" if own else ""
+    weights = record.own_model(own, name) if own else record.tree.model_of(name)
+    suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
     check_free(path)

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from copy import copy
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
+
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def values_of(array: Array) -> NDArray[Any]:
@@ -56,6 +58,19 @@ def copy_of(arrays: ArrayRecord) -> ArrayRecord:
     for key, array in arrays.items():
         record[key] = copy(array)
     return record
+
+
+def records_in(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """The records of one kind in a message's content.
+
+    ``content.array_records`` and its like make reference cycles, which keep the content, with all
+    its arrays, in memory until Python looks for such: several models at a time.
+
+    >>> content = RecordDict({"arrays": record_of({}), "config": ConfigRecord()})
+    >>> list(records_in(content, ArrayRecord))
+    ['arrays']
+    """
+    return {key: record for key, record in content.items() if isinstance(record, kind)}
 
 
 @lru_cache(maxsize=1024)

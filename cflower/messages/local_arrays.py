@@ -13,6 +13,7 @@ from logging import INFO
 from flwr.app import ArrayRecord, Message
 from flwr.supercore import log
 
+from cflower.messages.arrays import records_in
 from cflower.messages.layout import Layout
 from cflower.ordering import listed
 
@@ -60,9 +61,7 @@ class LocalArrays:
 
 def lacking(reply: Message, layout: Layout) -> Keys | None:
     """The arrays that a reply lacks; None if it has none that is trained, or no one model."""
-    # `array_records` would leave reference cycles, which keep all replies of a round in memory.
-    content = reply.content.values() if reply.has_content() else ()
-    records = [record for record in content if isinstance(record, ArrayRecord)]
+    records = [*records_in(reply.content, ArrayRecord).values()] if reply.has_content() else []
     keys = set(records[0]) if len(records) == 1 else set()
     trained = {entry.key for entry in layout.entries if entry.trained}
     return layout.keys - keys if keys & trained else None

@@ -19,6 +19,7 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
+from cflower.messages.eight_bits import difference_of
 from cflower.ordering import in_order, listed, only
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
@@ -28,6 +29,7 @@ from cflower.recording.serialization import (
     final_result,
     model_files,
     note_split,
+    personal_files,
     round_line,
     served_lines,
     split_lines,
@@ -365,13 +367,22 @@ class Recorder(Observer):
 
     def _write_models(self, state: CFLState) -> None:
         """Write every model to its file, and remove those of an earlier end of the run."""
-        files = {self.path / file: model for file, model in model_files(state).items()}
-        for path, model in files.items():
-            arrays = {key: np.ascontiguousarray(a) for key, a in self._layout.arrays(model).items()}
-            replace_file(path, save(arrays), lasting=False)  # they are in the checkpoint too
-        for path in self.path.glob("*/*.safetensors"):
+        files = set[Path]()
+        for file, content in self._contents(state):
+            files.add(self.path / file)
+            replace_file(self.path / file, content, lasting=False)
+        for path in self.path.glob("*/*.safetensors*"):
             if path.parent.name in MODELS and path not in files:
                 path.unlink()
+
+    def _contents(self, state: CFLState) -> Iterator[tuple[str, bytes]]:
+        for file, model in model_files(state).items():
+            arrays = self._layout.arrays(model).items()
+            yield file, save({key: np.ascontiguousarray(array) for key, array in arrays})
+        own = state.personal_models
+        for client, file in personal_files(state).items():
+            leaf = state.tree.leaf_of(client).model
+            yield file, difference_of(self._layout, own[client], leaf)
 
     def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> Summary:
         tree, failures, clients = report.state.tree, report.failures, self._clients

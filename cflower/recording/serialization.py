@@ -198,9 +198,8 @@ def file_of(cluster: Cluster) -> str:
 
 
 def model_files(state: CFLState) -> dict[str, Weights]:
-    """Every model of the end of a run by its file in the run folder."""
-    own = state.personal_models
-    files = {file: own[client] for client, file in personal_files(state).items()}
+    """Every cluster's models of the end of a run by their files in the run folder."""
+    files = {}
     for name, cluster in state.tree.clusters.items():
         files[f"models/{name}.safetensors"] = cluster.model
         files[file_of(cluster)] = state.tree.model_of(name)
@@ -210,7 +209,7 @@ def model_files(state: CFLState) -> dict[str, Weights]:
 def personal_files(state: CFLState) -> dict[str, str]:
     """The file of each client with a model of its own, numbered: a name may be no file's name."""
     names = in_order(state.personal_models)
-    return {client: f"personal/{i}.safetensors" for i, client in enumerate(names)}
+    return {client: f"personal/{i}.safetensors.zlib" for i, client in enumerate(names)}
 
 
 def personal_line(step: Personal) -> PersonalLine:

@@ -21,6 +21,7 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
+from cflower.messages.eight_bits import model_of
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import Metric
 from cflower.ordering import in_order, listed, only
@@ -174,10 +175,13 @@ class RunRecord:
     def _refuse(self, problem: str) -> None:
         raise RunFolderError(f"{problem} Copy the whole run folder again.")
 
-    def own_model(self, file: str) -> Weights:
-        """The model of one client, from its file in the run folder."""
+    def own_model(self, file: str, leaf: str) -> Weights:
+        """The model of one client of a leaf, from its file in the run folder."""
         with self._reading(file):
-            return self.layout.weights(record_of(load_file(self.path / file)))
+            if file.endswith(".safetensors"):  # of version 0.3 or earlier
+                return self.layout.weights(record_of(load_file(self.path / file)))
+            content = (self.path / file).read_bytes()
+            return model_of(self.layout, content, self.tree.clusters[leaf].model)
 
     @cached_property
     def metric(self) -> Metric:

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from cflower.errors import CFlowerError
-from cflower.messages.arrays import copy_of
+from cflower.messages.arrays import copy_of, records_in
 from cflower.messages.client_names import ROLL_CALL
 from cflower.messages.failures import CLIENT_FAILED
 from cflower.messages.flower import Run, give_id, identify
@@ -154,8 +154,8 @@ def size_of(message: Message) -> int:
     """Bytes of the arrays in a message."""
     if message.has_error():
         return 0
-    records = message.content.array_records.values()
-    return sum(len(array.data) for record in records for array in record.values())
+    models = records_in(message.content, ArrayRecord).values()
+    return sum(len(array.data) for model in models for array in model.values())
 
 
 def own(record: Any) -> Any:

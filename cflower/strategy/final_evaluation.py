@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
+from cflower.messages.arrays import records_in
 from cflower.messages.claims import facts_in
 from cflower.messages.client_names import BEST, BEST_CLUSTER, ENSEMBLE, FACTS
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
@@ -102,7 +103,7 @@ class FinalEvaluation:
 
     def _read_path(self, client: str, content: RecordDict) -> Levels:
         path = [cluster.name for cluster in self.state.tree.path_of(client)]
-        weighted_by, records = self.messenger.weighted_by, content.metric_records
+        weighted_by, records = self.messenger.weighted_by, records_in(content, MetricRecord)
         if missing := {*path, BEST, ENSEMBLE} - set(records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
         levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}

@@ -19,6 +19,7 @@ from cflower.algorithm.weights import Weights
 from cflower.changes.splits import SplitTrials
 from cflower.errors import CFlowerError, ConfigError, FederationError
 from cflower.messages.client_names import PART, app_of
+from cflower.messages.eight_bits import rounded
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
@@ -279,6 +280,7 @@ class Run:
             self.state = replace(self.state, pending=step)
             log_alone(step)
             self.settle(self.num_rounds, step.asks)
+            self.state = rounded(self.state, self.layout)
             log_steps(self.state.personal)
         evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None

@@ -1,0 +1,60 @@
+"""A client's own model as its difference from the model of its leaf, in eight bits an entry.
+
+The differences of each trained array are rounded to 255 levels, from its largest one to the
+negative of it. Most levels are small, so that they compress well: a thousand models of MNIST's
+`mlp`, 407 MB in single precision, take 38 MB. What is not trained stays as it is: a rounded
+variance could become negative.
+"""
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflower.algorithm.state import CFLState, Personal
+from cflower.algorithm.weights import Weights
+from cflower.messages.layout import Layout
+
+MOST = 127
+"""The largest level."""
+
+
+def difference_of(layout: Layout, model: Weights, leaf: Weights) -> bytes:
+    """The difference of a model from that of its leaf: compressed, in the format safetensors."""
+    from safetensors.numpy import save  # only here: it takes a part of the Strategy's start
+
+    levels, scales = np.zeros(layout.num_trained, np.int8), list[np.float32]()
+    for entry in layout.entries:
+        if entry.trained:
+            difference = entry.of(model) - entry.of(leaf)
+            scale = np.float32(np.abs(difference).max(initial=0) / MOST)
+            levels[entry.place] = np.rint(difference / (scale or 1))
+            scales.append(scale)
+    kept: dict[str, NDArray[Any]]
+    kept = {"levels": levels, "scales": np.array(scales, np.float32), "carried": model.carried}
+    return zlib.compress(save(kept))
+
+
+def model_of(layout: Layout, difference: bytes, leaf: Weights) -> Weights:
+    """The model with this difference from that of its leaf."""
+    from safetensors.numpy import load
+
+    kept = load(zlib.decompress(difference))
+    trained, scales = leaf.trained.copy(), iter(kept["scales"])
+    for entry in layout.entries:
+        if entry.trained:
+            trained[entry.place] += next(scales) * kept["levels"][entry.place]
+    return layout.as_sent(Weights(trained, kept["carried"]))
+
+
+def rounded(state: CFLState, layout: Layout) -> CFLState:
+    """The state with each client's own model as it is kept, so that its figures are of that."""
+    steps = dict[str, Personal]()
+    for name, step in state.personal.items():
+        leaf = state.tree.clusters[name].model
+        kept = {c: difference_of(layout, own, leaf) for c, own in step.models.items()}
+        models = {c: model_of(layout, difference, leaf) for c, difference in kept.items()}
+        steps[name] = step._replace(models=models)
+    return replace(state, personal=steps)
