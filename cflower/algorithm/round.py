@@ -164,7 +164,8 @@ class CFL:
         for change in self.changes:
             state = change.followed(state, decisions, received.places)
         proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
-        return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
+        asked = (self.budget, state, server_round, proposals, tuple(decisions), self.as_sent)
+        return Questions.within(*asked)
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int
