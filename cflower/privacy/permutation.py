@@ -52,14 +52,20 @@ def read_seed(path: str) -> bytes:
             f"Cannot read seed-file = {path!r}: {error.strerror}. Put the file that all clients "
             "share there, or correct the path."
         ) from None
-    if os.name == "posix" and file.stat().st_mode & 0o077:
-        log(WARNING, "seed-file = %r can be read by other users: run `chmod 600` on it.", path)
+    _warn_of_readers(path, file.stat().st_mode)
     if len(seed) < LEAST_SEED:
         raise ConfigError(
             f"seed-file = {path!r} holds {len(seed)} bytes, but a seed that cannot be guessed "
             f"needs {LEAST_SEED} or more: make one for all clients with `openssl rand -hex 32`."
         )
     return seed
+
+
+@lru_cache  # a simulated client reads the file for every message
+def _warn_of_readers(path: str, mode: int) -> None:
+    """Log that others can read the file, once in a process."""
+    if os.name == "posix" and mode & 0o077:
+        log(WARNING, "seed-file = %r can be read by other users: run `chmod 600` on it.", path)
 
 
 def commitment(seed: bytes) -> str:

@@ -119,11 +119,13 @@ def test_an_unusable_seed_file_is_refused_with_the_reason(tmp_path, content, pro
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
-def test_a_seed_that_others_can_read_is_logged(tmp_path, mode, warned, caplog):
+def test_a_seed_that_others_can_read_is_logged_once(tmp_path, mode, warned, caplog):
     (tmp_path / "seed").write_bytes(SEED)
     (tmp_path / "seed").chmod(mode)
-    read_seed(str(tmp_path / "seed"))
-    assert ("can be read by other users: run `chmod 600` on it" in caplog.text) == warned
+    for _ in range(3):  # messages of a simulation
+        read_seed(str(tmp_path / "seed"))
+    said = caplog.text.count("can be read by other users: run `chmod 600` on it")
+    assert said == warned
 
 
 def test_a_seed_is_read_without_white_space_from_an_absolute_path(tmp_path):
