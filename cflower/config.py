@@ -33,7 +33,8 @@ METRICS = ("accuracy", "f1", "loss", "perplexity", *REGRESSION_METRICS)
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
 WITHOUT_EFFECT = frozenset(
-    {"output-dir", "resume", "baselines", "run-name", "run-tags", "checkpoint-interval"}
+    {"output-dir", "resume", "baselines", "run-name", "run-tags", "checkpoint-interval", "tracker"}
+    | {"clients-together"}
 )
 """Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")

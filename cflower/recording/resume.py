@@ -18,7 +18,7 @@ from cflower.strategy.observers import RunStart
 MAY_CHANGE = (
     *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
     *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
-    *("run-name", "run-tags", "checkpoint-interval"),
+    *("run-name", "run-tags", "checkpoint-interval", "clients-together"),
 )
 """Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")

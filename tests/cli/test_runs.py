@@ -80,6 +80,13 @@ def test_show_and_compare_for_programs(runs):
     assert content["runs"][0]["mean"] == shown["metrics"]["accuracy"]
 
 
+def test_runs_do_not_differ_in_keys_without_an_effect(tmp_path):
+    made_up_run(tmp_path / "20260101-a")
+    made_up_run(tmp_path / "20260102-b", seed=1, run_tags="b", clients_together=False)
+    (group,) = json.loads(output_of("compare", tmp_path, "--json"))["groups"]
+    assert group["runs"] == ["20260101-a", "20260102-b"]
+
+
 def test_explain_with_and_without_other_thresholds(runs):
     out = output_of("explain", "20260101", "--runs", runs)
     assert "split in round 6 into 0.0 and 0.1" in out
