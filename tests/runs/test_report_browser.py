@@ -295,13 +295,13 @@ def test_axe_has_no_complaints(browser, report, theme):
     with Visit(browser, report, theme=theme) as visit:
         for summary in visit.page.locator("summary").all():
             summary.click()
-        assert complaints(visit) == []
+        assert complaints(visit.page) == []
 
 
-def complaints(visit):
+def complaints(page):
     """What axe finds on a page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
-    found = axe.Axe().run(visit.page).response["violations"]
+    found = axe.Axe().run(page).response["violations"]
     return [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in found]
 
 
@@ -351,4 +351,4 @@ def test_the_methods_of_a_try_are_a_table_with_advice(browser, tmp_path, width):
         ]
         label = visit.page.locator("#evenly svg").first.get_attribute("aria-label")
         assert "this run: worst 90.0%" in label and "each alone: worst 20.0%" in label
-        assert complaints(visit) == []
+        assert complaints(visit.page) == []
