@@ -49,10 +49,9 @@ class View(NamedTuple):
     """The cosines by which the members are clustered, shape (m, m)."""
     noise: NDArray[np.float64]
     """Share of chance in the squared lengths of the vectors with these cosines, shape (m,)."""
-    points: Matrix
-    """The vectors of which the groups' separation is tested, shape (m, k)."""
-    point_noise: NDArray[np.float64]
-    """Expected contribution of chance to their squared lengths, shape (m,)."""
+    points: tuple[tuple[Matrix, NDArray[np.float64]], ...]
+    """The vectors of which the groups' separation is tested, shape (m, k), with the expected
+    contribution of chance to their squared lengths, shape (m,). It suffices in one of several."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +159,14 @@ class AutoCriterion(Checked):
             labels[labels >= 0] = in_appearance(labels[labels >= 0])
             chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
             parts = labels[labels >= 0][first]
-            sure, gram = here[labels >= 0], centred(view.points[chosen])
+            sure = here[labels >= 0]
             figures["left_out"] = float(len(here) - len(sure))
             figures["agreement"] = agreement(known.averages[sure], labels[labels >= 0])
-            figures["separation"] = separation(gram, parts, view.point_noise[chosen])
-            others = len(view.points) - len(chosen)
+            figures["separation"] = max(
+                separation(centred(points[chosen]), parts, noise[chosen])
+                for points, noise in view.points
+            )
+            others = len(view.noise) - len(chosen)
             figures["separation_by_chance"] = by_chance(len(chosen), others)
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
         decision = verdict(
@@ -181,17 +183,17 @@ class AutoCriterion(Checked):
 def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
     """The views of these clients: their updates, and their output layers if they have one."""
     noise, raw, even = known.noise[clients], known.averages[clients], known.evenly_weighted(clients)
+    # Some train longer than others; but a client could hide groups by what it claims to have.
     steps = known.steps[clients]
-    points, point_noise = raw / steps.astype(np.float32)[:, None], noise / steps**2
-    similarity, share = cosine_similarity(even), noise / squares_of(even)
-    updates = View(0, "updates", similarity, share, points, point_noise)
+    points = (raw, noise), (raw / steps[:, None].astype(raw.dtype), noise / steps**2)
+    updates = View(0, "updates", cosine_similarity(even), noise / squares_of(even), points)
     if not known.outputs.size:
         return [updates]
     matched = class_matched(known.outputs[clients])
     share = noise / squares_of(raw - raw.mean(axis=0))
     cosines, matched_noise = cosine_similarity(matched), share * squares_of(matched)
     name = "output layers, class by class"
-    return [updates, View(1, name, cosines, share, matched, matched_noise)]
+    return [updates, View(1, name, cosines, share, ((matched, matched_noise),))]
 
 
 def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:

@@ -90,6 +90,11 @@ def test_clients_that_train_longer_do_not_hide_groups() -> None:
     assert decided(updates) == set()  # on a line they are no groups if all train as long
 
 
+@pytest.mark.parametrize("claimed", [1e-6, 3.0])
+def test_what_one_client_claims_to_have_does_not_prevent_a_split(claimed: float) -> None:
+    assert decided(two_groups(), weights=np.r_[claimed, np.ones(7)]) == FOURS
+
+
 def test_copies_of_a_client_count_once() -> None:
     updates = generator(0, "copies").normal(size=(10, 20))
     updates[:3] = updates[0]
