@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
+from logging import WARNING
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import nn
 
@@ -17,7 +19,7 @@ from cflower.changes.personal import HELD_OUT
 from cflower.clients import node
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
-from cflower.data.client_data import client_data, natural_id_of
+from cflower.data.client_data import client_data, mixes_files, natural_id_of
 from cflower.data.examples import Examples
 from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
@@ -43,6 +45,10 @@ from cflower.privacy.permutation import derived_number, refuse_chosen_model, shu
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
 
+MIXED_FILES = (
+    "dataset = %r: the rows of all its files are mixed and dealt out to the clients. If each file "
+    "is a client's: partitioner='natural-id' natural-id-column='file'."
+)
 PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
 DIVERGED = (
@@ -72,6 +78,8 @@ def roll_call(message: Message, context: Context) -> Message:
         if not node.has_own_data(context):
             partition, facts["num_partitions"] = node.partition_of(context)
             settings = node.config_of(context).part(DataSettings)
+            if partition == 0 and mixes_files(settings):
+                log(WARNING, MIXED_FILES, settings.dataset)
             if is_name(natural := natural_id_of(settings, partition, facts["num_partitions"])):
                 facts["client_id"] = natural
         facts |= facts_about_data(context)

@@ -112,6 +112,12 @@ def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -
     return f"{column}-{value}" if value.isdigit() else value
 
 
+def mixes_files(settings: DataSettings) -> bool:
+    """Whether clients are dealt rows of several files of a folder, which may be clients' own."""
+    by_file = settings.partitioner == "natural-id"
+    return not by_file and "file" in _source_of(settings).column_names
+
+
 def _dealt(settings: DataSettings, partition: int, num_partitions: int) -> Stored:
     """The examples dealt to one client, as they are stored."""
     require_data(

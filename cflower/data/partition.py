@@ -75,6 +75,8 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
     if settings.partitioner == "iid":
         # As its IidPartitioner cuts them, which takes milliseconds for every partition.
         return tuple(np.array_split(np.arange(num_examples), num_clients))
+    if settings.partitioner == "natural-id":
+        return _by_natural_id(source, settings.natural_id_column, num_clients)
     # Loads plotting libraries, for which a node with data of its own should not have to wait at
     # every message: a deployment starts a new process for each.
     from flwr_datasets import partitioner as dealers
@@ -82,7 +84,7 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
     mean, shards = num_examples // num_clients, settings.shards_per_client
     fewest = max(min(3, mean), min(10, mean // 4))  # 3: one for each part
     by_label = {"num_partitions": num_clients, "partition_by": LABEL, "seed": settings.seed}
-    alpha, column = float(settings.dirichlet_alpha), settings.natural_id_column
+    alpha = float(settings.dirichlet_alpha)
     least = {"min_partition_size": fewest, "self_balancing": False}
     dealings: dict[str, tuple[Any, dict[str, Any], str]] = {
         "dirichlet": (
@@ -99,28 +101,16 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
             f"{num_clients} clients with shards-per-client = {shards}: use fewer shards, fewer "
             "clients or more examples.",
         ),
-        "natural-id": (
-            dealers.NaturalIdPartitioner,
-            {"partition_by": column},
-            f"natural-id-column = {column!r} cannot be dealt out: expected one text or whole "
-            "number in every row.",
-        ),
     }
     dealer, options, failure = dealings[settings.partitioner]
-    if settings.partitioner == "natural-id":
-        _check_natural_ids(source, column, num_clients)
-    return _positions(dealer(**options), source, column, num_clients, failure)
+    return _positions(dealer(**options), source, num_clients, failure)
 
 
-def _positions(
-    dealer: "Partitioner", source: Stored, natural_id: str, num_clients: int, failure: str
-) -> Positions:
+def _positions(dealer: "Partitioner", source: Stored, num_clients: int, failure: str) -> Positions:
     """Deal out the positions instead of the examples: the images are never touched."""
     import datasets
 
     columns: dict[str, Any] = {LABEL: source.labels, POSITION: np.arange(len(source))}
-    if natural_id in source.metadata:
-        columns[natural_id] = source.metadata_of(natural_id).tolist()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # flwr-datasets warns at each of ten Dirichlet draws
         try:
@@ -133,16 +123,30 @@ def _positions(
     return tuple(array.astype(np.int64) for array in arrays)
 
 
-def _check_natural_ids(source: Stored, column: str, num_clients: int) -> None:
+def _by_natural_id(source: Stored, column: str, num_clients: int) -> Positions:
+    """As flwr-datasets' NaturalIdPartitioner deals them out, which draws a progress bar."""
     require_data(
         column in source.metadata,
         f"natural-id-column = {column!r} is no column of the data: expected one of "
         f"{listed(source.column_names)}. In a folder with a CSV or Parquet file for each client "
         "it is 'file'.",
     )
-    num_ids = len(set(source.metadata_of(column).tolist()))
-    require_data(
-        num_ids >= num_clients,
-        f"natural-id-column = {column!r} has only {num_ids} different values for {num_clients} "
-        f"clients: use at most {num_ids} clients or another column.",
+    failure = (
+        f"natural-id-column = {column!r} cannot be dealt out: expected one text or whole number in "
+        "every row."
     )
+    try:
+        ids, places, counts = np.unique(
+            source.metadata_of(column), return_inverse=True, return_counts=True
+        )
+    except TypeError:  # a row without a value, or texts among numbers
+        raise DataError(failure) from None
+    require_data(all(one is not None and one == one for one in ids), failure)
+    require_data(
+        len(ids) >= num_clients,
+        f"natural-id-column = {column!r} has only {len(ids)} different values for {num_clients} "
+        f"clients: use at most {len(ids)} clients (in a simulation --clients {len(ids)}) or "
+        "another column.",
+    )
+    order = np.argsort(places, kind="stable")
+    return tuple(np.split(order, counts.cumsum()[:-1])[:num_clients])

@@ -302,6 +302,8 @@ class RollCall:
 
     def _log_refused(self, before: Mapping[int, Refused]) -> None:
         """Log the nodes that are refused for a new reason, one line for each reason."""
+        if self.simulated and not self.nodes:
+            return  # nobody takes part: this ends the run, with the reasons
         known = {(node, one.reason) for node, one in before.items()}
         new = [one for node, one in self.refused.items() if (node, one.reason) not in known]
         for reason, names in by_reason(new).items():

@@ -39,7 +39,7 @@ class AppFolder:
         except FileNotFoundError:
             raise ConfigError(
                 f"There is no pyproject.toml in {path}: expected the folder of a Flower app, as "
-                "for `flwr run`."
+                f"for `flwr run`. Data are given to cflower's own app: -c \"dataset='{path}'\"."
             ) from None
         except (ValueError, OSError) as error:
             problem = " ".join(str(error).split())

@@ -215,3 +215,26 @@ def test_the_number_of_workers_changes_nothing(tmp_path):
     config = "num-server-rounds=6 dataset-size=600"
     runs = [simulated(tmp_path / str(n), config, "--clients", 6, "--workers", n) for n in (0, 2)]
     assert content_of(runs[0]) == content_of(runs[1])
+
+
+def test_rows_of_several_files_are_not_mixed_without_a_word(tmp_path, caplog):
+    (tmp_path / "sites").mkdir()
+    for site in "ab":
+        rows = "".join(f"{n},{n % 2}\n" for n in range(30))
+        (tmp_path / "sites" / f"{site}.csv").write_text(f"x,label\n{rows}")
+    keys = f"dataset='{tmp_path}/sites' shift='none' model='linear' num-server-rounds=1"
+    ways = ("--clients", 2, "--out", tmp_path / "runs")
+    output_of("simulate", "-c", keys, *ways)
+    assert caplog.text.count("natural-id-column='file'") == 1
+    caplog.clear()
+    by_file = f"{keys} partitioner='natural-id' natural-id-column='file'"
+    done = cflower("simulate", "-c", by_file, *ways)
+    assert "natural-id-column='file'" not in caplog.text
+    assert (done.returncode, done.stderr) == (0, "")  # no progress bar of a library
+
+
+def test_a_problem_of_all_clients_is_said_once(tmp_path, caplog):
+    done = cflower("simulate", "-c", "label-column='kind'", "--out", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("'kind'") == 1
+    assert "cannot take part" not in caplog.text

@@ -67,6 +67,15 @@ def test_natural_ids_are_kept_together():
         assert set(data.metadata_of("writer")[part]) == {f"writer {place}"}
 
 
+@pytest.mark.parametrize("odd", [None, float("nan"), 3])
+def test_an_example_without_a_natural_id_is_refused(odd):
+    data = source(12)
+    data.metadata["writer"][3] = odd
+    by_writer = DataSettings(partitioner="natural-id", natural_id_column="writer")
+    with pytest.raises(DataError, match="one text or whole number in every row"):
+        deal_out(data, 2, by_writer)
+
+
 @pytest.mark.parametrize(
     ("num_partitions", "options", "words"),
     [
