@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 IN_THE_RUN = 1200
 RUN = (
     f"dataset-size={IN_THE_RUN} num-groups=4 num-server-rounds=8 projection-dim=2000 "
-    "similarity-layers='conv*' split-criterion='norms' eps1=1.6 eps2=1.0 gamma-max=0.6 "
+    "similarity-layers='conv*' split-criterion='norms' eps1=1.6 eps2=1.0 gamma-max=0.5 "
     "min-cluster-size=3"
 )
 """Four groups, split in two steps; updates compared by a projection of some of their layers."""
