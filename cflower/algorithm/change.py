@@ -61,11 +61,9 @@ class Proposal(ABC):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The state and the round's decisions after the answers, one for each question."""
 
-    def put_off(
-        self, state: CFLState, decisions: tuple[Decision, ...], as_sent: Rounding
-    ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """The state and the round's decisions if the questions would exceed the run's budget."""
-        return state, decisions
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The round's decisions if the questions would exceed the run's budget."""
+        return decisions
 
 
 class Change:
@@ -131,7 +129,6 @@ class Questions(Pending):
         server_round: int,
         proposals: Iterable[Proposal],
         decisions: tuple[Decision, ...],
-        as_sent: Rounding,
     ) -> RoundResult:
         """The round with the questions for which so many models suffice; the others wait."""
         questions = cls(state, server_round, (), decisions)
@@ -140,10 +137,9 @@ class Questions(Pending):
             if state.asked + len(more.asks) <= budget:
                 questions = more
             else:
-                before = questions.state, questions.decisions
-                state, decisions = proposal.put_off(*before, as_sent)
-                questions = replace(questions, state=state, decisions=decisions)
-        asks, state = questions.asks, questions.state
+                decisions = proposal.put_off(questions.decisions)
+                questions = replace(questions, decisions=decisions)
+        asks = questions.asks
         state = replace(state, pending=questions if asks else None, asked=state.asked + len(asks))
         return RoundResult(state, questions.decisions, asks)
 

@@ -164,8 +164,7 @@ class CFL:
         for change in self.changes:
             state = change.followed(state, decisions, received.places)
         proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
-        asked = (self.budget, state, server_round, proposals, tuple(decisions), self.as_sent)
-        return Questions.within(*asked)
+        return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int

@@ -15,7 +15,7 @@ from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
-from cflower.algorithm.weights import Rounding, Vector, Weights
+from cflower.algorithm.weights import Vector, Weights
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, only
 
@@ -107,24 +107,15 @@ class SplitTrial(Proposal):
     last: bool
     """Whether the run ends with this round."""
 
-    def put_off(
-        self, state: CFLState, decisions: tuple[Decision, ...], as_sent: Rounding
-    ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """At the end of the run the split stays open, or is undone if clients undid one before."""
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The decisions with one that says that the split is open at the end of the run."""
         if not self.last:
-            return state, decisions
-        (question,), outcome = self.questions, Outcome.ON_TRIAL
-        cluster, tree = state.tree.clusters[question.cluster], state.tree
-        reason = "the run is too short to ask the clients about it"
-        leaves = [made.cluster for made in decisions if is_below(made.cluster, cluster.name)]
-        if any(past.status is Status.UNDONE for past in cluster.undone):
-            assert cluster.trial is not None
-            outcome, reason = Outcome.UNDONE, f"{reason}, and its clients undid a split before"
-            past = cluster.trial._replace(due=self.server_round, reason=reason)
-            tree = reunited(tree, cluster.name, past, as_sent(question.model))
-        norms = norms_of(decisions, leaves)
-        made = Decision(cluster.name, self.server_round, outcome, reason, *norms)
-        return replace(state, tree=tree), (*decisions, made)
+            return decisions
+        name, reason = self.questions[0].cluster, "the run is too short to ask the clients about it"
+        norms = norms_of(
+            decisions, [made.cluster for made in decisions if is_below(made.cluster, name)]
+        )
+        return (*decisions, Decision(name, self.server_round, Outcome.ON_TRIAL, reason, *norms))
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]

@@ -218,24 +218,6 @@ def test_what_exceeds_the_budget_is_not_asked_and_the_last_round_says_so(budget)
     assert clusters_of(state) == two.planted
 
 
-def test_a_split_that_clients_undid_before_does_not_stay_unjudged_at_the_end():
-    cfl = judged(1, budget=12)  # for one question to six clients
-    state, undone = two.state(), 0
-    for server_round in range(1, 60):
-        replies = two.replies(cfl, state, server_round)
-        heard = cfl.heard(
-            state, replies, server_round, last=undone > 0 and state.tree.root.on_trial
-        )
-        result = ended(two, cfl, heard, WORSE)
-        state, undone = result.state, len(result.state.tree.root.undone)
-        if undone == 2:
-            break
-    assert [past.status for past in state.tree.root.undone] == [Status.UNDONE, Status.OPEN]
-    assert result.decisions[-1].outcome is Outcome.UNDONE
-    assert "its clients undid a split before" in result.decisions[-1].reason
-    assert len(clusters_of(state)) == 1
-
-
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
 def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clients_worse(opinions):
     began = final(two, judged(3), 30, opinions=BETTER).tree.root.split_round
