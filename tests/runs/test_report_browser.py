@@ -128,7 +128,7 @@ def test_everything_follows_a_picked_cluster(visit):
 
 def test_everything_follows_a_picked_client_and_round(visit):
     visit.page.click("#client-table button:text-is('client-7')")
-    assert "common model, client-7" in visit.text("#scores")
+    visit.page.locator("#scores", has_text="common model, client-7").wait_for()
     assert visit.page.locator("#data .card.chosen h3 button").inner_html() == "client-7"
     assert visit.texts("#client-table tr.chosen th") == ["client-7"]
     assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
