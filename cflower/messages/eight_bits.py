@@ -21,32 +21,22 @@ MOST = 127
 """The largest level."""
 
 
+Levels = dict[str, NDArray[Any]]
+"""What is kept of a model: levels, each array's scale, and the entries that stay as they are."""
+
+
 def difference_of(layout: Layout, model: Weights, leaf: Weights) -> bytes:
     """The difference of a model from that of its leaf: compressed, in the format safetensors."""
     from safetensors.numpy import save  # only here: it takes a part of the Strategy's start
 
-    levels, scales = np.zeros(layout.num_trained, np.int8), list[np.float32]()
-    for entry in layout.entries:
-        if entry.trained:
-            difference = entry.of(model) - entry.of(leaf)
-            scale = np.float32(np.abs(difference).max(initial=0) / MOST)
-            levels[entry.place] = np.rint(difference / (scale or 1))
-            scales.append(scale)
-    kept: dict[str, NDArray[Any]]
-    kept = {"levels": levels, "scales": np.array(scales, np.float32), "carried": model.carried}
-    return zlib.compress(save(kept))
+    return zlib.compress(save(levels_of(layout, model, leaf)))
 
 
 def model_of(layout: Layout, difference: bytes, leaf: Weights) -> Weights:
     """The model with this difference from that of its leaf."""
     from safetensors.numpy import load
 
-    kept = load(zlib.decompress(difference))
-    trained, scales = leaf.trained.copy(), iter(kept["scales"])
-    for entry in layout.entries:
-        if entry.trained:
-            trained[entry.place] += next(scales) * kept["levels"][entry.place]
-    return layout.as_sent(Weights(trained, kept["carried"]))
+    return at_levels(layout, load(zlib.decompress(difference)), leaf)
 
 
 def rounded(state: CFLState, layout: Layout) -> CFLState:
@@ -54,7 +44,28 @@ def rounded(state: CFLState, layout: Layout) -> CFLState:
     steps = dict[str, Personal]()
     for name, step in state.personal.items():
         leaf = state.tree.clusters[name].model
-        kept = {c: difference_of(layout, own, leaf) for c, own in step.models.items()}
-        models = {c: model_of(layout, difference, leaf) for c, difference in kept.items()}
+        levels = {client: levels_of(layout, own, leaf) for client, own in step.models.items()}
+        models = {client: at_levels(layout, kept, leaf) for client, kept in levels.items()}
         steps[name] = step._replace(models=models)
     return replace(state, personal=steps)
+
+
+def levels_of(layout: Layout, model: Weights, leaf: Weights) -> Levels:
+    """The difference of a model from that of its leaf, rounded."""
+    levels, scales = np.zeros(layout.num_trained, np.int8), list[np.float32]()
+    for entry in layout.entries:
+        if entry.trained:
+            difference = entry.of(model) - entry.of(leaf)
+            scale = np.float32(np.abs(difference).max(initial=0) / MOST)
+            levels[entry.place] = np.rint(difference / (scale or 1))
+            scales.append(scale)
+    return {"levels": levels, "scales": np.array(scales, np.float32), "carried": model.carried}
+
+
+def at_levels(layout: Layout, kept: Levels, leaf: Weights) -> Weights:
+    """The model that is its leaf's and this difference."""
+    trained, scales = leaf.trained.copy(), iter(kept["scales"])
+    for entry in layout.entries:
+        if entry.trained:
+            trained[entry.place] += next(scales) * kept["levels"][entry.place]
+    return layout.as_sent(Weights(trained, kept["carried"]))
