@@ -122,7 +122,7 @@ def train_stacked(
 ) -> list[float]:
     """Train the stacked weights in place, each client's on its part; the mean losses, in nats.
 
-    As `train` describes it for one client. The parts are in falling order of their lengths.
+    As `train` describes it for one client. Neighbouring parts of one length are computed together.
     """
     device, lengths = weights[0].device, [len(part) for part in parts]
     inputs, labels = _joined(parts, device)

@@ -35,8 +35,8 @@ def train(
     The model returns logits, or one number where numbers are predicted; its loss is the squared
     error then. It trains on the device it is on, and is left in training mode. The round, counted
     from 1, sets the learning rate. The seed decides the order of the examples and a model's own
-    random numbers; on the CPU, the same model, examples, settings and seed give the same bits. A
-    last batch of a single example is left out when there are others: BatchNorm cannot normalise it.
+    random numbers; on the CPU, the same model, examples, settings and seed give the same bits. The
+    batches of an epoch are nearly equal (`batches_of`).
     """
     if examples.class_names and is_dense(model):
         with one_thread():

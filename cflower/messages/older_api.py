@@ -7,8 +7,9 @@ and reply in the same way: Flower's ``recorddict_compat`` has the format.
 from io import BytesIO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from cflower.messages.arrays import records_in
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.ordering import line
@@ -18,7 +19,8 @@ INSTRUCTIONS = {"train": "fitins", "evaluate": "evaluateins"}
 
 def instructions(kind: str, content: RecordDict) -> RecordDict:
     """The content of a message of this type, with one model and one config."""
-    (arrays,), (config,) = content.array_records.values(), content.config_records.values()
+    (arrays,) = records_in(content, ArrayRecord).values()
+    (config,) = records_in(content, ConfigRecord).values()
     name = INSTRUCTIONS[kind]
     return RecordDict({f"{name}.parameters": arrays, f"{name}.config": config})
 
@@ -30,16 +32,16 @@ def as_records(content: RecordDict, layout: Layout, weighted_by: str) -> RecordD
     """
     try:
         name = "fitres" if "fitres.status" in content else "evaluateres"
-        status = content.config_records[f"{name}.status"]
-        measured = content.metric_records
+        configs, measured = records_in(content, ConfigRecord), records_in(content, MetricRecord)
+        status = configs[f"{name}.status"]
         metrics = {weighted_by: measured[f"{name}.num_examples"]["num_examples"]}
         if status["code"] == 0:
             loss = measured[f"{name}.loss"] if name == "evaluateres" else {}
-            others = content.config_records[f"{name}.metrics"]
+            others = configs[f"{name}.metrics"]
             numbers = {k: float(v) for k, v in others.items() if isinstance(v, int | float)}
             records = RecordDict({"metrics": MetricRecord({**loss, **numbers, **metrics})})
             if name == "fitres":
-                sent = content.array_records["fitres.parameters"]
+                sent = records_in(content, ArrayRecord)["fitres.parameters"]
                 records["arrays"] = named(sent, layout)
             return records
     except BadReplyError:

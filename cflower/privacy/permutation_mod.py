@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from cflower.errors import ConfigError
-from cflower.messages.arrays import record_of, values_of
+from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import COMMITMENT, FACTS, ROLL_CALL
 from cflower.messages.layout import UNTRAINED
 from cflower.privacy.permutation import commitment, permuted, read_seed
@@ -37,7 +37,7 @@ class PermutationMod:
         if message.metadata.message_type == ROLL_CALL:
             reply = call_next(message, context)
             if not reply.has_error() and FACTS in reply.content:
-                reply.content.config_records[FACTS].update(seed_facts(context))
+                records_in(reply.content, ConfigRecord)[FACTS].update(seed_facts(context))
             return reply
         seed = seed_of(context)
         if seed is None:
@@ -51,7 +51,7 @@ class PermutationMod:
     def _each(self, content: RecordDict, seed: bytes, *, back: bool) -> RecordDict:
         """A copy of the content with every model permuted, or turned back."""
         records = dict(content.items())
-        for name, record in content.array_records.items():
+        for name, record in records_in(content, ArrayRecord).items():
             arrays = {key: values_of(array) for key, array in record.items()}
             records[name] = record_of(permuted(arrays, seed, self.untrained, back=back))
         return RecordDict(records)
