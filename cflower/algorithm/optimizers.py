@@ -17,64 +17,14 @@ from cflower.settings import Checked, choice, number
 
 OptimizerState = Mapping[str, Vector]
 """Momentum and second moment of one cluster, shape (d,) each; empty before the first step."""
-Step = tuple[Vector, OptimizerState]
-"""How far the model moves, shape (d,), and the state to keep."""
-
-
-def fedavg(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
-    """The mean update itself (eq. 2)."""
-    return update if settings.eta == 1 else settings.eta * update, state
-
-
-def fedavgm(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
-    """The velocity β v + Δ."""
-    velocity = settings.momentum * state.get("momentum", np.zeros_like(update)) + update
-    return settings.eta * velocity, {"momentum": velocity}
-
-
-def fedadagrad(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
-    """The update over the root of the sum of all squares."""
-    second = second_of(settings, update, state) + update**2
-    return scaled(settings, update, second)
-
-
-def fedadam(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
-    """Momentum over the root of the mean square."""
-    beta, second = settings.second_momentum, second_of(settings, update, state)
-    second = beta * second + (1 - beta) * update**2
-    return scaled(settings, first_of(settings, update, state), second)
-
-
-def fedyogi(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Step:
-    """As FedAdam, with a second moment that changes by no more than the square."""
-    beta, second = settings.second_momentum, second_of(settings, update, state)
-    second = second - (1 - beta) * update**2 * np.sign(second - update**2)
-    return scaled(settings, first_of(settings, update, state), second)
-
-
-def first_of(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Vector:
-    """The momentum with this update."""
-    before = state.get("momentum", np.zeros_like(update))
-    return settings.momentum * before + (1 - settings.momentum) * update
-
-
-def second_of(settings: "ServerOptimizer", update: Vector, state: OptimizerState) -> Vector:
-    """The second moment before this update: τ² at first."""
-    return state.get("second", np.zeros_like(update) + settings.tau**2)
-
-
-def scaled(settings: "ServerOptimizer", first: Vector, second: Vector) -> Step:
-    """An adaptive step with these moments."""
-    move = settings.eta * first / (np.sqrt(second) + settings.tau)
-    return move, {"momentum": first, "second": second}
-
-
-RULES: Mapping[str, Callable[["ServerOptimizer", Vector, OptimizerState], Step]] = {
-    rule.__name__: rule for rule in (fedavg, fedavgm, fedadagrad, fedadam, fedyogi)
+SECOND_MOMENTS: Mapping[str, Callable[[float, Vector, Vector], Vector]] = {
+    "fedadagrad": lambda beta, second, square: second + square,
+    "fedadam": lambda beta, second, square: beta * second + (1 - beta) * square,
+    "fedyogi": lambda beta, second, square: second - (1 - beta) * square * np.sign(second - square),
 }
-"""Every rule: a function of the settings, the mean update and the cluster's state."""
-SERVER_OPTIMIZERS = tuple(RULES)
-ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
+"""The next second moment of each adaptive rule, from β2, the last one and the update's square."""
+ADAPTIVE = tuple(SECOND_MOMENTS)
+SERVER_OPTIMIZERS = ("fedavg", "fedavgm", *ADAPTIVE)
 
 
 @dataclass(frozen=True)
@@ -112,5 +62,20 @@ class ServerOptimizer(Checked):
         self, model: Vector, mean_update: Vector, state: OptimizerState
     ) -> tuple[Vector, OptimizerState]:
         """The model after one round and the state to keep; neither argument is changed."""
-        move, after = RULES[self.rule](self, mean_update, state)
+        move, after = self._move(mean_update, state)
         return (model + move).astype(model.dtype, copy=False), after
+
+    def _move(self, update: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
+        if self.rule == "fedavg":
+            return update if self.eta == 1 else self.eta * update, state
+        zeros, beta = np.zeros_like(update), self.momentum
+        momentum = state.get("momentum", zeros)
+        if self.rule == "fedavgm":
+            momentum = beta * momentum + update
+            return self.eta * momentum, {"momentum": momentum}
+        adagrad = self.rule == "fedadagrad"
+        momentum = update if adagrad else beta * momentum + (1 - beta) * update
+        second = state.get("second", zeros + self.tau**2)
+        second = SECOND_MOMENTS[self.rule](self.second_momentum, second, update**2)
+        move = self.eta * momentum / (np.sqrt(second) + self.tau)
+        return move, {"momentum": momentum, "second": second}
