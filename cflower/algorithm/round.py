@@ -50,16 +50,6 @@ Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
 
 
-@dataclass
-class Received:
-    """The replies of a round, summed."""
-
-    means: dict[str, Weights] = field(default_factory=dict)
-    """The mean update of each cluster with replies (eq. 2)."""
-    places: dict[str, Vector] = field(default_factory=dict)
-    """Updates that show the place of a client, by client."""
-
-
 @dataclass(frozen=True)
 class CFL:
     """The fixed parts of the algorithm."""
@@ -152,32 +142,35 @@ class CFL:
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split."""
         leaves, decisions = [leaf.name for leaf in state.tree.leaves], []
-        state, received = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
-        state = placed(state, received.places, server_round)  # Algorithm 4
+        state, means, places = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
+        state = placed(state, places, server_round)  # Algorithm 4
         for change in self.changes:
             state = change.observed(state, server_round)
         for name in leaves:
-            leaf, mean = state.tree.clusters[name], received.means.get(name)
+            leaf, mean = state.tree.clusters[name], means.get(name)
             evidence = self._evidence(state, leaf, mean, server_round, excluded)
             state, decision = self._decided(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             decisions.append(decision)
         for change in self.changes:
-            state = change.followed(state, decisions, received.places)
+            state = change.followed(state, decisions, places)
         proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(
         self, state: CFLState, replies: Iterable[Reply], server_round: int
-    ) -> tuple[CFLState, Received]:
-        """The replies, each used once, so that they can be read one after another."""
+    ) -> tuple[CFLState, dict[str, Weights], dict[str, Vector]]:
+        """The clusters' mean updates, and the updates that show the place of a client, by name.
+
+        Each reply is used once, so that they can be read one after another.
+        """
         tree, known = state.tree, dict(state.known)
-        received, sums = Received(), dict[str, Sum]()
+        sums, places = dict[str, Sum](), dict[str, Vector]()
         origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
             if reply.ask.role is Role.PLACE or reply.client in tree.unassigned:
-                received.places[reply.client] = seen
+                places[reply.client] = seen
             else:
                 origin, staleness = origins[name], 0.0
                 if late := reply.origin:
@@ -191,8 +184,8 @@ class CFL:
                 if name not in sums:
                     sums[name] = self._empty_sum(tree.clusters[name])
                 sums[name].add(reply.update, self._weight(reply), scale)
-        received.means = {name: sums.pop(name).mean() for name in [*sums]}
-        return replace(state, known=known), received
+        means = {name: sums.pop(name).mean() for name in [*sums]}
+        return replace(state, known=known), means, places
 
     def _empty_sum(self, cluster: Cluster) -> Sum:
         """What the updates of a cluster's members are summed in."""
@@ -210,9 +203,8 @@ class CFL:
         excluded: Collection[str],
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
-        here, unassigned = self.projection.project(leaf.model.trained), state.tree.unassigned
-        assigned = without(dict.fromkeys(leaf.members), unassigned)
-        members = tuple(without(assigned, excluded))
+        here = self.projection.project(leaf.model.trained)
+        members = tuple(without(dict.fromkeys(state.tree.assigned(leaf)), excluded))
         known = only(state.known, members)
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
@@ -245,8 +237,7 @@ class CFL:
         decision, memory = check_sides(self.criterion, decided, evidence, state.known)
         for change in self.changes:
             decision = change.revised(state, evidence, decision)
-        weight = sum(map(self._weight, only(state.known, leaf.members).values()))
-        leaf = replace(leaf, memory=memory, weight=weight)
+        leaf = replace(leaf, memory=memory, weight=self._weight_in(state, leaf.members))
         if decision.outcome is Outcome.SPLIT:
             return self._split(state, leaf, decision, evidence, mean)
         return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
@@ -281,7 +272,7 @@ class CFL:
                 edge={c: self.projection.seen(state.known[c].vector) for c in side},
                 memory=memory,
                 undone=(),
-                weight=sum(map(self._weight, only(state.known, (*side, *near)).values())),
+                weight=self._weight_in(state, (*side, *near)),
             )
             for i, (side, near) in enumerate(parts)
         ]
@@ -322,6 +313,10 @@ class CFL:
         """w_i of these clients, shape (m,), summing to 1."""
         weights = np.array(list(map(self._weight, updates.values())))
         return np.asarray(weights / weights.sum())
+
+    def _weight_in(self, state: CFLState, clients: Iterable[str]) -> float:
+        """Sum of the clients' weights before normalisation, as last known."""
+        return sum(map(self._weight, only(state.known, clients).values()))
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""

@@ -60,7 +60,7 @@ def stepped(
         start = left if is_member else tree.serving(cluster.name)
         branch = Cluster(child, (), start.model, server_round, edge={client: update})
         branch = replace(branch, optimizer=start.optimizer, rounds=start.rounds)
-        tree = tree.update(replace(cluster, children=(*cluster.children, child)), branch)
+        tree = tree.with_child(cluster.name, branch)
     tree = tree.descended({client: child})
     if is_member:
         reason = f"{suspicion}; {placement}" if suspicion else str(placement)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.weights import Vector, Weights
-from cflower.ordering import in_order
+from cflower.ordering import in_order, without
 
 ROOT = "0"
 Selection = Literal["leaf", "best", "ensemble"]
@@ -143,6 +143,10 @@ class ParameterTree:
         """All members, in natural order."""
         return self.root.members
 
+    def assigned(self, leaf: Cluster) -> tuple[str, ...]:
+        """The members of a leaf that Algorithm 4 has placed there or left there."""
+        return tuple(client for client in leaf.members if client not in self.unassigned)
+
     def leaf_of(self, client: str) -> Cluster:
         """The leaf of a client; KeyError if it is in none."""
         return self._leaf_of[client]
@@ -224,15 +228,16 @@ class ParameterTree:
         """
         if client in self._leaf_of:
             return self
-        root = replace(self.root, members=in_order((*self.root.members, client)))
-        if root.is_leaf:
-            return self.update(root)
-        if isolated:
-            # Born a round ago, so that its first reply counts.
-            leaf = Cluster(root.next_child, (client,), root.model, server_round - 1)
-            return self.update(replace(root, children=(*root.children, leaf.name)), leaf)
-        largest = max(self.leaves, key=lambda leaf: len(leaf.members))
-        return self.called_back(client, ROOT).moved({client: largest.name})
+        if not isolated or self.root.is_leaf:
+            return self.descended({client: ROOT})
+        # Born a round ago, so that its first reply counts.
+        leaf = Cluster(self.root.next_child, (), self.root.model, server_round - 1)
+        return self.with_child(ROOT, leaf).moved({client: leaf.name})
+
+    def with_child(self, name: str, child: Cluster) -> "ParameterTree":
+        """The tree with one more child of a cluster."""
+        parent = self.clusters[name]
+        return self.update(replace(parent, children=(*parent.children, child.name)), child)
 
     def called_back(self, client: str, name: str) -> "ParameterTree":
         """The tree with a client that Algorithm 4 places again, from this cluster on."""
@@ -250,9 +255,8 @@ class ParameterTree:
             )
             for child in set(children.values())
         }
-        unassigned = {c: place for c, place in self.unassigned.items() if c not in children}
-        unassigned |= {c: child for c, child in children.items() if largest[child] != child}
-        tree = self.update(unassigned=unassigned)
+        below = {client: child for client, child in children.items() if largest[child] != child}
+        tree = self.update(unassigned=without(self.unassigned, children) | below)
         return tree.moved({client: largest[child] for client, child in children.items()})
 
     def moved(self, leaves: Mapping[str, str]) -> "ParameterTree":
@@ -277,10 +281,9 @@ def is_below(name: str, above: str) -> bool:
 
 def mean_model(leaves: Sequence[Cluster]) -> Weights:
     """The mean of these leaves' models, weighted as eq. 2 weighs their clients."""
-    known = [leaf for leaf in leaves if leaf.weight]
-    members = sum(len(leaf.members) for leaf in known)
     # A leaf that has just begun has no weight yet: each member then counts as usual.
-    usual = sum(leaf.weight for leaf in known) / members if members else 1.0
+    members = sum(len(leaf.members) for leaf in leaves if leaf.weight)
+    usual = sum(leaf.weight for leaf in leaves) / members if members else 1.0
     mean = WeightedMean()
     for leaf in leaves:
         mean.add(leaf.model, leaf.weight or usual * len(leaf.members))

@@ -95,8 +95,8 @@ def leaves_of(state: CFLState) -> dict[str, Leaf]:
     """Each leaf of two members or more with a known update, by name."""
     leaves = {}
     for leaf in state.tree.leaves:
-        members = [client for client in leaf.members if client not in state.tree.unassigned]
-        sizes = {c: known.num_examples for c, known in only(state.known, members).items()}
+        known = only(state.known, state.tree.assigned(leaf))
+        sizes = {client: update.num_examples for client, update in known.items()}
         if len(sizes) > 1:
             leaves[leaf.name] = Leaf(leaf.name, leaf.model, sizes)
     return leaves

@@ -93,7 +93,7 @@ def voters(tree: ParameterTree, leaves: Iterable[Cluster], server_round: int) ->
     """Members whose leaf is known: at most `VOTERS` of each leaf, others in another round."""
     chosen = list[str]()
     for leaf in leaves:
-        members = [client for client in leaf.members if client not in tree.unassigned]
+        members = tree.assigned(leaf)
         places = sampled(np.arange(len(members)), leaf.name, server_round, most=VOTERS)
         chosen.extend(members[i] for i in places)
     return tuple(chosen)

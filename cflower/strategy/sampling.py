@@ -38,8 +38,7 @@ def sample(
         waiting = rng.permutation(in_order(waiting)).tolist()
     chosen += waiting[:most]
     for leaf in tree.leaves:
-        settled = [c for c in leaf.members if c in free and c not in tree.unassigned]
-        order = rng.permutation(settled).tolist()
+        order = rng.permutation([c for c in tree.assigned(leaf) if c in free]).tolist()
         share = max(1, round(fraction * len(order)))
         chosen += order[:share]
         others += order[share:]
