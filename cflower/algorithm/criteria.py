@@ -201,22 +201,23 @@ def check_sides(
     if decision.outcome is not Outcome.SPLIT:
         return decision, memory
     sided = list(chain.from_iterable(decision.sides))
-    placed = [*sided, *chain.from_iterable(decision.unsure)]
+    placed = Counter([*sided, *chain.from_iterable(decision.unsure)])
+    strangers = in_order(placed.keys() - {*evidence.members})
+    silent = in_order(client for client in sided if client not in known)
+    twice = in_order(client for client, times in placed.items() if times > 1)
     problems = {
-        "has fewer than two sides": len(decision.sides) < 2,
-        "has an empty side": not all(decision.sides),
-        "has more groups of unsure members than sides": len(decision.unsure) > len(decision.sides),
-        "has {}, not in the cluster": set(placed).difference(evidence.members),
-        "has {} on a side, without an update so far": [c for c in sided if c not in known],
-        "has {} on two sides": [c for c, times in Counter(placed).items() if times > 1],
+        "fewer than two sides": len(decision.sides) < 2,
+        "an empty side": not all(decision.sides),
+        "more groups of unsure members than sides": len(decision.unsure) > len(decision.sides),
+        f"{listed(strangers)}, not in the cluster": strangers,
+        f"{listed(silent)} on a side, without an update so far": silent,
+        f"{listed(twice)} on two sides": twice,
     }
-    for problem, found in problems.items():
-        if found:
-            names = listed(in_order(found)) if isinstance(found, set | list) else ""
-            raise ConfigError(
-                f"The criterion {criterion!r} returned a split of cluster {evidence.cluster} that "
-                f"{problem.format(names)}: expected each member with an update on one side at most."
-            )
+    if problem := next((problem for problem, found in problems.items() if found), ""):
+        raise ConfigError(
+            f"The criterion {criterion!r} returned a split of cluster {evidence.cluster} that has "
+            f"{problem}: expected each member with an update on one side at most."
+        )
     return decision, memory
 
 

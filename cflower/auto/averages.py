@@ -84,15 +84,15 @@ class Averages:
         return after
 
     def _of(self, clients: tuple[str, ...], **shapes: tuple[int, ...]) -> "Averages":
-        """A copy with a row for each of these clients; ``shapes`` are those of rows by field."""
-        place = {client: i for i, client in enumerate(self.clients)}
-        known = [i for i, client in enumerate(clients) if client in place]
-        arrays: dict[str, Any] = {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        """A copy with rows of these ``shapes``, by field: of known clients, then of new ones."""
+        wanted = {*clients}
+        kept = [i for i, client in enumerate(self.clients) if client in wanted]
+        arrays = dict[str, Any](without(vars(self), ["clients"]))
         for name, before in arrays.items():
-            shape = len(clients), *shapes.get(name, before.shape[1:])
-            arrays[name] = np.full(shape, NEW if name == "cut" else 0, before.dtype)
-            if known:
-                arrays[name][known] = before[[place[clients[i]] for i in known]]
+            row = shapes.get(name, before.shape[1:])
+            arrays[name] = np.zeros((len(clients), *row), before.dtype)
+            arrays[name][: len(kept)] = before[kept].reshape(len(kept), *row)
+        arrays["cut"][len(kept) :] = NEW
         return replace(self, clients=clients, **arrays)
 
     @property

@@ -13,7 +13,7 @@ from itertools import combinations
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
-from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below
 from cflower.algorithm.weights import Weights, norm
 from cflower.changes.splits import about_mean, norms_of, reunited, started_from, voters
 from cflower.changes.vote import Verdict, verdict_of
@@ -67,10 +67,10 @@ def distance(pair: Sequence[Cluster]) -> float:
     return norm(first.model.trained - second.model.trained)
 
 
-def common_ancestor(tree: ParameterTree, leaves: Sequence[Cluster]) -> str:
-    """The lowest cluster above all these leaves."""
-    paths = ([cluster.name for cluster in tree.path(leaf.name)] for leaf in leaves)
-    *_, name = (str(names[0]) for names in zip(*paths, strict=False) if len(set(names)) == 1)
+def common_ancestor(tree: ParameterTree, pair: Sequence[Cluster]) -> str:
+    """The lowest cluster above two leaves."""
+    first, second = pair
+    *_, name = (c.name for c in tree.path(first.name) if is_below(second.name, c.name))
     return name
 
 

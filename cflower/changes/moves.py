@@ -35,6 +35,11 @@ def histories(state: CFLState) -> Histories:
     return state.memory.get(NAME, {})
 
 
+def suspected(state: CFLState) -> Histories:
+    """Those of the members that are suspected."""
+    return {client: history for client, history in histories(state).items() if history.suspected}
+
+
 def remembered(state: CFLState, norms: Histories) -> CFLState:
     """The state with these histories."""
     return replace(state, memory={**state.memory, NAME: norms})
@@ -57,14 +62,14 @@ class Moves(Change):
 
         A late update has another length, because it is of an older model, and does not count.
         """
-        norms, known = dict(histories(state)), without(state.known, state.tree.unassigned)
+        norms = dict(histories(state))
         timely = {
-            c: u.norm
-            for c, u in known.items()
-            if u.server_round == server_round and not u.staleness
+            client: update.norm
+            for client, update in state.known.items()
+            if update.server_round == server_round and not update.staleness
         }
         for leaf in state.tree.leaves:
-            norms |= updated(norms, leaf.name, only(timely, leaf.members))
+            norms |= updated(norms, leaf.name, only(timely, state.tree.assigned(leaf)))
         return remembered(state, norms)
 
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
@@ -75,13 +80,14 @@ class Moves(Change):
         """
         if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
             return decision
-        norms = histories(state)
-        of = {client: norms.get(client, NormHistory(ROOT)) for client in evidence.clients}
-        changed = [c for c, h in of.items() if h.suspected >= FEW and h.factor >= LONG]
-        stay = [client for client, history in of.items() if not history.suspected]
+        suspects = only(suspected(state), evidence.clients)
+        changed = {
+            c: h.factor for c, h in suspects.items() if h.suspected >= FEW and h.factor >= LONG
+        }
+        stay = without(dict.fromkeys(evidence.clients), suspects)
         if not changed or not stay:
             return decision
-        factor = max(of[client].factor for client in changed)
+        factor = max(changed.values())
         reason = f"{listed(changed)} changed: updates {factor:.1f} times as long as usual"
         sides = in_order(stay), in_order(changed)
         return replace(decision, outcome=Outcome.SPLIT, sides=sides, reason=reason)
@@ -95,16 +101,15 @@ class Moves(Change):
             if client not in state.tree.unassigned and place_at(state, client):
                 state = confirmed_or_moved(state, client, update, now)
         norms = dict(histories(state))
-        for client, history in norms.items():
-            unasked = history.suspected and not history.place_at and history.leaf != ROOT
-            if unasked and may_move(state, client):
+        for client, history in suspected(state).items():
+            if not history.place_at and history.leaf != ROOT and may_move(state, client):
                 norms[client] = history._replace(place_at=ROOT)
         return remembered(state, norms)
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """New starts of the leaves that members with changed data began in this round."""
         changed = {move.client for move in state.moves if move.server_round == server_round}
-        changed |= {client for client, history in histories(state).items() if history.suspected}
+        changed |= suspected(state).keys()
         for leaf in state.tree.leaves if self.judged else ():
             if state.first and leaf.born == server_round and {*leaf.members} <= changed:
                 yield NewStart(server_round, (Question(leaf.name, state.first, leaf.members),))

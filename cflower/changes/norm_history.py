@@ -11,6 +11,7 @@ import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG
 from cflower.algorithm.tree import ROOT
+from cflower.ordering import only
 
 NOTHING = -1e300
 """Logarithm of a norm of zero, in a form that JSON can hold."""
@@ -73,8 +74,8 @@ def updated(
     """
     lengths = {client: float(np.log(norm)) for client, norm in norms.items() if 0 < norm < np.inf}
     median = float(np.median([*lengths.values()] or [0.0]))
-    before = {client: histories.get(client, NormHistory(leaf)) for client in lengths}
-    before = {c: h if h.leaf == leaf else NormHistory(leaf) for c, h in before.items()}
+    here = {c: h for c, h in only(histories, lengths).items() if h.leaf == leaf}
+    before = dict.fromkeys(lengths, NormHistory(leaf)) | here
     longer = {c for c, history in before.items() if history.is_exceeded(lengths[c])}
     most = 2 * len(longer) > len(lengths)
     now = {

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from cflower.algorithm.constants import ERROR, MOST
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
+    ADAPT,
     DECIDE,
     Ask,
     CFLState,
@@ -50,12 +51,13 @@ HELD_OUT = "held-out"
 Metrics = Mapping[str, float]
 Task = Literal["train", "evaluate", "adapt"]
 Stage = Literal["adapt", "train", "look", "judge"]
-TASKS: Mapping[Stage, Task] = {
-    "adapt": "adapt",
-    "train": "train",
-    "look": "evaluate",
-    "judge": "evaluate",
+STAGES: Mapping[Stage, tuple[Task, int]] = {
+    "adapt": ("adapt", 1),
+    "train": ("train", 1),
+    "look": ("evaluate", 2),
+    "judge": ("evaluate", 1 + len(KAPPAS)),
 }
+"""The task of each stage, and the number of models that a member gets for it."""
 
 
 @dataclass(frozen=True)
@@ -151,19 +153,14 @@ class PersonalStep(Pending):
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
         """One message to every member, or one for each candidate."""
-        numbers = {
-            "adapt": range(self.trainings, self.trainings + 1),
-            "train": range(1),
-            "look": range(2),
-            "judge": range(1 + len(KAPPAS)),
-        }[self.stage]
-        task = TASKS[self.stage]
+        task, models = STAGES[self.stage]
+        first = self.trainings if task == ADAPT else 0
         now = self.server_round + (self.done + 1 if task == "train" else 0)
         return tuple(
             Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
             for name, leaf in self.leaves.items()
             for client in (leaf.own if self.done else leaf.sizes)
-            for number in numbers
+            for number in range(first, first + models)
         )
 
     def model_of(self, ask: Ask) -> Weights:
