@@ -139,7 +139,7 @@ class Criterion(Protocol):
         """
 
     def inherit(self, memory: Memory) -> Memory:
-        """Return the memory that the children of a split cluster start with."""
+        """Return the memory that the children of a split cluster start with: none by default."""
         return {}
 
 
@@ -186,9 +186,7 @@ def check_sides(
     """What a criterion's ``decide`` returned, as it has to be.
 
     ``known`` are the clients that have sent an update, fresh or not: each child begins with some.
-    Raises a ConfigError unless the answer is a `Decision` and a dict, and of a split each side has
-    a member, there are two sides or more, and every member on one is in the cluster, has an update
-    and is on no other one, ``unsure`` ones included.
+    Raises a ConfigError with what is wrong.
     """
     match answer:
         case (Decision() as decision, dict() as memory):

@@ -45,11 +45,7 @@ class Placement(NamedTuple):
 
     @property
     def familiar(self) -> bool:
-        """Whether the client resembles the child.
-
-        >>> Placement("0", "0.1", {"0.0": 0.25, "0.1": 0.75}, bar=0.5).familiar
-        True
-        """
+        """Whether the client resembles the child."""
         return self.similarity > self.bar
 
     @property

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ERROR, ETA, FEW, HEARD_SHARE, RESEMBLES, SUFFICIENT
 from cflower.algorithm.criteria import (
+    Criterion,
     Decision,
     Evidence,
     Memory,
@@ -55,7 +56,7 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AutoCriterion(Checked):
+class AutoCriterion(Checked, Criterion):
     """Split when the members' average updates form groups that stay separated over rounds.
 
     The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
@@ -125,10 +126,6 @@ class AutoCriterion(Checked):
         if left_out:
             reason += f"; not considered: {listed(in_order(left_out), 5)}"
         return replace(decision, reason=reason, left_out=left_out), vars(known)
-
-    def inherit(self, memory: Memory) -> Memory:
-        """Return nothing: the averages of a new cluster start anew."""
-        return {}
 
     def _judged(
         self,

@@ -184,16 +184,17 @@ class PersonalStep(Pending):
         leaves = {
             name: received(leaf, grouped[name], as_sent) for name, leaf in self.leaves.items()
         }
-        step, ended = replace(self, leaves=leaves, stage="train"), leaves
-        if self.stage == "train":
-            stage: Stage = "look" if not self.done else "train"
-            last = self.done + 1 == self.trainings
-            step, ended = replace(step, done=self.done + 1, stage="judge" if last else stage), {}
-        elif self.stage == "look":
+        ended, stage, done = leaves, self.stage, self.done
+        if stage == "look":
             ended = {name: leaf for name, leaf in leaves.items() if not any_gain(leaf, metric)}
+            stage = "train"
+        elif stage == "train":
+            ended, done = {}, done + 1
+            stage = "judge" if done == self.trainings else "look" if done == 1 else "train"
         trainings = self.done or self.trainings
         over = {n: concluded(leaf, trainings, metric, as_sent) for n, leaf in ended.items()}
-        step = replace(step, leaves=without(leaves, ended), over={**self.over, **over})
+        over, leaves = {**self.over, **over}, without(leaves, ended)
+        step = replace(self, leaves=leaves, stage=stage, done=done, over=over)
         if step.asks:
             return RoundResult(replace(state, pending=step), (), step.asks)
         return RoundResult(replace(state, pending=None, personal=step.over), ())
@@ -267,9 +268,7 @@ def chosen_by_all(gains: Matrix) -> tuple[int, str]:
 
 
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:
-    """For each member the candidate that the others gain most by, shape (m,).
-
-    ``gains`` has shape (m, candidates).
+    """For each member the candidate that the others gain most by, from `gains_of`.
 
     >>> choices_of_others(np.array([[0, 1], [0, 1], [0, -9]]))
     array([0, 0, 1])
