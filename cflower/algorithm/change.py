@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from cflower.algorithm.criteria import Decision, Evidence
 from cflower.algorithm.state import (
@@ -109,7 +109,7 @@ class Questions(Pending):
     @cached_property
     def questions(self) -> tuple[Question, ...]:
         """Those of all proposals, one after the other."""
-        return tuple(question for proposal in self.proposals for question in proposal.questions)
+        return tuple(chain.from_iterable(proposal.questions for proposal in self.proposals))
 
     @cached_property
     def asks(self) -> tuple[Ask, ...]:

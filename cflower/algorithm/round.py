@@ -258,7 +258,7 @@ class CFL:
         now = decision.server_round
         sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
         parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
-        dealt = [client for part in parts for side in part for client in side]
+        dealt = chain(*decision.sides, *decision.unsure)
         others = tuple(without(dict.fromkeys(leaf.members), dealt))
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
         number = int(leaf.next_child.rpartition(".")[2])

@@ -24,7 +24,8 @@ def placed(state: CFLState, places: Mapping[str, Vector], server_round: int) -> 
     # A member that a split left out is of one of its groups, also if it had never trained; a
     # newcomer may be of none, and so may a member with changed data.
     above = chain.from_iterable(map(state.tree.path, clusters))
-    members = {*state.known} | ({c for cluster in above for c in cluster.left_out} - moved)
+    left_out = {*chain.from_iterable(cluster.left_out for cluster in above)}
+    members = state.known.keys() | (left_out - moved)
     familiar = {
         client: step.child
         for client, step in steps.items()

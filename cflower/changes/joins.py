@@ -32,13 +32,10 @@ class Joins(Change):
         tree, now = state.tree, server_round
         if last:
             for name in in_order(tree.clusters):
-                leaves = tree.leaves_below(name)
-                if (
-                    tree.clusters[name].trial
-                    and len(leaves) > 1
-                    and self._forgotten(tree, name, now)
-                ):
-                    yield Join(now, (about_mean(tree, name, leaves, now),), name, leaves)
+                leaves, trial = tree.leaves_below(name), tree.clusters[name].trial
+                if trial and len(leaves) > 1 and self._forgotten(tree, name, now):
+                    names = tuple(leaf.name for leaf in leaves)
+                    yield Join(now, (about_mean(tree, name, leaves, now),), name, names)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             pair = min(pairs, key=distance, default=None)
@@ -46,7 +43,8 @@ class Joins(Change):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 name = common_ancestor(tree, pair)
                 other = Question(first.name, first.model, voters(tree, [second], now))
-                yield Join(now, (about_mean(tree, name, pair, now), other), name, (first, second))
+                both = about_mean(tree, name, pair, now), other
+                yield Join(now, both, name, (first.name, second.name))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
@@ -57,8 +55,8 @@ class Joins(Change):
 
     def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
         """Whether no split of a cluster, or above it, was judged lately or is on trial."""
-        trials = [cluster.trial for cluster in tree.path(name) if cluster.trial]
-        return not tree.awaits_trial(name) and all(t.due <= now - self.interval for t in trials)
+        path, since = tree.path(name), now - self.interval
+        return all(not c.on_trial and c.trial.due <= since for c in path if c.trial)
 
 
 def distance(pair: Sequence[Cluster]) -> float:
@@ -80,7 +78,7 @@ class Join(Proposal):
 
     cluster: str
     """The lowest one above the leaves."""
-    leaves: tuple[Cluster, ...]
+    leaves: tuple[str, ...]
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -90,7 +88,7 @@ class Join(Proposal):
         Whoever gains by the first leaf's model, its members' examples must not show that the mean
         is worse: else hostile clients that were split off would have their updates counted again.
         """
-        names = [leaf.name for leaf in self.leaves]
+        names = self.leaves
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
         verdicts = [verdict_of(answer) for answer in answers]
@@ -101,7 +99,7 @@ class Join(Proposal):
                 return self._joined(state, decisions, question.model, found)
         tree, losers = state.tree, in_order(verdict.losers)
         remark = f"{listed(names)} stay apart: {verdict.reason}"
-        if verdict.measured and losers:
+        if losers:
             tree = started_from(tree, losers, self.questions[0].model)
             remark += f"; {listed(losers)} continues from the common model"
         return replace(state, tree=tree), with_remark(decisions, names, remark)
@@ -114,8 +112,8 @@ class Join(Proposal):
         If there is no other leaf below the cluster above them, it is a leaf again. Otherwise all
         members move to the first of them, and the others stay as history, closed for Algorithm 4.
         """
-        tree, now, names = state.tree, self.server_round, [leaf.name for leaf in self.leaves]
-        first, *others = (tree.clusters[name] for name in names)
+        tree, now, names = state.tree, self.server_round, self.leaves
+        leaves = first, *others = [tree.clusters[name] for name in names]
         cluster = tree.clusters[self.cluster]
         reason = f"{listed(names)} are one again: {verdict.reason}"
         if len(tree.leaves_below(cluster.name)) == len(names):
@@ -128,13 +126,9 @@ class Join(Proposal):
                 cluster.name, now, Outcome.UNDONE, reason, *norms, figures=verdict.figures
             )
             return replace(state, tree=tree), (*decisions, made)
-        moves = [
-            Move(now, client, leaf.name, first.name, reason)
-            for leaf in others
-            for client in leaf.members
-        ]
-        moving = [move.client for move in moves]
-        weight = sum(leaf.weight for leaf in self.leaves)
+        moving = {client: leaf.name for leaf in others for client in leaf.members}
+        moves = [Move(now, client, left, first.name, reason) for client, left in moving.items()]
+        weight = sum(leaf.weight for leaf in leaves)
         joined = replace(first, model=model, memory={}, weight=weight, optimizer={})
         closed = [replace(leaf, edge={}, memory={}) for leaf in others]
         tree = tree.update(joined, *closed).moved(dict.fromkeys(moving, first.name))

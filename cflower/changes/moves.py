@@ -96,10 +96,9 @@ class Moves(Change):
         self, state: CFLState, decisions: Sequence[Decision], places: Mapping[str, Vector]
     ) -> CFLState:
         """The state after suspected members have shown their place, with new suspects marked."""
-        now = max((made.server_round for made in decisions), default=0)
         for client, update in places.items():
             if client not in state.tree.unassigned and place_at(state, client):
-                state = confirmed_or_moved(state, client, update, now)
+                state = confirmed_or_moved(state, client, update, decisions[0].server_round)
         norms = dict(histories(state))
         for client, history in suspected(state).items():
             if not history.place_at and history.leaf != ROOT and may_move(state, client):

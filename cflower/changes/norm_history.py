@@ -35,10 +35,6 @@ class NormHistory(NamedTuple):
     place_at: str = ""
     """The split cluster for which the member still owes an update that shows its place."""
 
-    def is_exceeded(self, length: float) -> bool:
-        """Whether a log norm is larger than all before, of which there are enough."""
-        return self.rounds >= FEW * (1 + (self.leaf == ROOT)) and length > self.longest
-
     def suspecting(self, relative: float, *, longer: bool, most: bool) -> "NormHistory":
         """The history with the suspicion after one more update, of this relative log norm.
 
@@ -76,7 +72,8 @@ def updated(
     median = float(np.median([*lengths.values()] or [0.0]))
     here = {c: h for c, h in only(histories, lengths).items() if h.leaf == leaf}
     before = dict.fromkeys(lengths, NormHistory(leaf)) | here
-    longer = {c for c, history in before.items() if history.is_exceeded(lengths[c])}
+    needed = FEW * (1 + (leaf == ROOT))
+    longer = {c for c, h in before.items() if h.rounds >= needed and lengths[c] > h.longest}
     most = 2 * len(longer) > len(lengths)
     now = {
         client: history.suspecting(lengths[client] - median, longer=client in longer, most=most)

@@ -77,13 +77,13 @@ class Leaf:
 
     @cached_property
     def kappas(self) -> tuple[float, ...]:
-        """Each finite κ in training examples."""
-        return tuple(factor * float(np.median([*self.sizes.values()])) for factor in KAPPAS)
+        """κ of each candidate in training examples; that of the leaf's model, ∞, comes first."""
+        usual = float(np.median([*self.sizes.values()]))
+        return (inf, *(factor * usual for factor in KAPPAS))
 
     def share(self, client: str, number: int) -> float:
-        """a_i of a candidate; 0 is the leaf's model."""
-        size = self.sizes[client]
-        return size / (size + self.kappas[number - 1]) if number else 0.0
+        """a_i of a candidate."""
+        return self.sizes[client] / (self.sizes[client] + self.kappas[number])
 
     def candidate(self, client: str, number: int) -> Weights:
         """W + a_i (v_i − w), w the leaf's model."""
@@ -171,8 +171,8 @@ class PersonalStep(Pending):
         return leaf.own.get(ask.client, leaf.model)
 
     def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
-        """Of a whole step: the number of trainings, and each κ in training examples."""
-        return {"trainings": ask.number, "kappas": list(self.leaves[ask.cluster].kappas)}
+        """Of a whole step: the number of trainings, and each finite κ in training examples."""
+        return {"trainings": ask.number, "kappas": list(self.leaves[ask.cluster].kappas[1:])}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
@@ -223,10 +223,9 @@ def gains_of(leaf: Leaf, metric: Measure) -> Matrix:
 
 
 def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
-    """A member's metrics under two candidates."""
-    some = {n: leaf.measured[client][n] for n in (number, other) if n < len(leaf.measured[client])}
-    examples = leaf.examples[client]
-    return Ballot(leaf.name, some.get(number, {}), some.get(other, {}), examples)
+    """A member's metrics under two candidates: none under one that it did not measure."""
+    some = [*leaf.measured[client], *[dict[str, float]()] * len(leaf.kappas)]
+    return Ballot(leaf.name, some[number], some[other], leaf.examples[client])
 
 
 def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) -> Personal:
@@ -240,7 +239,7 @@ def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) ->
     served = {client: number for client, number in numbers.items() if number}
     return Personal(
         reason,
-        leaf.kappas[chosen - 1] if chosen else inf,
+        leaf.kappas[chosen],
         trainings,
         max(map(len, leaf.measured.values()), default=0),
         {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},

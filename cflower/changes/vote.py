@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, starmap
 from statistics import fmean
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import ERROR, LIKELY, SIGNIFICANT
 from cflower.algorithm.state import Measure, Reply
 from cflower.algorithm.weights import Vector
-from cflower.ordering import counted
+from cflower.ordering import counted, without
 from cflower.robust.robust_mean import limited
 
 EXACT = 50
@@ -225,7 +226,7 @@ def verdict_of(answer: Answer) -> Verdict:
 
 def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
     """The ballots that count, and the measures, the one that leads first."""
-    ballots = [Ballot.of(own, candidate) for own, candidate in answer.pairs]
+    ballots = [*starmap(Ballot.of, answer.pairs)]
     measures = measures_in((ballot.own for ballot in ballots), answer.metric)
     if not any(ballot.measures(measures[0]) for ballot in ballots):
         measures = measures[1:] or measures
@@ -269,8 +270,7 @@ def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> lis
     invent a metric for all.
     """
     every = list(reported)
-    counts = Counter(name for metrics in every for name in metrics)
+    counts = without(Counter(chain.from_iterable(every)), [metric.name])
     usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
     losses = [name for name in usual if "loss" in re.split(r"[\W_]+", name.lower())]
-    others = [name for name in losses if name != metric.name]
-    return [metric, *(Measure(name, higher_is_better=False) for name in others[:1])]
+    return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]

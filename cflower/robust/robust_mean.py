@@ -159,9 +159,12 @@ class RobustMean:
 
     def _most_of(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
-        most = self.most * usual if self.most else np.full_like(usual, inf)
-        longest = LONG * usual[NORM] if self.most else inf
-        most[NORM] = min(longest, self.max_norm_ratio * usual[NORM] if self.max_norm_ratio else inf)
+        most = np.full_like(usual, inf)
+        if self.most:
+            most = self.most * usual
+            most[NORM] = LONG * usual[NORM]
+        if self.max_norm_ratio:
+            most[NORM] = min(most[NORM], self.max_norm_ratio * usual[NORM])
         return most
 
     def _held(self, reply: Reply, members: Members) -> Iterator[Reply]:

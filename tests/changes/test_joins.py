@@ -53,7 +53,7 @@ def tree_of(*names, status=Status.CONFIRMED, judged=5, born=0, at=(0.0, 1.0, 3.0
 def asked(tree, server_round=NOW, last=False):
     """The leaves that clients are asked about, by proposal."""
     proposals = Joins().proposed(CFLState(tree), server_round, last=last)
-    return [tuple(leaf.name for leaf in proposal.leaves) for proposal in proposals]
+    return [proposal.leaves for proposal in proposals]
 
 
 def round_of(tree, opinions, *, weights=None, silent="", last=False, server_round=NOW):
