@@ -170,7 +170,8 @@ def too_few(
     # 0.14 * 150 is 21.000000000000004: the required share must not lose a client to rounding.
     needed = max(least, ceil(share * members - 1e-9))
     if ready < needed:
-        return Outcome.TOO_FEW_HEARD, f"{counted(ready, 'member')} with {what}, {needed} needed"
+        first = f"{needed} of {members} members have to send {what} before a decision"
+        return Outcome.TOO_FEW_HEARD, f"{first}, {ready} have done so"
     return None
 
 

@@ -145,7 +145,7 @@ class Averages:
         reasons = dict.fromkeys(without(dict.fromkeys(members), self.clients), "no update yet")
         few, outdated = self.counts < self.least, self.outdated
         for i in np.flatnonzero(~self.in_touch):
-            old = "its last update is of long ago" if outdated[i] else "it sends back what it got"
+            old = "its last update is too old" if outdated[i] else "it sends back what it got"
             count = f"{counted(int(self.counts[i]), 'update')}, {self.least} needed"
             reasons[self.clients[i]] = count if few[i] else old
         return reasons

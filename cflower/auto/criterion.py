@@ -107,13 +107,14 @@ class AutoCriterion(Checked, Criterion):
         # Members that never trained do not count.
         sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
         share = sufficient / max(1, len(evidence.members))
-        members, what = len(evidence.members), "two or more updates"
+        members, what = len(evidence.members), "two updates"
         if refused := too_few(members, ready, what, least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         distinct, copy_of = known.distinct(here)
         if len(distinct) < FEW:
-            reason = f"{counted(len(distinct), 'member')} with different updates, {FEW} needed"
+            different = f"{counted(len(distinct), 'member')} with different updates"
+            reason = f"{different}, {FEW} needed for a split"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
         decisions, left_out = [], known.left_out(evidence.members)
         for view in views(known, distinct):
@@ -196,13 +197,13 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
 def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
     """Refuse a split for want of sure members or of steady groups, if it is so."""
     if not f["margin_errors"]:
-        return Outcome.NOT_APART, "too few members clearly belong to a group"
+        return Outcome.NOT_APART, "no groups to which most members clearly belong"
     if f["margin_errors"] <= f["margin_errors_needed"]:
-        errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f}"
-        return Outcome.NOT_APART, f"groups too similar: margin {errors} needed"
+        errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f} needed"
+        return Outcome.NOT_APART, f"members resemble their own group more than the next by {errors}"
     if f["stable_rounds"] < f["stable_rounds_needed"]:
         stable, rounds = int(f["stable_rounds"]), ceil(f["stable_rounds_needed"])
-        return Outcome.UNSTEADY, f"same groups for {counted(stable, 'round')}, {rounds} needed"
+        return Outcome.UNSTEADY, f"the same groups for {counted(stable, 'round')}, {rounds} needed"
     return None
 
 
@@ -249,10 +250,10 @@ def significance(f: Mapping[str, float], groups: str) -> tuple[Outcome, str]:
     As long as they do, one model that all of them train becomes better for each: the cluster is not
     stationary yet (eq. 32).
     """
-    distance = f"separation {f['separation']:.1f} (null {f['separation_by_chance']:.1f})"
+    distance = f"separation {f['separation']:.1f}, by chance up to {f['separation_by_chance']:.1f}"
     if f["separation"] <= f["separation_by_chance"]:
-        return Outcome.NOT_APART, f"groups not separated: {distance}"
+        return Outcome.NOT_APART, f"{groups}: {distance}"
     if f["agreement"] >= RESEMBLES:
-        cosine = f"cosine {f['agreement']:.2f}, less than {RESEMBLES:g} needed"
+        cosine = f"cosine {f['agreement']:.2f}, less than {RESEMBLES:g} needed for a split"
         return Outcome.MOVING, f"{groups} still move the same way: {cosine}"
     return Outcome.SPLIT, f"{groups}: {distance}"

@@ -261,8 +261,10 @@ def chosen_by_all(gains: Matrix) -> tuple[int, str]:
     chosen = int(gains.sum(axis=0).argmax())
     others = choices_of_others(gains)
     vote = Vote(tuple(gains[np.arange(len(gains)), others].tolist()))
-    reason = f"{vote.better} of {counted(len(gains), 'member')} better off by their own models, "
-    reason += f"{vote.worse} worse"
+    members = counted(len(gains), "member")
+    reason = f"models of their own serve {vote.better} of {members} better, {vote.worse} worse"
+    if vote.better > vote.worse and not vote.significant:
+        reason += ", which may be chance"
     return (chosen if vote.significant else 0), reason
 
 

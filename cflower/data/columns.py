@@ -96,8 +96,8 @@ def label_column(table: Table, settings: DataSettings, *, needed: bool = True) -
         return table.find(wanted, "label-column")
     raise DataError(
         f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
-        "column with label-column, or put the images into one folder per class; only cflower "
-        "assign --unlabelled does without."
+        "column with label-column, or put the images into one folder per class. Without labels, "
+        "`cflower assign --unlabelled` finds the model for a client."
     )
 
 

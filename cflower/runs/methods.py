@@ -120,7 +120,8 @@ def advice(summary: Summary) -> str:
     sentence = USE.format(method=use.words, needs=use.needs)
     if use is not best:
         gain = difference_in_words(abs(best.mean - use.mean), metric)
-        return f"{sentence}no other method is better by more than chance ({best.words}: by {gain})."
+        better = f"the better mean of {best.words} (by {gain})"
+        return f"{sentence}it is simpler, and {better} may be chance."
     second = next((one for one in others if one.key == "federated"), others[0])
     return f"{sentence}{reason(best, second, compared[second.key], metric)}."
 

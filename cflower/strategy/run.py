@@ -16,7 +16,6 @@ from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.changes.splits import SplitTrials
 from cflower.errors import CFlowerError, ConfigError, FederationError
 from cflower.messages.client_names import PART, app_of
 from cflower.messages.eight_bits import rounded
@@ -285,13 +284,13 @@ class Run:
         evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None
         report = evaluation.report(config)
-        trials = any(isinstance(change, SplitTrials) for change in self.cfl.changes)
+        decided = self.state.asked or any(one.evaluations for one in self.state.personal.values())
         report = replace(
             report,
             selection=self.settings.selection,
             by_round=self._by_round,
             metric=self.leading.among([one.leaf.scalars for one in report.clients.values()]),
-            judged=trials or step is not None or self.settings.selection != "leaf",
+            judged=bool(decided) or self.settings.selection != "leaf",
         )
         self.messenger.log_limited_examples(report.served)
         log_unable(report)

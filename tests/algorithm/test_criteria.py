@@ -53,13 +53,13 @@ def test_a_stationary_cluster_of_opposed_clients_is_split():
         (evidence_of([[2, 0]]), {}, Outcome.TOO_SMALL, "1 member, 2 needed"),
         (evidence_of(np.zeros((0, 2))), {}, Outcome.TOO_SMALL, "0 members"),
         (evidence_of(np.zeros((3, 2))), {}, Outcome.CONTENT, "largest norm 0 <="),
-        (evidence_of(opposed.vectors, num_members=6), {}, Outcome.TOO_FEW_HEARD, "5 needed"),
+        (evidence_of(opposed.vectors, num_members=6), {}, Outcome.TOO_FEW_HEARD, "5 of 6 members"),
         # Five of seven are more than half, but two sides of three need six.
         (
             evidence_of([[2, 0]] * 5, num_members=7),
             {"heard_share": 0.5, "min_cluster_size": 3},
             Outcome.TOO_FEW_HEARD,
-            "5 members with a fresh update, 6 needed",
+            "have to send a fresh update before a decision, 5 have done so",
         ),
     ],
 )

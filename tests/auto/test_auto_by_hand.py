@@ -98,7 +98,7 @@ def test_each_member_that_is_not_considered_has_its_reason():
     known = Averages(tuple("abcdefg"), averages, counts, median=median)
     assert known.left_out("abcdefgh") == {
         "e": "2 updates, 3 needed",
-        "f": "its last update is of long ago",
+        "f": "its last update is too old",
         "g": "it sends back what it got",
         "h": "no update yet",
     }

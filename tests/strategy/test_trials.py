@@ -100,9 +100,10 @@ def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_repo
     *_, sentence = remarks(Summary(**recorder.summary))
     assert "The reported examples also decided" in sentence
     assert sentence in (recorder.path / "report.html").read_text()
-    recorder = Recorder(tmp_path)
-    on_trial(clients, observers=[recorder], trial_rounds=0)
-    assert "reported examples" not in " ".join(remarks(Summary(**recorder.summary)))
+    for nothing_to_decide in ({"trial_rounds": 0}, {"num_rounds": 2}):
+        recorder = Recorder(tmp_path)
+        on_trial(clients, observers=[recorder], **nothing_to_decide)
+        assert "reported examples" not in " ".join(remarks(Summary(**recorder.summary)))
 
 
 def test_an_app_without_evaluation_is_trained_without_trials(caplog):
