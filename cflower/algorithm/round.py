@@ -31,15 +31,7 @@ from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import (
-    Ask,
-    CFLState,
-    KnownUpdate,
-    Measure,
-    Reply,
-    Role,
-    RoundResult,
-)
+from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Measure, Reply, Role, RoundResult
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
@@ -243,12 +235,7 @@ class CFL:
         return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
 
     def _split(
-        self,
-        state: CFLState,
-        leaf: Cluster,
-        decision: Decision,
-        evidence: Evidence,
-        mean: Weights,
+        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
     ) -> tuple[CFLState, Decision]:
         """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
@@ -279,7 +266,7 @@ class CFL:
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=now, memory=memory, left_out=others)
         unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
-        tree = state.tree.update(parent, *children, unassigned=unassigned)
+        tree = replace(state.tree.update(parent, *children), unassigned=unassigned)
         return replace(state, tree=tree), replace(decision, children=names)
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:

@@ -82,22 +82,19 @@ class Reply:
 
 
 class KnownUpdate(NamedTuple):
-    """The last known update of a client."""
+    """The last known update of a client, as in its `Reply`."""
 
     server_round: int
     vector: Vector
     """Δ_i = θ_i − θ_c as `Projection.keep` keeps it."""
     norm: float
-    """‖Δ_i‖ over all trained entries."""
     num_examples: float
     origin: Vector
     """θ_c as `Projection.keep` keeps it; one array for all clients of a round."""
     share: float = 1.0
-    """Fraction of its weight that counts."""
     staleness: float = 0.0
     """Distance of the cluster's model from the origin when the update came, divided by ``norm``."""
     lengths: Vector = NONE
-    """Norm of the change of each array that is not trained."""
 
     def is_fresh(self, born: int, model: Vector) -> bool:
         """Whether the update still describes its cluster's model.
@@ -178,11 +175,7 @@ class Pending(Protocol):
         return {}
 
     def answered(
-        self,
-        state: "CFLState",
-        replies: Iterable[Reply],
-        metric: "Measure",
-        as_sent: Rounding,
+        self, state: "CFLState", replies: Iterable[Reply], metric: "Measure", as_sent: Rounding
     ) -> "RoundResult":
         """The state after the replies, with the round's decisions and the next asks."""
 

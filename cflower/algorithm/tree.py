@@ -117,11 +117,9 @@ class ParameterTree:
     ) -> "ParameterTree":
         """A root with all clients; ``isolated`` gives each client a leaf of its own below it."""
         members = in_order(clients)
-        root = Cluster(ROOT, members, model)
-        if not isolated:
-            return cls({ROOT: root})
-        leaves = [Cluster(f"{ROOT}.{i}", (name,), model) for i, name in enumerate(members)]
-        root = replace(root, children=tuple(leaf.name for leaf in leaves))
+        alone = members if isolated else ()
+        leaves = [Cluster(f"{ROOT}.{i}", (client,), model) for i, client in enumerate(alone)]
+        root = Cluster(ROOT, members, model, children=tuple(leaf.name for leaf in leaves))
         return cls({cluster.name: cluster for cluster in (root, *leaves)})
 
     @property
@@ -165,10 +163,6 @@ class ParameterTree:
         """From the root to the named cluster: ever more special models."""
         return tuple(self.clusters[n] for n in accumulate(name.split("."), "{}.{}".format))
 
-    def awaits_trial(self, name: str) -> bool:
-        """Whether a split on the path to a cluster, or its own, is on trial."""
-        return any(cluster.on_trial for cluster in self.path(name))
-
     def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters with models that can serve a client: from the most general to its leaf.
 
@@ -205,14 +199,10 @@ class ParameterTree:
         """The leaves on or below a cluster."""
         return tuple(leaf for leaf in self.leaves if is_below(leaf.name, name))
 
-    def update(
-        self, *clusters: Cluster, unassigned: Mapping[str, str] | None = None
-    ) -> "ParameterTree":
+    def update(self, *clusters: Cluster) -> "ParameterTree":
         """A tree with these clusters replaced or added."""
         changed = {cluster.name: cluster for cluster in clusters}
-        return ParameterTree(
-            {**self.clusters, **changed}, self.unassigned if unassigned is None else unassigned
-        )
+        return replace(self, clusters={**self.clusters, **changed})
 
     def rejoined(self, name: str, leaf: Cluster) -> "ParameterTree":
         """A tree in which ``leaf`` takes the place of a split cluster and of all below it."""
@@ -241,7 +231,7 @@ class ParameterTree:
 
     def called_back(self, client: str, name: str) -> "ParameterTree":
         """The tree with a client that Algorithm 4 places again, from this cluster on."""
-        return self.update(unassigned={**self.unassigned, client: name})
+        return replace(self, unassigned={**self.unassigned, client: name})
 
     def descended(self, children: Mapping[str, str]) -> "ParameterTree":
         """The tree with unassigned clients one level further down, in these children.
@@ -256,7 +246,7 @@ class ParameterTree:
             for child in set(children.values())
         }
         below = {client: child for client, child in children.items() if largest[child] != child}
-        tree = self.update(unassigned=without(self.unassigned, children) | below)
+        tree = replace(self, unassigned=without(self.unassigned, children) | below)
         return tree.moved({client: largest[child] for client, child in children.items()})
 
     def moved(self, leaves: Mapping[str, str]) -> "ParameterTree":

@@ -148,8 +148,9 @@ def place_at(state: CFLState, client: str) -> str:
 
 def may_move(state: CFLState, client: str) -> bool:
     """Whether a member has a history in its leaf, and no split above it is on trial."""
-    history, leaf = histories(state).get(client), state.tree.leaf_of(client).name
-    return history is not None and history.leaf == leaf and not state.tree.awaits_trial(leaf)
+    history, path = histories(state).get(client), state.tree.path(state.tree.leaf_of(client).name)
+    here = history is not None and history.leaf == path[-1].name
+    return here and not any(cluster.on_trial for cluster in path)
 
 
 def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_round: int) -> CFLState:

@@ -284,7 +284,7 @@ def test_leaves_of_one_member_have_nobody_to_choose_for_them():
 
 def test_members_without_a_certain_place_or_a_known_update_take_no_part():
     state = after(ALIKE)
-    tree = state.tree.update(unassigned={"client-3": ROOT})
+    tree = replace(state.tree, unassigned={"client-3": ROOT})
     known = {client: update for client, update in state.known.items() if client != "client-5"}
     (leaf,) = leaves_of(replace(state, tree=tree, known=known)).values()
     assert set(leaf.sizes) == set(ALIKE.clients) - {"client-3", "client-5"}

@@ -18,7 +18,7 @@ def tree_of(*sizes, unassigned=()):
     tree = ParameterTree.initial(Weights(np.zeros(1), np.zeros(0)), everyone)
     leaves = [replace(tree.root, name=f"0.{i}", members=m) for i, m in enumerate(members)]
     root = replace(tree.root, children=tuple(leaf.name for leaf in leaves))
-    return tree.update(root, *leaves, unassigned=dict.fromkeys(unassigned, "0"))
+    return replace(tree.update(root, *leaves), unassigned=dict.fromkeys(unassigned, "0"))
 
 
 def draw(tree, fraction, least=0, connected=None, seed=0):
