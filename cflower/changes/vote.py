@@ -240,15 +240,11 @@ def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
 
 def show_gain(part: Sequence[Ballot], lead: Measure) -> bool:
     """Whether most of these clients gain, and their examples together show it."""
-    gains = [ballot.gain([lead]) > 0 for ballot in part]
-    if 2 * sum(gains) <= len(part):
+    if 2 * vote_of(part, [lead]).better <= len(part):
         return False
     sizes = limited(ballot.num_examples for ballot in part)
-    means = (
-        float(np.average([metrics[lead.name] for metrics in model], weights=sizes))
-        for model in zip(*((ballot.own, ballot.candidate) for ballot in part), strict=True)
-    )
-    own, candidate = ({lead.name: mean} for mean in means)
+    values = np.array([(ballot.own[lead.name], ballot.candidate[lead.name]) for ballot in part])
+    own, candidate = ({lead.name: float(np.average(v, weights=sizes))} for v in values.T)
     return Ballot(part[0].part, own, candidate, float(sizes.sum())).shows(lead, ERROR)
 
 
