@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ETA, FEW
 from cflower.algorithm.criteria import Evidence
-from cflower.algorithm.similarity import Matrix, marks_of
-from cflower.auto.clustering import Labels, in_appearance
+from cflower.algorithm.similarity import Matrix
+from cflower.auto.clustering import Labels
 from cflower.ordering import counted, without
 
 Numbers = NDArray[np.float64]
@@ -158,18 +158,6 @@ class Averages:
         """
         excess = self.weights / (self.weights.sum() or 1.0) - 1 / len(self.weights)
         return np.asarray(self.averages[clients] + excess.astype(np.float32) @ self.averages)
-
-    def distinct(self, clients: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labels]:
-        """The clients without copies of another one, and the position in these of every client.
-
-        Copies of one client count once. But where most averages have a copy, they are groups.
-        """
-        marks = marks_of(self.averages[clients])
-        _, first, which = np.unique(marks, return_index=True, return_inverse=True)
-        copied = np.bincount(which)[which] > 1
-        if 2 * copied.sum() > len(clients):
-            return clients, np.arange(len(clients), dtype=np.int32)
-        return clients[np.sort(first)], in_appearance(which)
 
     def with_cut(self, view: int, clients: NDArray[np.intp], labels: Labels) -> "Averages":
         """Remember a view's clustering of some clients, and for how long each is in its part."""

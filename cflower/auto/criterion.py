@@ -59,7 +59,7 @@ class View(NamedTuple):
 class AutoCriterion(Checked, Criterion):
     """Split when the members' average updates form groups that stay separated over rounds.
 
-    The averages are clustered by their cosines (`sure_clustering`); copies of a member count once.
+    The averages are clustered by their cosines (`sure_clustering`).
     The cluster is split, into all parts at once, if four conditions hold:
 
     - enough is known of enough members, and they are sure of their part;
@@ -111,16 +111,15 @@ class AutoCriterion(Checked, Criterion):
         if refused := too_few(members, ready, what, least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
-        distinct, copy_of = known.distinct(here)
-        if len(distinct) < FEW:
-            different = f"{counted(len(distinct), 'member')} with different updates"
-            reason = f"{different}, {FEW} needed for a split"
+        if len(here) < FEW:
+            recent = f"{counted(len(here), 'member')} with recent updates"
+            reason = f"{recent}, {FEW} needed for a split"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
         decisions, left_out = [], known.left_out(evidence.members)
-        for view in views(known, distinct):
+        for view in views(known, here):
             cut = sure_clustering(view.similarity, view.noise, self.confidence_level)
-            known = known.with_cut(view.number, here, cut.labels[copy_of])
-            decisions.append(self._judged(evidence, known, here, view, cut, copy_of))
+            known = known.with_cut(view.number, here, cut.labels)
+            decisions.append(self._judged(evidence, known, here, view, cut))
         splits = (decision for decision in decisions if decision.outcome is Outcome.SPLIT)
         decision = next(splits, decisions[0])
         reason = decision.reason
@@ -135,18 +134,14 @@ class AutoCriterion(Checked, Criterion):
         here: NDArray[np.intp],
         view: View,
         cut: Clustering,
-        copy_of: Labels,
     ) -> Decision:
-        """Apply the four conditions to a clustering.
-
-        ``here`` are the members' positions in ``known``, and ``copy_of`` those in the view.
-        """
-        labels, similarity = cut.labels[copy_of], view.similarity[np.ix_(copy_of, copy_of)]
+        """Apply the four conditions to a clustering of the clients at ``here`` in ``known``."""
+        labels = cut.labels
         streaks = known.streak[here, view.number]
         stable = max(self.min_stable_rounds, known.counts.max() / (ETA + 1))
         enough = max(FEW, ceil(self.heard_share * len(labels) - 1e-9))
         figures = {
-            "margin_errors": reached_by(cut.errors[copy_of], enough),
+            "margin_errors": reached_by(cut.errors, enough),
             "margin_errors_needed": cut.errors_needed,
             "stable_rounds": reached_by(streaks, enough),
             "stable_rounds_needed": stable,
@@ -155,24 +150,22 @@ class AutoCriterion(Checked, Criterion):
         if not refused:
             labels = np.where(streaks >= stable, labels, -1)
             labels[labels >= 0] = in_appearance(labels[labels >= 0])
-            chosen, first = np.unique(copy_of[labels >= 0], return_index=True)
-            parts = labels[labels >= 0][first]
-            sure = here[labels >= 0]
-            figures["left_out"] = float(len(here) - len(sure))
-            figures["agreement"] = agreement(known.averages[sure], labels[labels >= 0])
+            sure = np.flatnonzero(labels >= 0)
+            parts, left_out = labels[sure], len(labels) - len(sure)
+            figures["left_out"] = float(left_out)
+            figures["agreement"] = agreement(known.averages[here[sure]], parts)
             figures["separation"] = max(
-                separation(centred(points[chosen]), parts, noise[chosen])
+                separation(centred(points[sure]), parts, noise[sure])
                 for points, noise in view.points
             )
-            others = len(view.noise) - len(chosen)
-            figures["separation_by_chance"] = by_chance(len(chosen), others)
+            figures["separation_by_chance"] = by_chance(len(sure), left_out)
         groups = f"{counted(labels.max() + 1, 'group')} by {view.name}"
         decision = verdict(
             evidence,
             *(refused or significance(figures, groups)),
-            alpha_cross=largest_across(similarity, labels),
+            alpha_cross=largest_across(view.similarity, labels),
             clients=tuple(known.clients[i] for i in here),
-            similarity=similarity,
+            similarity=view.similarity,
             figures=figures,
         )
         return split_into(decision, labels) if decision.outcome is Outcome.SPLIT else decision

