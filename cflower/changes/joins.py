@@ -35,16 +35,15 @@ class Joins(Change):
                 leaves, trial = tree.leaves_below(name), tree.clusters[name].trial
                 if trial and len(leaves) > 1 and self._forgotten(tree, name, now):
                     names = tuple(leaf.name for leaf in leaves)
-                    yield Join(now, (about_mean(tree, name, leaves, now),), name, names)
+                    yield Join(now, (about_mean(tree, name, leaves, now),), names)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             pair = min(pairs, key=distance, default=None)
             if pair:
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
-                name = common_ancestor(tree, pair)
+                mean = about_mean(tree, common_ancestor(tree, pair), pair, now)
                 other = Question(first.name, first.model, voters(tree, [second], now))
-                both = about_mean(tree, name, pair, now), other
-                yield Join(now, both, name, (first.name, second.name))
+                yield Join(now, (mean, other), (first.name, second.name))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
@@ -76,9 +75,8 @@ def common_ancestor(tree: ParameterTree, pair: Sequence[Cluster]) -> str:
 class Join(Proposal):
     """Are some leaves better than their mean? Is the second better than the first's model?"""
 
-    cluster: str
-    """The lowest one above the leaves."""
     leaves: tuple[str, ...]
+    """Their names; the first question is about the lowest cluster above them."""
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -114,7 +112,7 @@ class Join(Proposal):
         """
         tree, now, names = state.tree, self.server_round, self.leaves
         leaves = first, *others = [tree.clusters[name] for name in names]
-        cluster = tree.clusters[self.cluster]
+        cluster = tree.clusters[self.questions[0].cluster]
         reason = f"{listed(names)} are one again: {verdict.reason}"
         if len(tree.leaves_below(cluster.name)) == len(names):
             began = cluster.trial.began if cluster.trial else now

@@ -35,8 +35,8 @@ def histories(state: CFLState) -> Histories:
     return state.memory.get(NAME, {})
 
 
-def suspected(state: CFLState) -> Histories:
-    """Those of the members that are suspected."""
+def suspects_of(state: CFLState) -> Histories:
+    """The histories of the members that are suspected."""
     return {client: history for client, history in histories(state).items() if history.suspected}
 
 
@@ -80,7 +80,7 @@ class Moves(Change):
         """
         if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
             return decision
-        suspects = only(suspected(state), evidence.clients)
+        suspects = only(suspects_of(state), evidence.clients)
         changed = {
             c: h.factor for c, h in suspects.items() if h.suspected >= FEW and h.factor >= LONG
         }
@@ -100,7 +100,7 @@ class Moves(Change):
             if client not in state.tree.unassigned and place_at(state, client):
                 state = confirmed_or_moved(state, client, update, decisions[0].server_round)
         norms = dict(histories(state))
-        for client, history in suspected(state).items():
+        for client, history in suspects_of(state).items():
             if not history.place_at and history.leaf != ROOT and may_move(state, client):
                 norms[client] = history._replace(place_at=ROOT)
         return remembered(state, norms)
@@ -108,7 +108,7 @@ class Moves(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """New starts of the leaves that members with changed data began in this round."""
         changed = {move.client for move in state.moves if move.server_round == server_round}
-        changed |= suspected(state).keys()
+        changed |= suspects_of(state).keys()
         for leaf in state.tree.leaves if self.judged else ():
             if state.first and leaf.born == server_round and {*leaf.members} <= changed:
                 yield NewStart(server_round, (Question(leaf.name, state.first, leaf.members),))
