@@ -110,8 +110,19 @@ class Vote(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """One-sided p-value of a gain."""
-        return chance_of(self.gains)
+        """One-sided p-value of a gain: the smaller one of the sign test and the signed-rank test.
+
+        A client without a gain or loss has no voice.
+
+        >>> Vote((0.1, 0.2, 0.3, 0.4, 0.5, 0.6)).chance, Vote((0.0,)).chance
+        (0.015625, 1.0)
+        """
+        voices = np.array([gain for gain in self.gains if gain])
+        size, more = len(voices), self.better
+        if not more:
+            return 1.0
+        sign = sum(math.comb(size, i) for i in range(more, size + 1)) / 2**size
+        return float(min(sign, signed_rank_test(voices)))
 
     @property
     def significant(self) -> bool:
@@ -123,22 +134,6 @@ class Vote(NamedTuple):
     def likely(self) -> bool:
         """Whether a gain is likely; members of a small part must agree, one alone with itself."""
         return self.better > 0 and self.chance <= max(LIKELY, 0.5 ** len(self.gains))
-
-
-def chance_of(gains: Sequence[float]) -> float:
-    """The smaller p-value of the sign test and of Wilcoxon's signed-rank test for gains above 0.
-
-    A client without a gain or loss has no voice.
-
-    >>> chance_of([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), chance_of([0.0])
-    (0.015625, 1.0)
-    """
-    voices = np.array([gain for gain in gains if gain])
-    more = int((voices > 0).sum())
-    if not more:
-        return 1.0
-    sign = sum(math.comb(len(voices), i) for i in range(more, len(voices) + 1)) / 2 ** len(voices)
-    return float(min(sign, signed_rank_test(voices)))
 
 
 def signed_rank_test(gains: Vector) -> float:

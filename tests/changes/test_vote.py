@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY
 from cflower.algorithm.state import Ask, Measure, Reply, Role
-from cflower.changes.vote import Ballot, chance_of, measures_in, verdict_of
+from cflower.changes.vote import Ballot, Vote, measures_in, verdict_of
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
@@ -72,10 +72,10 @@ def test_order_does_not_matter_and_exchanged_models_change_the_sign(drawn, measu
 def test_only_signs_and_ranks_count_and_clients_without_a_difference_have_no_voice(
     gains, scale, silent
 ):
-    chance = chance_of(gains)
+    chance = Vote(tuple(gains)).chance
     assert 0 < chance <= 1
-    assert chance_of([scale * gain for gain in gains]) == pytest.approx(chance)
-    assert chance_of([*gains, *[0.0] * silent]) == pytest.approx(chance)
+    assert Vote(tuple(scale * gain for gain in gains)).chance == pytest.approx(chance)
+    assert Vote((*gains, *[0.0] * silent)).chance == pytest.approx(chance)
 
 
 @laws
@@ -85,7 +85,8 @@ def test_one_clients_invented_gain_is_worth_no_more_than_that_of_the_one_with_th
 ):
     liar %= len(gains)
     most = 2.0 * max(map(abs, gains)) + 1
-    invented = [chance_of([*gains[:liar], lie, *gains[liar + 1 :]]) for lie in (most, 1e9, 1e300)]
+    lies = ((*gains[:liar], lie, *gains[liar + 1 :]) for lie in (most, 1e9, 1e300))
+    invented = [Vote(sent).chance for sent in lies]
     assert invented[0] == invented[1] == invented[2]
 
 
