@@ -8,10 +8,11 @@ changes that there are.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, count
 
 from cflower.algorithm.criteria import Decision, Evidence
 from cflower.algorithm.state import (
@@ -156,17 +157,16 @@ class Questions(Pending):
     ) -> RoundResult:
         """The end of the round: every proposal is carried out or dropped."""
         by_ask = {reply.ask: reply for reply in replies}
-        pairs: list[list[tuple[Reply, Reply]]] = [[] for _ in self.questions]
+        pairs = defaultdict[int, list[tuple[Reply, Reply]]](list)
         for ask in self.asks:
             own = self._own(ask)
             if ask.role is Role.CANDIDATE and {ask, own} <= by_ask.keys():
                 pairs[ask.number].append((by_ask[own], by_ask[ask]))
-        answers = iter([Answer(tuple(some), metric) for some in pairs])
-        state, decisions = replace(state, pending=None), self.decisions
+        state, decisions, numbers = replace(state, pending=None), self.decisions, count()
         for proposal in self.proposals:
-            mine = list(islice(answers, len(proposal.questions)))
             # A candidate may become a leaf's model, which is one that clients can receive.
             models = [replace(q, model=as_sent(q.model)) for q in proposal.questions]
+            answers = [Answer(tuple(pairs[next(numbers)]), metric) for _ in models]
             proposal = replace(proposal, questions=tuple(models))
-            state, decisions = proposal.concluded(state, decisions, mine)
+            state, decisions = proposal.concluded(state, decisions, answers)
         return RoundResult(state, decisions)

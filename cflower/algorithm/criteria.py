@@ -1,7 +1,7 @@
 """Split criteria: eqs. 32, 33 and 39, each decision with its figures and a sentence."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -182,7 +182,7 @@ def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -
 
 
 def check_sides(
-    criterion: object, answer: object, evidence: Evidence, known: Container[str]
+    criterion: object, answer: object, evidence: Evidence, known: Iterable[str]
 ) -> tuple[Decision, Memory]:
     """What a criterion's ``decide`` returned, as it has to be.
 
@@ -202,7 +202,7 @@ def check_sides(
     sided = list(chain.from_iterable(decision.sides))
     placed = Counter([*sided, *chain.from_iterable(decision.unsure)])
     strangers = in_order(placed.keys() - {*evidence.members})
-    silent = in_order(client for client in sided if client not in known)
+    silent = in_order({*sided}.difference(known))
     twice = in_order(client for client, times in placed.items() if times > 1)
     problems = {
         "fewer than two sides": len(decision.sides) < 2,

@@ -161,7 +161,7 @@ class CFL:
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
-            if reply.ask.role is Role.PLACE or reply.client in tree.unassigned:
+            if state.places_client(reply.ask):
                 places[reply.client] = seen
             else:
                 origin, staleness = origins[name], 0.0

@@ -205,6 +205,10 @@ class CFLState:
         """The model of each client that has one of its own."""
         return {c: model for step in self.personal.values() for c, model in step.models.items()}
 
+    def places_client(self, ask: Ask) -> bool:
+        """Whether the update for an ask places its client (Algorithm 4) and moves no model."""
+        return ask.role is Role.PLACE or ask.client in self.tree.unassigned
+
     def model_of(self, ask: Ask) -> Weights:
         """The model that the client gets."""
         if ask.role in (Role.CANDIDATE, Role.PERSONAL):

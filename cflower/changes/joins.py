@@ -89,7 +89,7 @@ class Join(Proposal):
         names = self.leaves
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
-        verdicts = [verdict_of(answer) for answer in answers]
+        verdicts = [*map(verdict_of, answers)]
         # The first leaf's model may be kept, but from then on all train it towards the mean.
         verdict, harmful = verdicts[0], names[0] in verdicts[0].shown
         for question, found in zip(self.questions, verdicts, strict=True):

@@ -128,8 +128,8 @@ class NewStart(Proposal):
         """
         (question,), (answer,) = self.questions, answers
         swapped = [Ballot.of(candidate, own) for own, candidate in answer.pairs]
-        better = [one for one in swapped if one.shows(answer.metric, SIGNIFICANT)]
-        if 2 * len(better) <= len(swapped):
+        better = sum(one.shows(answer.metric, SIGNIFICANT) for one in swapped)
+        if 2 * better <= len(swapped):
             return state, decisions
         leaf = state.tree.clusters[question.cluster]
         tree = started_from(state.tree, [leaf.name], question.model)

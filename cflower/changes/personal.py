@@ -190,7 +190,8 @@ class PersonalStep(Pending):
             stage = "train"
         elif stage == "train":
             ended, done = {}, done + 1
-            stage = "judge" if done == self.trainings else "look" if done == 1 else "train"
+            after: dict[int, Stage] = {1: "look", self.trainings: "judge"}
+            stage = after.get(done, "train")
         trainings = self.done or self.trainings
         over = {n: concluded(leaf, trainings, metric, as_sent) for n, leaf in ended.items()}
         over, leaves = {**self.over, **over}, without(leaves, ended)

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
-from cflower.algorithm.state import CFLState, KnownUpdate, Reply, Role
+from cflower.algorithm.state import CFLState, KnownUpdate, Reply
 from cflower.algorithm.weights import Update, Vector
 from cflower.ordering import only, without
 
@@ -131,13 +131,12 @@ class RobustMean:
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
-        unassigned, waiting = self.state.tree.unassigned, list[Reply]()
+        waiting = list[Reply]()
         clusters = {leaf.name: self._members(leaf.members) for leaf in self.state.tree.leaves}
         for reply in replies:
-            places = reply.ask.role is Role.PLACE or reply.client in unassigned
             if not np.isfinite(reply.norm):
                 self.refuse(reply.client, "has an update with a norm that is not finite")
-            elif places or clusters[reply.ask.cluster].size < FEW:
+            elif self.state.places_client(reply.ask) or clusters[reply.ask.cluster].size < FEW:
                 yield reply
             else:
                 members, figures = clusters[reply.ask.cluster], self._figures(reply)
