@@ -66,6 +66,7 @@ class ServerOptimizer(Checked):
         return (model + move).astype(model.dtype, copy=False), after
 
     def _move(self, update: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
+        """How far the model moves, shape (d,), and the state to keep."""
         if self.rule == "fedavg":
             return update if self.eta == 1 else self.eta * update, state
         zeros, beta = np.zeros_like(update), self.momentum

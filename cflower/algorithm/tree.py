@@ -142,7 +142,7 @@ class ParameterTree:
         return self.root.members
 
     def assigned(self, leaf: Cluster) -> tuple[str, ...]:
-        """The members of a leaf that Algorithm 4 has placed there or left there."""
+        """The members of a leaf that Algorithm 4 need not place any more."""
         return tuple(client for client in leaf.members if client not in self.unassigned)
 
     def leaf_of(self, client: str) -> Cluster:
@@ -210,19 +210,24 @@ class ParameterTree:
         unassigned = {c: place for c, place in self.unassigned.items() if not is_below(place, name)}
         return ParameterTree({**clusters, name: leaf}, unassigned)
 
-    def admit(self, client: str, server_round: int, *, isolated: bool = False) -> "ParameterTree":
-        """The tree with a newcomer; a member changes nothing.
+    def admit(
+        self, clients: Iterable[str], server_round: int, *, isolated: bool = False
+    ) -> "ParameterTree":
+        """The tree with newcomers; members change nothing.
 
-        A newcomer joins the root if nothing was split. Otherwise it is unassigned at the root, and
-        counts as a member of the largest leaf until Algorithm 4 has placed it.
+        Newcomers join the root if nothing was split. Otherwise they are unassigned at the root, and
+        count as members of the largest leaf until Algorithm 4 has placed them.
         """
-        if client in self._leaf_of:
+        tree, newcomers = self, [client for client in clients if client not in self._leaf_of]
+        if not newcomers:
             return self
         if not isolated or self.root.is_leaf:
-            return self.descended({client: ROOT})
-        # Born a round ago, so that its first reply counts.
-        leaf = Cluster(self.root.next_child, (), self.root.model, server_round - 1)
-        return self.with_child(ROOT, leaf).moved({client: leaf.name})
+            return self.descended(dict.fromkeys(newcomers, ROOT))
+        for client in newcomers:
+            # Born a round ago, so that its first reply counts.
+            leaf = Cluster(tree.root.next_child, (client,), tree.root.model, server_round - 1)
+            tree = tree.with_child(ROOT, leaf)
+        return tree.update(replace(tree.root, members=in_order((*tree.clients, *newcomers))))
 
     def with_child(self, name: str, child: Cluster) -> "ParameterTree":
         """The tree with one more child of a cluster."""

@@ -52,8 +52,6 @@ def admitted(
 ) -> ParameterTree:
     """The tree with the connected clients that are not in it yet, which are logged."""
     newcomers = in_order(set(clients) - set(tree.clients))
-    for client in newcomers:
-        tree = tree.admit(client, server_round, isolated=isolated)
     if newcomers:
         log(INFO, "New client(s): %s", listed(newcomers))
-    return tree
+    return tree.admit(newcomers, server_round, isolated=isolated)

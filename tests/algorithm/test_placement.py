@@ -18,7 +18,7 @@ two_updates = st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=2), min_s
 def test_the_path_is_that_of_a_newcomer_during_the_run(updates):
     by_cluster = dict(zip(("0", "0.1"), map(np.array, updates), strict=True))
     steps = list(descend(TREE, lambda cluster: by_cluster[cluster.name]))
-    tree = TREE.admit("z", 9)
+    tree = TREE.admit(["z"], 9)
     for step in steps:
         assert tree.unassigned == {"z": step.cluster}
         assert Branches.of(tree, step.cluster).place(by_cluster[step.cluster]) == step

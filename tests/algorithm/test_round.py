@@ -109,7 +109,7 @@ def test_a_newcomer_reaches_its_group_through_every_level(group):
     federation = Federation.dealt(3, 3, 3, 3)
     state = final(federation, CFL, 45)
     joined = replace(federation, groups={**federation.groups, "new": group})
-    state = replace(state, tree=state.tree.admit("new", 46))
+    state = replace(state, tree=state.tree.admit(["new"], 46))
     state = final(joined, CFL, 4, state=state, done=45, clients=["new"])
     assert clusters_of(state) == joined.planted
     assert state.moves == ()
@@ -128,7 +128,7 @@ def test_a_cluster_without_replies_keeps_its_model():
 
 def test_an_isolated_newcomer_trains_from_its_first_round_on():
     tree = ParameterTree.initial(two.state().tree.root.model, ["client-0"], isolated=True)
-    state = replace(two.state(), tree=tree.admit("client-1", 5, isolated=True))
+    state = replace(two.state(), tree=tree.admit(["client-1"], 5, isolated=True))
     state = NEVER.heard(state, two.replies(NEVER, state, 5, ["client-1"]), 5).state
     moved = state.tree.leaf_of("client-1").model.trained
     np.testing.assert_allclose(moved, two.centers[1] / 2, atol=0.01)

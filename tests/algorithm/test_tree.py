@@ -47,13 +47,13 @@ def test_isolated_clients_have_leaves_of_their_own_with_one_model():
     assert [leaf.name for leaf in tree.leaves] == [f"0.{i}" for i in range(12)]  # natural order
     assert all(leaf.model is tree.root.model for leaf in tree.leaves)
     assert [cluster.name for cluster in tree.path_of("b")] == ["0.1"]  # the root was not trained
-    assert_partitions(tree.admit("m", 4, isolated=True), "abcdefghijklm")
+    assert_partitions(tree.admit(["m"], 4, isolated=True), "abcdefghijklm")
 
 
 def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf():
     before = two_levels()
-    assert before.admit("a", 6) is before
-    tree = before.admit("z", 6)
+    assert before.admit(["a"], 6) is before
+    tree = before.admit(["z"], 6)
     assert tree.unassigned == {"z": "0"}
     assert tree.training_cluster("z") is tree.root
     assert tree.leaf_of("z").name == "0.0"
@@ -61,7 +61,7 @@ def test_a_newcomer_starts_at_the_root_and_counts_to_the_largest_leaf():
 
 
 def test_an_undone_split_frees_the_clients_that_stood_below_it():
-    tree = two_levels().admit("y", 6).admit("z", 6).descended({"z": "0.1"})
+    tree = two_levels().admit(["y"], 6).admit(["z"], 6).descended({"z": "0.1"})
     assert tree.unassigned == {"y": "0", "z": "0.1"}
     leaf = replace(tree.clusters["0.1"], children=(), split_round=None)
     tree = tree.rejoined("0.1", leaf)

@@ -285,12 +285,12 @@ def test_an_unassigned_client_trains_only_the_stationary_model_and_judges_nothin
     before, _, due = heard_when_due(two, cfl)
     state = final(two, cfl, due - 8)
     assert state.tree.root.on_trial
-    state = replace(state, tree=state.tree.admit("new", due - 7))
+    state = replace(state, tree=state.tree.admit(["new"], due - 7))
     (ask,) = cfl.asks(state, due - 7, ["new"])
     assert (ask.cluster, ask.role) == (ROOT, Role.PLACE)
     assert state.model_of(ask) is state.tree.root.model is not state.tree.model_of(ROOT)
     assert [a.role for a in cfl.asks(state, due - 7, ["client-0"])] == [Role.OWN]
-    before = replace(before, tree=before.tree.admit("new", due))
+    before = replace(before, tree=before.tree.admit(["new"], due))
     heard = cfl.heard(before, two.replies(cfl, before, due, two.clients), due)
     assert {ask.client for ask in heard.asks} == set(two.clients)
 
@@ -302,7 +302,7 @@ def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away(
     cfl = judged(9)
     due = heard_when_due(before, cfl)[2]
     state = final(before, cfl, due - 5)
-    state = replace(state, tree=state.tree.admit("new", due - 4))
+    state = replace(state, tree=state.tree.admit(["new"], due - 4))
     state = final(joined, cfl, 1, state=state, done=due - 5)
     branch = state.tree.leaf_of("new")
     assert branch.members == ("new",)
@@ -323,7 +323,7 @@ def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
     assert not member.placed[absent].familiar
     # As a newcomer it would begin one.
     groups = {**federation.groups, "new": federation.groups[absent]}
-    state = replace(state, tree=state.tree.admit("new", 31))
+    state = replace(state, tree=state.tree.admit(["new"], 31))
     joined = replace(federation, groups=groups)
     newcomer = final(joined, cfl, 1, state=state, done=30, clients=["new"])
     assert newcomer.tree.leaf_of("new").members == ("new",)
