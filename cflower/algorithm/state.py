@@ -20,6 +20,7 @@ from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
 NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
+Task = Literal["train", "evaluate", "adapt"]
 ADAPT: Literal["adapt"] = "adapt"
 """The task of a client that does the whole personal step by itself."""
 
@@ -43,7 +44,7 @@ class Ask(NamedTuple):
     """The model of this cluster; for `Role.CANDIDATE`, the cluster that the question is about."""
     role: Role
     server_round: int
-    task: Literal["train", "evaluate", "adapt"] = "train"
+    task: Task = "train"
     part: str = REPORT
     """The examples to measure the model on, `DECIDE` or `REPORT`."""
     number: int = 0

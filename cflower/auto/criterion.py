@@ -29,13 +29,7 @@ from cflower.algorithm.criteria import (
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 from cflower.auto.averages import Averages
 from cflower.auto.class_view import class_matched
-from cflower.auto.clustering import (
-    Clustering,
-    Labels,
-    in_appearance,
-    sure_clustering,
-    with_nearest,
-)
+from cflower.auto.clustering import Clustering, Labels, in_appearance, sure_clustering, with_nearest
 from cflower.auto.separation import agreement, by_chance, centred, separation
 from cflower.ordering import counted, in_order, listed
 from cflower.settings import Checked, number

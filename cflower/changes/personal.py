@@ -37,6 +37,7 @@ from cflower.algorithm.state import (
     Reply,
     Role,
     RoundResult,
+    Task,
 )
 from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Vote, measures_in
@@ -49,7 +50,6 @@ MOST_TRAININGS = 10
 HELD_OUT = "held-out"
 """In the reply to a whole step: the number of examples by which the member measured."""
 Metrics = Mapping[str, float]
-Task = Literal["train", "evaluate", "adapt"]
 Stage = Literal["adapt", "train", "look", "judge"]
 STAGES: Mapping[Stage, tuple[Task, int]] = {
     "adapt": ("adapt", 1),
