@@ -21,6 +21,8 @@ Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
 MOST_METRICS = 1000
 LONGEST_REASON = 100_000
+EXCEPTION = re.compile(r"<class '(?:cflower\.errors\.\w+|(?:[\w.]*\.)?(\w+))'>:<['\"]?(.*?)'?>?")
+"""How Flower writes a ClientApp's exception; cflower's own errors are sentences without a name."""
 MOST_EXAMPLES = 1e12
 """A larger number would outweigh all other clients of the cluster."""
 
@@ -117,4 +119,7 @@ def first_line(reason: str | None) -> str:
     # A client may send a long text.
     text = text[-LONGEST_REASON:] if place else text[:LONGEST_REASON]
     lines = re.findall(r"\S.*", text) or ["no reason given"]
-    return line(lines[place].strip())[:300].rstrip(".")
+    text = lines[place].strip()
+    if raised := EXCEPTION.fullmatch(text):
+        text = ": ".join(filter(None, raised.groups()))
+    return line(text)[:300].rstrip(".")

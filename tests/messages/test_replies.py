@@ -91,6 +91,9 @@ def test_the_reason_of_an_error_is_one_line_the_last_of_a_traceback():
     assert first_line(traceback) == "ValueError: boom"
     assert first_line("RayTaskError\n  ... Traceback\n\n  OSError: full  ") == "OSError: full"
     assert first_line("first\nsecond") == "first"
+    assert first_line("<class 'a.b.MyError'>:<'it broke.'>") == "MyError: it broke"
+    assert first_line("<class 'KeyError'>:<''x''>") == "KeyError: 'x'"
+    assert first_line("<class 'cflower.errors.DataError'>:<'No rows.'>") == "No rows"
     assert first_line("no heartbeat in the interval.") == "no heartbeat in the interval"
     assert first_line(" \n") == "no reason given"
     assert len(first_line("x" * 1000)) == 300

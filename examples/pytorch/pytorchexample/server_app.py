@@ -1,5 +1,6 @@
 """The ServerApp: a FedAvg quickstart's, with `ClusteredFL` and a `Recorder` in its place."""
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -14,7 +15,8 @@ def main(grid: Grid, context: Context) -> None:
     """Main entry point for the ServerApp."""
     config = context.run_config
 
-    # Load the first model
+    # Make the first model, the same in every run
+    torch.manual_seed(0)
     arrays = ArrayRecord(Net().state_dict())
 
     # Initialize the strategy
