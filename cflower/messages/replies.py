@@ -23,6 +23,10 @@ MOST_METRICS = 1000
 LONGEST_REASON = 100_000
 EXCEPTION = re.compile(r"<class '(?:cflower\.errors\.\w+|(?:[\w.]*\.)?(\w+))'>:<['\"]?(.*?)'?>?")
 """How Flower writes a ClientApp's exception; cflower's own errors are sentences without a name."""
+CLIENT_FN = (
+    "its ClientApp has a client_fn, and the ServerApp cannot load that app to see it; start both "
+    "with `flwr run`, from a folder whose pyproject.toml names them, or with cflower.simulate"
+)
 MOST_EXAMPLES = 1e12
 """A larger number would outweigh all other clients of the cluster."""
 
@@ -67,7 +71,9 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
 def content_of(message: Message) -> RecordDict:
     """The content of a reply; `BadReplyError` for an error message."""
     if message.has_error():
-        problem = f"is an error: {first_line(message.error.reason)}"
+        reason = message.error.reason
+        older = re.search(r"\b(fit|evaluate)ins\.parameters", reason or "")
+        problem = f"is an error: {CLIENT_FN if older else first_line(reason)}"
         raise BadReplyError(problem, FAULTS.get(message.error.code, Fault.CLIENT))
     return message.content
 

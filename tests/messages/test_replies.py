@@ -12,7 +12,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
-from cflower.messages.replies import first_line, read_metrics, read_reply
+from cflower.messages.replies import content_of, first_line, read_metrics, read_reply
 
 
 def arrays(value):
@@ -136,3 +136,11 @@ def test_a_reply_that_was_read_is_not_kept_in_memory():
             assert sum(one() is not None for one in made) == 1
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("key", ["fitins.parameters", "evaluateins.parameters"])
+def test_an_app_with_a_client_fn_that_the_server_cannot_see_is_named(key):
+    """As `flwr.simulation.run_simulation` answers, without a bundle."""
+    reason = f"<class 'ray.exceptions.RayTaskError'>:<'ray::run()\n  File ...\nKeyError: '{key}''>"
+    with pytest.raises(BadReplyError, match="has a client_fn, and the ServerApp"):
+        content_of(reply_of(Error(2, reason)))
