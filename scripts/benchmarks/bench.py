@@ -5,6 +5,7 @@
     python scripts/run.py bench --quick                            # tiny sizes: does it still run?
     python scripts/run.py bench --alone round stream 1000 1100000  # one peak of memory, in MB
     python scripts/run.py bench --alone decision auto 10000 1024   # one decision: CPU seconds, GB
+    python scripts/run.py bench --alone reply 10                   # one reply's parts, in ms
 
 Prints a table and writes it to ``scripts/results/bench.json``; docs/evidence/performance.md shows
 it. A figure that was not measured this time keeps its place there.
@@ -23,17 +24,19 @@ import typer
 from command import chosen
 from tables import Row, show
 
-from benchmarks import server, simulator
+from benchmarks import growth, server, simulator
 from benchmarks.measure import Figure
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "aggregation": server.aggregation,
     "decisions": server.decisions,
+    "growth": growth.growth,
     "personal": server.personal,
     "rounds": simulator.rounds,
     "start": simulator.beginnings,
     "written": simulator.written,
 }
+ALONE = server.ALONE | {"reply": growth.parts_of_a_reply}
 RESULTS = Path(__file__).parents[1] / "results" / "bench.json"
 
 
@@ -47,7 +50,7 @@ def bench(
     """Measure; ``--only`` takes several names with commas."""
     if one:
         name, *arguments = alone or []
-        print(json.dumps(server.ALONE[name](*arguments)))
+        print(json.dumps(ALONE[name](*arguments)))
         return
     known = json.loads(out.read_text()) if out.exists() and not quick else {}
     for name in chosen("measurement", only, MEASUREMENTS):
