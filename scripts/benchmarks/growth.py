@@ -21,7 +21,7 @@ LINEAR = 12.0
 
 
 def growth(quick: bool) -> Iterator[Figure]:
-    """A server round without a criterion, each size against the one before it."""
+    """A server round, each size against the one before; the rows of leaves include a split."""
     clients = (10, 20) if quick else (1_000, 10_000, 100_000)
     sizes = (100, 1_000) if quick else (1_000_000, 10_000_000, 100_000_000)
     leaves = (1, 4) if quick else (1, 4, 16)
