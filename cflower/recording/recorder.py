@@ -227,7 +227,7 @@ class Recorder(Observer):
             if last or self._is_due(report) or shape_of(report.state) != self._shape:
                 self._save_state()
             elif len(report.state.tree.clients) < MANY:
-                self._write_overview(report)
+                self._write_summary(report.server_round, report, lasting=False)
 
     def _is_due(self, report: RoundReport) -> bool:
         if self._interval:
@@ -239,17 +239,14 @@ class Recorder(Observer):
         if self._unsaved is None:
             return
         began, report = time.monotonic(), self._unsaved
-        self._write_overview(report)
+        self._write(tree_record(report.state))
+        self._write_summary(report.server_round, report)
         self._checkpoints.save(
             Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
         )
         self._saved, self._shape, self._unsaved = report.server_round, shape_of(report.state), None
         now = time.monotonic()
         self._next = now + TIMES * (now - began)
-
-    def _write_overview(self, report: RoundReport) -> None:
-        self._write(tree_record(report.state))
-        self._write_summary(report.server_round, report)
 
     @contextmanager
     def _writing(self, then: str = "") -> Iterator[None]:
@@ -384,7 +381,9 @@ class Recorder(Observer):
             leaf = state.tree.leaf_of(client).model
             yield file, difference_of(self._layout, own[client], leaf)
 
-    def _write_summary(self, num_rounds: int, report: RoundReport | FinalReport) -> Summary:
+    def _write_summary(
+        self, num_rounds: int, report: RoundReport | FinalReport, *, lasting: bool = True
+    ) -> Summary:
         tree, failures, clients = report.state.tree, report.failures, self._clients
         result: dict[str, Any] = {}
         if isinstance(report, FinalReport):
@@ -412,13 +411,14 @@ class Recorder(Observer):
             excluded=only(failures.excluded, in_order(failures.excluded)),
             **result,
         )
-        self._write(self._summary, indent=1 if len(tree.clients) < MANY else None)
+        indent = 1 if len(tree.clients) < MANY else None
+        self._write(self._summary, indent=indent, lasting=lasting)
         return self._summary
 
-    def _write(self, record: FileRecord, *, indent: int | None = 1) -> bytes:
+    def _write(self, record: FileRecord, *, indent: int | None = 1, lasting: bool = True) -> bytes:
         """Write a record into its file and return the bytes."""
         written = json_line(record.model_dump(), indent)
-        replace_file(self.path / record.FILE, written)
+        replace_file(self.path / record.FILE, written, lasting=lasting)
         return written
 
 
