@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -21,7 +22,7 @@ LINEAR = 12.0
 
 
 def growth(quick: bool) -> Iterator[Figure]:
-    """A server round, each size against the one before; the rows of leaves include a split."""
+    """A server round without a decision, each size against the one before."""
     clients = (10, 20) if quick else (1_000, 10_000, 100_000)
     sizes = (100, 1_000) if quick else (1_000_000, 10_000_000, 100_000_000)
     leaves = (1, 4) if quick else (1, 4, 16)
@@ -71,6 +72,8 @@ def of_leaves(number: int, parameters: int) -> Callable[[], object]:
         arrays, _ = strategy.aggregate_train(server_round, messages)
         server_round += 1
         ask_all(strategy, server_round, arrays or record(iter(())))
+    run = run_of(strategy)
+    run.cfl = replace(run.cfl, criterion=NeverSplit())
     return partial(again, strategy, server_round, messages)
 
 
