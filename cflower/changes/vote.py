@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cflower.algorithm.change import Answer
-from cflower.algorithm.constants import ERROR, LIKELY, SIGNIFICANT
+from cflower.algorithm.constants import ERROR, LIKELY, LONG, SIGNIFICANT
 from cflower.algorithm.state import Measure, Reply
 from cflower.algorithm.weights import Vector
 from cflower.ordering import counted, without
@@ -63,6 +63,14 @@ class Ballot(NamedTuple):
             relative = (own - other) / (abs(own) + abs(other) or 1.0)
             gain += relative if measure.higher_is_better else -relative
         return gain
+
+    def halves(self, loss: Measure) -> bool:
+        """Whether the client's own model has less than 1 / `LONG` of the other one's loss.
+
+        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).halves(Measure("loss", False))
+        True
+        """
+        return self.measures(loss) and LONG * self.own[loss.name] < self.candidate[loss.name]
 
     def shows(self, measure: Measure, level: float) -> bool:
         """Whether these few examples alone show that the own model serves the client better.
@@ -211,7 +219,7 @@ def verdict_of(answer: Answer) -> Verdict:
     vote = vote_of(ballots, measures)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    shown = frozenset(part for part, some in parts.items() if show_gain(some, lead))
+    shown = frozenset(part for part, some in parts.items() if show_gain(some, *measures))
     figures = figures_of(ballots, measures) | vote.figures
     own, other = (lead.show(figures[f"{lead.name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
@@ -233,10 +241,16 @@ def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
     return Vote(tuple(ballot.gain(measures) for ballot in ballots))
 
 
-def show_gain(part: Sequence[Ballot], lead: Measure) -> bool:
-    """Whether most of these clients gain, and their examples together show it."""
+def show_gain(part: Sequence[Ballot], lead: Measure, *losses: Measure) -> bool:
+    """Whether most of these clients gain, and their losses or all their examples show it.
+
+    Few examples do not show by the accuracy that a client's data changed, but its loss is many
+    times as high with a model for others. Under models that serve it alike, losses differ less.
+    """
     if 2 * vote_of(part, [lead]).better <= len(part):
         return False
+    if any(2 * sum(ballot.halves(loss) for ballot in part) > len(part) for loss in losses):
+        return True
     sizes = limited(ballot.num_examples for ballot in part)
     values = np.array([(ballot.own[lead.name], ballot.candidate[lead.name]) for ballot in part])
     own, candidate = ({lead.name: float(np.average(v, weights=sizes))} for v in values.T)

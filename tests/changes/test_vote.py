@@ -269,3 +269,21 @@ def test_a_members_own_examples_show_a_difference_if_there_are_enough(own, commo
     if shown:
         assert not one(common, own, examples=examples).shows(ACCURACY, 0.01)
     assert not one(common, own, name="loss", examples=examples).shows(LOSS, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "better"),
+    [
+        ([((0.6, 0.55), (0.5, 1.6))], True),
+        ([((0.6, 0.55), (0.5, 0.9))], None),
+        ([((0.55, 0.6), (0.5, 1.6))], None),
+        ([((0.6, 0.55), (0.5, 1.6)), ((0.6, 0.55), (0.5, 0.9))], None),
+        ([((0.6, 0.55), (0.5, 1.6)), ((0.6, 0.55), (0.5, 1.6)), ((0.5, 0.5), (0.5, 0.5))], True),
+    ],
+)
+def test_the_loss_shows_that_a_few_clients_have_other_data_where_the_accuracy_does_not(
+    pairs, better
+):
+    ballots = [both((0.5, 0.5), (1.0, 1.0 + sign / 100)) for sign in (1, -1) * 5]
+    ballots += [both(*pair, part="0.1") for pair in pairs]
+    assert voted(ballots, ACCURACY).better is better
