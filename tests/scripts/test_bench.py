@@ -5,7 +5,7 @@ from tests.command import script
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    names = "aggregation,decisions,personal,rounds,start,written"
+    names = "aggregation,decisions,growth,personal,rounds,start,written"
     printed = script("run.py", "bench", "--quick", "--only", names)
     for figure in (
         "no split",
@@ -16,5 +16,6 @@ def test_the_benchmark_still_runs():
         "a round",
         "--help",
         "writes",
+        "server round, 4 leaves",
     ):
         assert figure in printed
