@@ -100,7 +100,8 @@ class Join(Proposal):
         if losers:
             tree = started_from(tree, losers, self.questions[0].model)
             remark += f"; {listed(losers)} continues from the common model"
-        return replace(state, tree=tree), with_remark(decisions, names, remark)
+        first = [made.cluster for made in decisions if made.cluster in names][:1]
+        return replace(state, tree=tree), with_remark(decisions, first, remark)
 
     def _joined(
         self, state: CFLState, decisions: tuple[Decision, ...], model: Weights, verdict: Verdict

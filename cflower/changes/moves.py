@@ -88,7 +88,8 @@ class Moves(Change):
         if not changed or not stay:
             return decision
         factor = max(changed.values())
-        reason = f"{listed(changed)} changed: updates {factor:.1f} times as long as usual"
+        longer = f"the updates of {listed(changed)} became up to {factor:.1f} times as long"
+        reason = f"{longer} as usual, so the data seem to have changed"
         sides = in_order(stay), in_order(changed)
         return replace(decision, outcome=Outcome.SPLIT, sides=sides, reason=reason)
 

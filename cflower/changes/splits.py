@@ -45,9 +45,9 @@ class SplitTrials(Change):
             return decision
         above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
         if above and above.status is Status.OPEN and above.due >= decision.server_round:
-            reason = f"would split, but the split of {leaf.parent} is still on trial"
+            reason = f"the clients have not judged the split of {leaf.parent} yet"
         elif decision.server_round < again:
-            reason = f"would split, but waits until round {again}: its split was undone"
+            reason = f"the clients undid its last split, so it waits until round {again}"
         else:
             return decision
         return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())

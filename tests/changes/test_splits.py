@@ -244,7 +244,7 @@ def test_children_do_not_split_while_their_parents_split_is_on_trial():
     for before, result in run(four, judged(12), 60, opinions=BETTER):
         if before.tree.root.on_trial:
             assert all(c.is_leaf for n, c in result.state.tree.clusters.items() if n != ROOT)
-        waits += any("still on trial" in decision.reason for decision in result.decisions)
+        waits += any("have not judged" in decision.reason for decision in result.decisions)
     assert waits > 0
     assert clusters_of(result.state) == four.planted
 
