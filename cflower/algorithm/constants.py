@@ -33,7 +33,8 @@ RESEMBLES = 0.5
 """Cosine from which updates resemble each other (60 degrees), or parts still move the same way;
 between two leaves, relative to the cosine within them."""
 LONG = 2.0
-"""Ratio of an update's norm to the usual one, from which it is unusually long."""
+"""Ratio of an update's norm to the usual one, from which it is unusually long; and of a client's
+losses with two models, from which they do not serve it alike."""
 MOST = 3.0
 """A client counts for at most so many usual ones, and 1 / `MOST` of all others together. A fifth of
 the clients at this limit have three sevenths of the whole, so the others outweigh them."""
