@@ -1,6 +1,5 @@
 """What `bench` measures: how a server round grows with clients, parameters and leaves."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from statistics import median
 import numpy as np
 from flwr.app import Message
 
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, alternate
 from benchmarks.server import ALWAYS, ask_all, record, replies, run_of, strategy_for
 from cflower.algorithm.aggregation import add_scaled, empty_sum
 from cflower.algorithm.criteria import NeverSplit
@@ -48,12 +47,7 @@ def compared(
 
 def taken(thing: Callable[[], object], turns: int) -> float:
     """CPU seconds, the median of several turns; one turn before these does not count."""
-    times = []
-    for _ in range(turns + 1):
-        began = time.process_time()
-        thing()
-        times.append(time.process_time() - began)
-    return median(times[1:])
+    return median(alternate({"": thing}, turns)[""])
 
 
 def of_size(clients: int, parameters: int) -> Callable[[], object]:
