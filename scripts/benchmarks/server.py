@@ -8,6 +8,7 @@ import numpy as np
 from command import quieten_flower
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from peers import own
@@ -81,10 +82,11 @@ def run_of(strategy: ClusteredFL) -> Run:
 
 
 def ask_all(
-    strategy: ClusteredFL, server_round: int, arrays: ArrayRecord, grid: InlineGrid | None = None
+    strategy: ClusteredFL, server_round: int, arrays: ArrayRecord | None, grid: Grid | None = None
 ) -> None:
     """Ask all clients for a round's training, in messages with the ids that `reply_of` answers."""
     grid = grid or run_of(strategy).grid
+    arrays = arrays or ArrayRecord()
     for message in strategy.configure_train(server_round, arrays, ConfigRecord(), grid):
         client = message.metadata.dst_node_id - FIRST_NODE_ID
         message.metadata.__dict__["_message_id"] = str(client)
@@ -175,7 +177,7 @@ def large_models(quick: bool) -> Iterator[Figure]:
             2 if quick else 5,
         )
         what = f"aggregate_train, {clients} replies x {millions:g} M"
-        yield Figure.of_times(what, "FedAvg.aggregate_train", *took.values(), goal)
+        yield Figure.of_times(what, "FedAvg.aggregate_train", took["ours"], took["theirs"], goal)
 
 
 def peaks(clients: int, quick: bool, replies: str) -> Iterator[Figure]:
@@ -216,10 +218,10 @@ def personal(quick: bool) -> Iterator[Figure]:
         keys = {"shift": "label-permutation", "num-groups": groups, "min-available-nodes": clients}
         keys |= {"model": "mlp", "num-server-rounds": 4 if quick else 40}
         runs = {
-            with_step: partial(own.run, "cflower", keys | {"personal": with_step})
-            for with_step in (True, False)
+            name: partial(own.run, "cflower", keys | {"personal": name == "with"})
+            for name in ("with", "without")
         }
-        summary, _ = runs[True]()
+        summary, _ = runs["with"]()
         steps = list(summary["personal"].values())
         what = f"personal step, {clients} clients in {groups} groups"
         for name, limit in (("trainings", 20), ("evaluations", 10)):
@@ -228,7 +230,7 @@ def personal(quick: bool) -> Iterator[Figure]:
             yield Figure(what, asked_for, most, limit, 1, f"{name} a client")
         times = alternate(runs, 1 if quick else 3)
         title = f"run with a {what}"
-        yield Figure.of_times(title, "without", times[True], times[False], 1.5)
+        yield Figure.of_times(title, "without", times["with"], times["without"], 1.5)
 
 
 def decisions(quick: bool) -> Iterator[Figure]:
@@ -258,10 +260,10 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
 
     def replied(server_round: int) -> Evidence:
         here = slice(server_round % turns, None, turns)
-        vectors = rng.standard_normal((len(names[here]), k), dtype=np.float32)
+        updates = rng.standard_normal((len(names[here]), k), dtype=np.float32)
         for group, centre in enumerate(centres):
-            vectors[groups[here] == group] += centre
-        count, vectors = len(vectors), tuple(vectors)
+            updates[groups[here] == group] += centre
+        count, vectors = len(updates), tuple(updates)
         norms, weights, rounds = (
             np.full(count, value) for value in (np.sqrt(2 * k), 1 / count, server_round)
         )

@@ -86,7 +86,7 @@ def bare(config: RunConfig) -> float:
     data = [load_client_data(settings, i, clients, None) for i in range(clients)]
     parts = [[tensors(part) for part in (one.report, one.train)] for one in data]
     model = build_model(config.model, *data[0].train.sizes, seed=0)
-    weights = list(model.parameters())
+    weights: list[Tensor] = list(model.parameters())
     common, rng = [w.detach().clone() for w in weights], np.random.default_rng(0)
     took = []
     for _ in range(ROUNDS):
@@ -123,14 +123,23 @@ def descend(
 ) -> None:
     """One client's local epochs."""
     velocities: list[Tensor | None] = [None] * len(weights)
-    rates = {"lr": config.learning_rate, "momentum": config.momentum, "weight_decay": 0.0}
-    others = {"dampening": 0.0, "nesterov": False, "maximize": False, "foreach": False}
     for _ in range(config.local_epochs):
-        for batch in torch.randperm(len(labels)).split(config.batch_size):
+        for batch in torch.split(torch.randperm(len(labels)), config.batch_size):
             loss = cross_entropy(model(inputs[batch]), labels[batch])
             gradients = torch.autograd.grad(loss, weights)
             with torch.no_grad():
-                sgd(weights, list(gradients), velocities, **rates, **others)
+                sgd(
+                    weights,
+                    list(gradients),
+                    velocities,
+                    lr=config.learning_rate,
+                    momentum=config.momentum,
+                    weight_decay=0.0,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                    foreach=False,
+                )
 
 
 def written(quick: bool) -> Iterator[Figure]:
@@ -160,7 +169,7 @@ def recorded(clients: int, num_rounds: int) -> tuple[float, float]:
         content = RecordDict({"metrics": metrics})
         if message.metadata.message_type == "train":
             rng = np.random.default_rng([context.node_id, len(ends)])
-            arrays = message.content["arrays"]["w"].numpy()
+            arrays = message.content.array_records["arrays"]["w"].numpy()
             moved = arrays + rng.standard_normal(arrays.shape, dtype=np.float32) / 100
             content["arrays"] = ArrayRecord({"w": Array(moved)})
         return Message(content, reply_to=message)
