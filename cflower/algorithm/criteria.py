@@ -37,8 +37,8 @@ class Outcome(StrEnum):
     SPLIT = "split"
     MOVING = "still moving"
     CONTENT = "clients content"
-    NOT_APART = "sides not apart enough"
-    UNSTEADY = "sides not steady yet"
+    NOT_APART = "groups not apart enough"
+    UNSTEADY = "groups not steady yet"
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
@@ -47,6 +47,12 @@ class Outcome(StrEnum):
     UNDONE = "split taken back"
     PUT_OFF = "split put off"
     UNJUDGED = "split not judged"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Outcome | None":
+        """Run folders of version 0.3 have "sides" where "groups" stands today."""
+        today = str(value).replace("sides", "groups")
+        return next((outcome for outcome in cls if outcome.value == today), None)
 
 
 @dataclass(frozen=True)
@@ -330,7 +336,7 @@ class NormCriterion(Checked, Criterion):
             return NormVerdict(None, f"{norms}; the similarities of this round were not recorded")
         gamma = largest_safe_gamma(parts.alpha_cross)
         if self.gamma_max >= gamma:
-            reason = f"sides too similar: gamma_max {self.gamma_max:g} >= {gamma:.3g} (eq. 39)"
+            reason = f"groups too similar: gamma_max {self.gamma_max:g} >= {gamma:.3g} (eq. 39)"
             return NormVerdict(Outcome.NOT_APART, reason, parts)
         smallest = min(len(parts.first), len(parts.second))
         if smallest < self.min_cluster_size:

@@ -96,10 +96,10 @@ class Join(Proposal):
             if found.may_be_worse and not (found.may_be_better or harmful):
                 return self._joined(state, decisions, question.model, found)
         tree, losers = state.tree, in_order(verdict.losers)
-        remark = f"{listed(names)} stay apart: {verdict.reason}"
+        remark = f"the clusters {listed(names)} stay apart: {verdict.reason}"
         if losers:
             tree = started_from(tree, losers, self.questions[0].model)
-            remark += f"; {listed(losers)} continues from the common model"
+            remark += f"; the common model replaces that of {listed(losers)}"
         first = [made.cluster for made in decisions if made.cluster in names][:1]
         return replace(state, tree=tree), with_remark(decisions, first, remark)
 
@@ -114,7 +114,7 @@ class Join(Proposal):
         tree, now, names = state.tree, self.server_round, self.leaves
         leaves = first, *others = [tree.clusters[name] for name in names]
         cluster = tree.clusters[self.questions[0].cluster]
-        reason = f"{listed(names)} are one again: {verdict.reason}"
+        reason = f"the clusters {listed(names)} are one again: {verdict.reason}"
         if len(tree.leaves_below(cluster.name)) == len(names):
             began = cluster.trial.began if cluster.trial else now
             parts = tuple(tree.clusters[child].members for child in cluster.children)

@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
@@ -23,11 +22,11 @@ from cflower.algorithm.tree import ParameterTree
 from cflower.errors import FederationError
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
-from cflower.ordering import in_order, listed
+from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep, model_of
 from cflower.strategy.run import Call, Run
-from cflower.strategy.settings import Settings
+from cflower.strategy.settings import Settings, in_words, other_than_default, plain
 from cflower.strategy.wrappers import refuse_older_workflow
 
 
@@ -153,9 +152,9 @@ class ClusteredFL(Settings, Strategy):
         return model_of(self.state, client, self.layout)
 
     def summary(self) -> None:
-        """Log the effective settings."""
-        for key, value in self.settings.items():
-            log(INFO, "\t├──> %s: %s", key, value)
+        """Log the effective settings that are not the defaults."""
+        if changed := other_than_default(self.settings):
+            log(INFO, "Settings that are not the defaults: %s.", in_words(changed))
 
     initialize_parameters = refuse_older_workflow
 
@@ -184,10 +183,14 @@ class ClusteredFL(Settings, Strategy):
         run = self._begin(Call(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn))
         try:
             clients = len(self.tree.clients), run.roll_call.connected
-            log(INFO, "Starting %s with %d of %d connected clients:", type(self).__name__, *clients)
+            size = sum(len(array.data) for array in initial_arrays.values()) / 1e6
+            begins = type(self).__name__, counted(num_rounds, "round"), *clients, size
+            log(INFO, "%s: %s, %d of %d connected clients, a model of %.2f MB.", *begins)
             log(INFO, "The metric that leads: %s.", run.leading.asked.in_full)
-            log_strategy_start_info(num_rounds, initial_arrays, *configs)
             self.summary()
+            for name, config in zip(("train", "evaluate"), configs, strict=True):
+                if config:
+                    log(INFO, "Config of %s messages: %s.", name, in_words(plain(config)))
             for server_round in run.rounds():
                 if self._play(run, server_round):
                     run.stop_after(server_round)

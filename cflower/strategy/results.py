@@ -185,4 +185,5 @@ def keep(
     """Keep and log the mean metrics of a round, if there are any."""
     if metrics is not None:
         by_round[server_round] = metrics
+    if metrics:
         log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)

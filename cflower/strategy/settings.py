@@ -176,6 +176,28 @@ def described(thing: Any) -> dict[str, Any]:
     return settings
 
 
+def other_than_default(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `Settings.as_plain` that differ from those of ``ClusteredFL()``."""
+    usual = Settings().as_plain()
+    return {key: value for key, value in settings.items() if value != usual.get(key)}
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings as one line of a log.
+
+    >>> in_words({"criterion": {"name": "norms", "eps1": 0.4, "eps2": 1.6}, "seed": 3})
+    'criterion norms (eps1 0.4, eps2 1.6), seed 3'
+    """
+    texts = []
+    for key, value in settings.items():
+        text = str(value)
+        if isinstance(value, Mapping):
+            others = in_words({name: one for name, one in value.items() if name != "name"})
+            text = f"{value['name']} ({others})" if others else value["name"]
+        texts.append(f"{key} {text}")
+    return ", ".join(texts)
+
+
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a ConfigRecord that JSON has too: all but bytes.
 

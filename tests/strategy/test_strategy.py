@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from cflower import ClusteredFL, Recorder, simulate
+from cflower import ClusteredFL, NormCriterion, Recorder, simulate
 from cflower.client_app import app as client_app
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, FederationError
@@ -74,13 +74,21 @@ def test_a_newcomer_is_logged_in_the_leaf_that_it_gets(caplog):
         assert f"Client {client} is placed in {strategy.cluster_of(client)}: " in caplog.text
 
 
-def test_the_log_begins_with_the_settings(caplog):
+def test_the_log_begins_with_the_settings_that_are_not_the_defaults(caplog):
     caplog.set_level(INFO, "flwr")
-    strategy, _, _ = run(Quadratics(GROUPS), num_rounds=1, weighting="uniform", selection="best")
-    settings = [text.split("├──> ")[1] for text in caplog.messages if "├──> " in text]
-    for key, value in strategy.settings.items():
-        assert f"{key}: {value}" in settings
-    assert strategy.settings["weighting"] == "uniform"
+    grid, config = Quadratics(GROUPS).grid(), ConfigRecord({"lr": 0.1, "key": b"secret"})
+    for settings in {}, {"criterion": NormCriterion(eps1=0.5), "seed": 3}:
+        ClusteredFL(**settings).start(grid, initial_arrays(), 1, evaluate_config=config)
+    begins = ["ClusteredFL: 1 round, 6 of 6 connected clients, a model of 0.00 MB."]
+    begins += [line for line in caplog.messages if line.startswith(("Settings", "Config"))]
+    first, other, changed, again = begins
+    assert first in caplog.messages
+    assert other == again == "Config of evaluate messages: lr 0.1."
+    assert changed == (
+        "Settings that are not the defaults: criterion norms (eps1 0.5, eps2 1.75, gamma-max 0.68, "
+        "linkage single, min-cluster-size 2, heard-share 0.8), trial-rounds 0, moving False, "
+        "personal False, seed 3."
+    )
 
 
 @pytest.mark.parametrize("observers", [[], [Reports()]])

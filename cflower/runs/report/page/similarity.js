@@ -146,12 +146,12 @@ function alike(matrix, rows) {
 }
 const alikeText = (matrix, row) => {
   const { within, across } = alike(matrix, [row]);
-  return `mean similarity ${within} with its own side, ${across} with the others`;
+  return `mean similarity ${within} with its own group, ${across} with the others`;
 };
 function matrixText(matrix) {
   matrix.bytes ??= bytesOf(matrix.values, matrix.clients.length);
   const { within, across, most } = alike(matrix, matrix.clients.map((_, i) => i));
-  return `Round ${matrix.round}, cluster ${matrix.cluster}: ${matrix.outcome}. Mean similarity within a side ${within}, across sides ${across} (at most ${most}).`;
+  return `Round ${matrix.round}, cluster ${matrix.cluster}: ${matrix.outcome}. Mean similarity within a group ${within}, across groups ${across} (at most ${most}).`;
 }
 
 function matrixNotes(matrix) {
@@ -161,6 +161,6 @@ function matrixNotes(matrix) {
   return html('div', { class: 'side' },
     html('p', { class: 'hint' }, 'opposite −1 ', html('i', { class: 'ramp', style: { background: ramp } }), ' +1 the same'),
     html('p', { id: 'matrix-text' }, matrixText(matrix)),
-    folded('The clients of each side', sides.map((side, i) => html('p', {}, html('strong', {}, `Side ${i + 1}`), `, ${counted(side.length, 'client')}: `,
+    folded('The clients of each group', sides.map((side, i) => html('p', {}, html('strong', {}, `Group ${i + 1}`), `, ${counted(side.length, 'client')}: `,
       html('span', { class: 'anywhere' }, listed(side.map(clientName), 12))))));
 }
