@@ -106,7 +106,7 @@ class AutoCriterion(Checked, Criterion):
             return verdict(evidence, *refused), vars(known)
         here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
         if len(here) < FEW:
-            recent = f"{counted(len(here), 'member')} with recent updates"
+            recent = f"{counted(len(here), 'member')} with recent updates that are not zero"
             reason = f"{recent}, {FEW} needed for a split"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
         decisions, left_out = [], known.left_out(evidence.members)

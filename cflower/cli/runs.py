@@ -60,10 +60,12 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(f"There is no run in {runs}.")
     table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
     for column in table.columns:
-        column.no_wrap = column.header not in ("app", "name", "tags")
-        words = [word for cell in column.cells for word in str(cell).split()]
-        column.min_width = min(12, max(map(len, words), default=0))
-    Console(highlight=False).print(table)
+        width = max(len(str(text)) for text in (column.header, *column.cells))
+        # The others are never cut: in a narrow terminal a line goes on below itself.
+        column.min_width = min(12, width) if column.header in ("app", "name", "tags") else width
+    console = Console(highlight=False)
+    least = console.measure(table, options=console.options.update(width=1000)).minimum
+    Console(highlight=False, width=max(console.width, least)).print(table)
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:

@@ -182,8 +182,8 @@ def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
     A client is given the model that serves it. The file is empty for a cluster's model.
     """
     if bool(client) == bool(cluster):
-        got = f"client {client!r} and cluster {cluster!r}" if client else "no client and no cluster"
-        raise ConfigError(f"Got {got}, but expected exactly one of them.")
+        got = f"client {client!r} and cluster {cluster!r}" if client else "neither"
+        raise ConfigError(f"Give a client or a cluster, by --client or --cluster; got {got}.")
     if cluster:
         return check_choice("cluster", cluster, record.clusters), ""
     if client not in (clients := record.summary.clients):

@@ -52,8 +52,10 @@ def find_run(output_dir: Path, run: str = "") -> Path:
         raise RunFolderError(f"The folder {given} has no {File.CONFIG}: it is not a run folder.")
     newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
-        f"Got run {run!r}, but expected the beginning of exactly one id in {output_dir}; "
-        f"{len(matching)} begin with it. The newest{' of these' if matching else ''}: {newest}."
+        f"The ids of {len(matching)} runs in {output_dir} begin with {run!r}, the newest are "
+        f"{newest}: give more of the id."
+        if matching
+        else f"No run in {output_dir} has an id that begins with {run!r}. The newest: {newest}."
     )
 
 

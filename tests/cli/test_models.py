@@ -324,8 +324,8 @@ def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "expected exactly one of them"),
-        (["--client", "partition-1", "--cluster", "0"], "expected exactly one of them"),
+        ([], "Give a client or a cluster, by --client or --cluster; got neither"),
+        (["--client", "partition-1", "--cluster", "0"], "got client 'partition-1' and cluster '0'"),
         (["--client", "partition-99"], "has no client 'partition-99': did you mean 'partition-9'"),
         (["--cluster", "0.7"], "cluster = '0.7' is not known"),
         (["--cluster", "0", "--format", "pickle"], "format = 'pickle' is not known"),

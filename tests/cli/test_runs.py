@@ -43,7 +43,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(runs, tmp_path):
     assert err.startswith(f"Error: Cannot write RUN {run}: ")
 
 
-def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
+def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path, monkeypatch):
     shutil.copytree(runs / "20260101-a", tmp_path / "20260101-a")
     others = ["20260102-begun", "20260103-damaged", "20260104-old"]
     for name in others:
@@ -61,6 +61,9 @@ def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path):
     assert rows[0][1:] == ["finished", "cflower", *numbers, "accuracy", f"{accuracy:.1%}"]
     assert rows[1][1:3] == ["not", "begun"]
     assert rows[2][1] == "damaged" and rows[3][1:3] == ["other", "version"]
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = output_of("list", "--runs", tmp_path).split()
+    assert {"finished", "accuracy", f"{accuracy:.1%}"} <= {*narrow}  # nothing is cut
     listed = json.loads(cflower("list", "--runs", tmp_path, "--json").stdout)
     assert [row["run"] for row in listed] == [row[0] for row in rows]
     assert (listed[0]["metric"], listed[0]["mean"]) == ("accuracy", accuracy)
@@ -112,8 +115,8 @@ def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
         (("explain", "20260101", "-c", "linkage='ward'"), "linkage"),
         (("explain", "20260101", "-c", "esp1=0.5"), "did you mean 'eps1'?"),
         *(((command, "1999"), "'1999'") for command in ("report", "watch", "explain")),
-        (("show", "1999"), "0 begin with it. The newest: 20260101-a, 20260102-b."),
-        (("show", "2026"), "2 begin with it. The newest of these: 20260101-a, 20260102-b."),
+        (("show", "1999"), "begins with '1999'. The newest: 20260101-a, 20260102-b."),
+        (("show", "2026"), "begin with '2026', the newest are 20260101-a, 20260102-b"),
         (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),
     ],
 )

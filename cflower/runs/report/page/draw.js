@@ -18,6 +18,8 @@ const svg = (tag, attributes = {}, ...children) =>
   make(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 const fill = (id, ...children) => byId(id).replaceChildren(...children.flat(2).filter((child) => child));
 const folded = (summary, ...content) => html('details', {}, html('summary', {}, summary), ...content);
+// What stands between backticks is a command.
+const marked = (text) => text.split('`').map((part, i) => (i % 2 ? html('code', {}, part) : part));
 const note = (...text) => html('p', { class: 'note' }, ...text);
 const button = (text, onclick, attributes = {}) => html('button', { type: 'button', onclick, ...attributes }, text);
 

@@ -3,13 +3,13 @@ function drawFacts() {
   const about = run.run;
   byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
-  byId('remarks').textContent = about.remarks;
+  fill('remarks', marked(about.remarks));
   const means = about.ways.map(({ mean }) => mean).filter(known);
   const [least, most] = [Math.min(...means), Math.max(...means, metric().percent ? 1 : 0)];
   // The best has the longest bar, also where lower is better.
   const wide = (mean) => Math.max(0, 100 * (metric().higher_is_better ? mean / most : mean > 0 ? least / mean : 1));
   fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : remark),
+    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : html('span', {}, marked(remark))),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
     against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
   byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().title} on held-out examples. The worst tenth is the mean of the tenth of the clients that are served worst; the spread is the standard deviation between clients.` : '';
