@@ -144,7 +144,9 @@ def test_assign_by_command_and_what_it_refuses(run, tmp_path):
     assert sentence in " ".join(without.stderr.split())
     with pytest.raises(ConfigError, match="the module nosuch cannot be imported"):
         assign(run, app="nosuch:app")
-    with pytest.raises(ConfigError, match=r"either data .* or an app .*: got neither"):
+    with pytest.raises(
+        ConfigError, match=r"the newcomer's data .* or its ClientApp .*: got neither"
+    ):
         assign(run)
     with pytest.raises(RunFolderError, match=r"of another app .* give --app instead of --data"):
         assign(run, tmp_path)

@@ -71,7 +71,7 @@ def test_a_training_that_diverges_says_what_to_do(tmp_path, diabetes):
     config += f"partitioner='iid' num-server-rounds=2 dataset='{tmp_path}'"
     done = cflower("simulate", "--clients", 3, "--out", tmp_path / "runs", "-c", config)
     problem = done.stderr.splitlines()[-1]
-    assert problem.startswith("Error: No usable reply in round 1. partition-0:")
+    assert problem.startswith("Error: No usable reply in round 1: the reply of ")
     assert "the training diverged, its loss is no finite number: set a smaller" in problem
     assert "or, with task='regression', the label" in problem
 

@@ -30,7 +30,7 @@ OwnCode = Annotated[
 def assign(
     run: Run = "",
     data: Annotated[
-        Path | None, typer.Option(help="Its folder: images by class, Parquet, CSV or NPZ; or:")
+        Path | None, typer.Option(help="Folder of its data: images by class, Parquet, CSV or NPZ.")
     ] = None,
     unlabelled: Annotated[
         bool, typer.Option("--unlabelled", help="With --data: use the inputs only.")
@@ -49,7 +49,7 @@ def assign(
     """Assign a client that did not take part to a cluster (Algorithm 4), on this machine only.
 
     At every split it trains the model that was split, as the run's clients did, and is assigned to
-    the side with the most similar updates. Without labels it does so with those that each
+    the group with the most similar updates. Without labels it does so with those that each
     cluster's model predicts, which does not always suffice.
     """
     from rich.console import Console
@@ -206,7 +206,7 @@ def recognition_sentence(recognition: "Recognition") -> str:
 
 def export(
     run: Run = "",
-    client: Annotated[str, typer.Option(help="The model of this client's cluster; or:")] = "",
+    client: Annotated[str, typer.Option(help="The model that serves this client.")] = "",
     cluster: Annotated[str, typer.Option(help="The model of this cluster; 0: for all.")] = "",
     file_format: Annotated[
         str, typer.Option("--format", help="safetensors, torchscript or onnx.")

@@ -4,7 +4,7 @@ One failing client never stops a run. A run stops when no usable reply arrives, 
 the simulation engine died: it stays in its pool and answers every message at once with an error.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,7 +15,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
-from cflower.messages.grouped_log import GroupedLog
+from cflower.messages.grouped_log import GroupedLog, in_words
 from cflower.ordering import counted, in_order, listed, without
 
 PATIENCE = 3
@@ -193,10 +193,10 @@ class FailureRecord:
         if simulated and (died := outcome.worker_died):
             return f"The run stops in round {server_round}: {died}."
         if self.silent_streak >= (1 if server_round == 1 else PATIENCE):
-            return f"No usable reply in round {server_round}. {self._reasons(outcome)}"
+            return f"No usable reply in round {server_round}: {self._reasons(outcome)}"
         if simulated and self.failing_streak >= PATIENCE:
             return (
-                f"Most replies failed in {PATIENCE} rounds in a row, up to round {server_round}. "
+                f"Most replies failed in {PATIENCE} rounds in a row, up to round {server_round}: "
                 f"{self._reasons(outcome)}"
             )
         return ""
@@ -204,19 +204,19 @@ class FailureRecord:
     def must_not_end(self, *, simulated: bool) -> str:
         """Why a run that completed its rounds is no success; empty if it is."""
         if not self.rounds_with_replies:
-            return f"No round brought a usable reply. {self._reasons(ExchangeOutcome((), {}))}"
+            return f"No round brought a usable reply: {self._reasons(ExchangeOutcome((), {}))}"
         if simulated and self.silent_streak:
             rounds = counted(self.silent_streak, "round")
             return f"No usable reply arrived in the last {rounds}."
         return ""
 
     def _reasons(self, outcome: ExchangeOutcome) -> str:
-        """Each reason once, with the first client that gave it."""
-        clients: dict[str, str] = {}
+        """Each reason once, with the clients that gave it."""
+        clients = defaultdict[str, list[str]](list)
         for name, problem in outcome.problems.items():
-            clients.setdefault(problem.text, name)
+            clients[problem.text].append(name)
         if clients:
-            return "; ".join(f"{name}: the reply {text}" for text, name in clients.items())
+            return "; ".join(f"the reply of {in_words(of)} {text}" for text, of in clients.items())
         if self.excluded:
-            return f"Excluded: {', '.join(in_order(self.excluded))}"
-        return "No client was sent a message."
+            return f"excluded are {listed(in_order(self.excluded))}"
+        return "no client was sent a message"

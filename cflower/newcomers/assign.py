@@ -139,8 +139,8 @@ def assign(
         client = PyTorchClient(saved, newcomers_data(saved, data), progress)
     else:
         raise ConfigError(
-            "A newcomer has either data (for a run of cflower's own app) or an app (for a run of "
-            f"any other): got {'neither' if app is None else 'both'}."
+            "Give the newcomer's data (--data, for a run of cflower's own app) or its ClientApp "
+            f"(--app, for a run of any other): got {'neither' if app is None else 'both'}."
         )
     progress("Training")
     steps = tuple(descend(record.tree, client.update))

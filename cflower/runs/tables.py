@@ -72,8 +72,8 @@ def members_in_words(members: Mapping[str, Row], metric: Metric) -> str:
     if not members:
         return ", closed because its last client moved away"
     rows = members.values()
-    words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}"
     known = sum(row.values["leaf"] is not None for row in rows)
+    words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}" if known else ""
     if 0 < known < len(members):
         words += f" of {known} of them"
     if any(row.client.served.model != "leaf" for row in rows):

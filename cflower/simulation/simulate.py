@@ -91,8 +91,8 @@ def simulate(
     given = [name for name, value in arguments.items() if value is not None]
     require(
         given == ["server_app"] or given[:2] == ["strategy", "arrays"],
-        f"Got {', '.join(given) or 'neither server_app nor strategy'}, but expected a strategy "
-        "with arrays, its initial model, or a server_app alone.",
+        f"Got {', '.join(given) or 'neither server_app nor strategy'}, but expected either "
+        "strategy= with arrays=, its initial model, or server_app= alone.",
     )
     needed = getattr(strategy, "min_available_nodes", 0)
     require(

@@ -67,7 +67,7 @@ def stops(failures, last, server_round=9, simulated=True):
 def test_no_usable_reply_in_the_first_round_or_in_several_stops_the_run():
     nothing, some = outcome(bad="abcd"), outcome("a", bad="b")
     reason = stops(record_of(nothing), nothing, 1)
-    assert reason == "No usable reply in round 1. a: the reply is bad"
+    assert reason == "No usable reply in round 1: the reply of 4 clients (a, b, c, d) is bad"
     assert stops(record_of(some, nothing, nothing), nothing) == ""
     assert "No usable reply" in stops(record_of(some, *[nothing] * PATIENCE), nothing)
     assert stops(record_of(*[nothing] * 2, some, *[nothing] * 2), nothing) == ""
@@ -83,7 +83,10 @@ def test_a_simulation_stops_when_most_replies_fail_in_several_rounds():
     most, half = outcome("ab", bad="cde"), outcome("abc", bad="def")
     assert stops(record_of(most, most), most) == ""
     reason = stops(record_of(*[most] * 3), most)
-    assert reason == "Most replies failed in 3 rounds in a row, up to round 9. c: the reply is bad"
+    assert reason == (
+        "Most replies failed in 3 rounds in a row, up to round 9: the reply of 3 clients (c, d, e) "
+        "is bad"
+    )
     assert stops(record_of(*[most] * 3), most, simulated=False) == ""
     assert stops(record_of(*[half] * 9, exclude_after=0), half) == ""
     away = outcome("ab", absent="cdefgh")
@@ -103,7 +106,7 @@ def test_a_run_without_usable_replies_is_no_success():
 
 def test_excluded_clients_are_named():
     failures = record_of(outcome(bad="ab"), exclude_after=1)
-    assert "Excluded: a, b" in stops(failures, outcome(), 1)
+    assert "excluded are a, b" in stops(failures, outcome(), 1)
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,10 @@ def test_the_tree_has_the_mean_of_the_clusters_model_and_of_those_that_serve(tmp
     text = view(run, 300)
     means = re.findall(r"0\.\d: 4 clients, mean accuracy ([^:]*): client", text)
     assert means == ["80.2% (92.7% with the models that serve them)", "90.5% of 3 of them"]
+
+
+def test_a_cluster_without_figures_has_no_mean(tmp_path):
+    run = made_up_run(tmp_path / "run", clients=4)
+    with edited(run / "summary.json") as summary:
+        summary["metric"]["name"] = "f1"  # which no client sent
+    assert "cluster 0.0: 2 clients: client-0, client-1" in view(run)

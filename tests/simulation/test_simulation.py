@@ -132,7 +132,7 @@ def test_exceptions_of_clients_are_error_replies_and_those_of_the_server_are_rai
         (0, {"strategy": FedAvg(), "arrays": FIRST}, "num_clients=0, but expected at least one"),
         (2, {}, "Got neither server_app nor strategy"),
         (2, {"strategy": FedAvg(), "server_app": ServerApp()}, "Got server_app, strategy, but"),
-        (2, {"strategy": FedAvg()}, "Got strategy, but expected a strategy with arrays"),
+        (2, {"strategy": FedAvg()}, "Got strategy, but expected either strategy= with arrays="),
         (1, {"strategy": FedAvg(), "arrays": FIRST}, "waits for min_available_nodes=2"),
         (2, {"server_app": ServerApp(), "arrays": FIRST}, "Got server_app, arrays, but"),
         (2, {"server_app": ServerApp(), "evaluate_fn": print}, "Got server_app, evaluate_fn, but"),
