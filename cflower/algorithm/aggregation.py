@@ -56,14 +56,9 @@ class TrimmedMean:
         self._updates: list[Weights] = []
 
     def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
-        """Add an update, shortened by a factor."""
-        parts = [np.asarray(part) for part in update]
-        if scale != 1.0:
-            parts = [part * part.dtype.type(scale) for part in parts]
-        self._updates.append(Weights(*parts))
+        self._updates.append(Weights(*(np.asarray(p) * p.dtype.type(scale) for p in update)))
 
     def mean(self) -> Weights:
-        """The trimmed mean."""
         parts = zip(*self._updates, strict=True)
         return Weights(*(trimmed_mean(part, self._trim) for part in parts))
 
@@ -80,15 +75,22 @@ class WithWholeNumbers:
         self._numbers: list[Vector] = []
 
     def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
-        """Add an update, shortened by a factor."""
         self._numbers.append(update.carried[self._whole])
         self._mean.add(update, weight, scale)
 
     def mean(self) -> Weights:
-        """The mean, with the median of each whole number."""
         mean, enough = self._mean.mean(), len(self._numbers) >= self._least
         mean.carried[self._whole] = trimmed_mean(self._numbers, MEDIAN) if enough else 0
         return mean
+
+
+Sum = WeightedMean | TrimmedMean | WithWholeNumbers
+
+
+def empty_mean(trim: float, whole: Mask | None, least: int) -> Sum:
+    """What updates are added to: trimmed with a `trim`, with the median of ``whole`` numbers."""
+    mean = TrimmedMean(trim) if trim else WeightedMean()
+    return mean if whole is None or not whole.any() else WithWholeNumbers(mean, whole, least)
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:

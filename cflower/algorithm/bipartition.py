@@ -18,6 +18,15 @@ class Bipartition(NamedTuple):
     alpha_cross: float
     """Largest similarity between clients of different sides, eq. 17."""
 
+    @property
+    def safe_gamma(self) -> float:
+        """Right side of eq. 39: the split is correct for every ``gamma_max`` below this.
+
+        >>> Bipartition((0,), (1,), -1.0).safe_gamma, Bipartition((0,), (1,), 1.0).safe_gamma
+        (1.0, 0.0)
+        """
+        return float(np.sqrt((1.0 - self.alpha_cross) / 2.0))
+
 
 def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartition:
     """Split the clients in two by the cosine matrix of their updates, Algorithm 1.
@@ -46,12 +55,3 @@ def bipartition(similarity: ArrayLike, linkage: Linkage = "single") -> Bipartiti
     last = to_tree(merges(distances, linkage))  # fcluster fails on ties
     first, second = sorted(tuple(sorted(side.pre_order())) for side in (last.left, last.right))
     return Bipartition(first, second, float(matrix[np.ix_(first, second)].max()))
-
-
-def largest_safe_gamma(alpha_cross: float) -> float:
-    """Right side of eq. 39: the split is correct for every ``gamma_max`` below this.
-
-    >>> largest_safe_gamma(-1.0), round(largest_safe_gamma(0.5), 3)
-    (1.0, 0.5)
-    """
-    return float(np.sqrt((1.0 - alpha_cross) / 2.0))

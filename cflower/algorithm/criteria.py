@@ -1,24 +1,18 @@
 """Split criteria: eqs. 32, 33 and 39, each decision with its figures and a sentence."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from math import ceil
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.bipartition import (
-    LINKAGES,
-    Bipartition,
-    Linkage,
-    bipartition,
-    largest_safe_gamma,
-)
+from cflower.algorithm.bipartition import LINKAGES, Bipartition, Linkage, bipartition
 from cflower.algorithm.constants import HEARD_SHARE
 from cflower.algorithm.similarity import Matrix, cosine_similarity
 from cflower.errors import ConfigError
@@ -237,14 +231,6 @@ class NeverSplit(Criterion):
         return verdict(evidence, Outcome.NEVER, reason), memory
 
 
-class NormVerdict(NamedTuple):
-    outcome: Outcome | None
-    """Unknown (None) where the norms allow a split but no similarities were recorded."""
-    reason: str
-    parts: Bipartition | None = None
-    """The bipartition, where it was computed."""
-
-
 @dataclass(frozen=True)
 class NormCriterion(Checked, Criterion):
     """The paper's criterion: split a stationary cluster of clients that are not (Algorithm 5).
@@ -284,16 +270,12 @@ class NormCriterion(Checked, Criterion):
 
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Apply eqs. 32 and 33, then Algorithm 1, then eq. 39; remembers nothing."""
-        outcome, reason, parts = self.judge(
-            evidence.mean_norm,
-            evidence.max_norm,
-            len(evidence.members),
-            len(evidence.clients),
-            lambda: bipartition(evidence.similarity, self.linkage),
-        )
-        assert outcome is not None  # the similarities are known
-        if parts is None:
+        norms, members = (evidence.mean_norm, evidence.max_norm), len(evidence.members)
+        outcome, reason = self.by_norms(*norms, members, len(evidence.clients))
+        if outcome is not Outcome.SPLIT:
             return verdict(evidence, outcome, reason), memory
+        parts = bipartition(evidence.similarity, self.linkage)
+        outcome, reason = self.by_sides(parts) or (outcome, reason)
         clients = tuple(evidence.clients[i] for i in evidence.compared)
         sides = tuple(tuple(clients[i] for i in side) for side in (parts.first, parts.second))
         decision = verdict(
@@ -307,39 +289,32 @@ class NormCriterion(Checked, Criterion):
         )
         return decision, memory
 
-    def judge(
-        self,
-        mean_norm: float,
-        max_norm: float,
-        members: int,
-        fresh: int,
-        sides: Callable[[], Bipartition | None],
-    ) -> NormVerdict:
-        """Apply eqs. 32, 33 and 39, in a run or to its record.
+    def by_norms(
+        self, mean_norm: float, max_norm: float, members: int, fresh: int
+    ) -> tuple[Outcome, str]:
+        """Apply eqs. 32 and 33, in a run or to its record: a split, if they allow one.
 
         ``mean_norm`` and ``max_norm`` are their left sides, and ``fresh`` of the members have a
-        fresh update. ``sides`` returns the bipartition, or None if the similarities are not known;
-        it is called only where the norms allow a split.
+        fresh update.
         """
-        least, what = max(2, 2 * self.min_cluster_size), "a fresh update"
+        least, what = 2 * self.min_cluster_size, "a fresh update"
         if refused := too_few(members, fresh, what, least=least, share=self.heard_share):
-            return NormVerdict(*refused)
+            return refused
+        mean, largest = f"{mean_norm:.3g}", f"{max_norm:.3g}"
         if mean_norm >= self.eps1:
-            reason = f"the mean update still moves: norm {mean_norm:.3g} >= eps1 {self.eps1:g}"
-            return NormVerdict(Outcome.MOVING, reason)
+            return Outcome.MOVING, f"the mean update still moves: norm {mean} >= eps1 {self.eps1:g}"
         if max_norm <= self.eps2:
-            reason = f"no client wants to move: largest norm {max_norm:.3g} <= eps2 {self.eps2:g}"
-            return NormVerdict(Outcome.CONTENT, reason)
-        norms = f"stationary (mean norm {mean_norm:.3g}), but not for all clients ({max_norm:.3g})"
-        parts = sides()
-        if parts is None:
-            return NormVerdict(None, f"{norms}; the similarities of this round were not recorded")
-        gamma = largest_safe_gamma(parts.alpha_cross)
-        if self.gamma_max >= gamma:
-            reason = f"groups too similar: gamma_max {self.gamma_max:g} >= {gamma:.3g} (eq. 39)"
-            return NormVerdict(Outcome.NOT_APART, reason, parts)
+            reason = f"no client wants to move: largest norm {largest} <= eps2 {self.eps2:g}"
+            return Outcome.CONTENT, reason
+        return Outcome.SPLIT, f"stationary (mean norm {mean}), but not for all clients ({largest})"
+
+    def by_sides(self, parts: Bipartition) -> tuple[Outcome, str] | None:
+        """Apply eq. 39 and the least size to a bipartition; None if they allow a split."""
+        if self.gamma_max >= parts.safe_gamma:
+            bound = f"gamma_max {self.gamma_max:g} >= {parts.safe_gamma:.3g} (eq. 39)"
+            return Outcome.NOT_APART, f"groups too similar: {bound}"
         smallest = min(len(parts.first), len(parts.second))
         if smallest < self.min_cluster_size:
             reason = f"a side of {counted(smallest, 'member')}, {self.min_cluster_size} needed"
-            return NormVerdict(Outcome.TOO_SMALL, reason, parts)
-        return NormVerdict(Outcome.SPLIT, norms, parts)
+            return Outcome.TOO_SMALL, reason
+        return None

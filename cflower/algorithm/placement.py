@@ -140,9 +140,10 @@ def usual_similarity(edges: Edges) -> float:
     branch = np.repeat(np.arange(len(some)), list(map(len, some)))
     cosines = cosines_without_self([*chain.from_iterable(some)])
     same = branch[:, None] == branch
-    across = max(0.0, median_of_finite(np.where(same, -np.inf, cosines).max(axis=1), 0.0))
-    within = median_of_finite(np.where(same, cosines, -np.inf).max(axis=1), across)
-    return (within + across) / 2
+    across = max(0.0, float(np.median(np.where(same, -np.inf, cosines).max(axis=1))))
+    within = np.where(same, cosines, -np.inf).max(axis=1)
+    within = within[np.isfinite(within)]  # without those that are alone in their branch
+    return (float(np.median(within) if within.size else across) + across) / 2
 
 
 def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
@@ -150,12 +151,6 @@ def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
     cosines = cosine_similarity(np.stack(updates))
     np.fill_diagonal(cosines, -np.inf)
     return cosines
-
-
-def median_of_finite(values: Vector, otherwise: float) -> float:
-    """The median of the finite values, if there are any."""
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else otherwise
 
 
 def resting_branch(edges: Edges) -> str:

@@ -28,30 +28,8 @@ from cflower.algorithm.weights import Difference, Vector, blocks, norm, squared
 from cflower.seeding import generator
 
 SIGNS = np.array([-1, 1], np.float32)
-STATE_BUDGET = 2 * 10**9
-"""Bytes of memory for the kept updates of all clients."""
-COPIES = 4
-"""Copies of each client's update in single precision: the last known one, the average, the next
-average while it is computed, and the one on the edge of the client's cluster."""
-LEAST_LENGTH = 256
-"""Shortest projection: the error of a cosine in a shorter one would hide most groups."""
 SIGNED_STRETCHES = 8
 """Number of stretches with signs of their own."""
-
-
-def affordable_length(length: int, clients: int) -> int:
-    """The length of projections with which so many clients' updates fit in `STATE_BUDGET`.
-
-    At most ``length``, else a power of two, so that a few clients more or less change it seldom: a
-    resumed run must have the same length. The error of one cosine grows to ``sqrt(2 / k)``; that of
-    a mean over many pairs, which decisions rest on, is smaller, by the root of their number where
-    errors are independent. 0, which keeps updates whole, stays 0.
-
-    >>> [affordable_length(16_384, clients) for clients in (100, 10_000, 100_000, 10**6)]
-    [16384, 8192, 1024, 256]
-    """
-    affordable = max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients)))
-    return min(length, 1 << affordable.bit_length() - 1)
 
 
 class OutputLayer(NamedTuple):
@@ -134,15 +112,8 @@ class Projection:
         """What is kept of an update of shape (d,): itself, or its projection and output layer."""
         return self.measured(vector)[1]
 
-    def measured(self, vector: Vector | Difference) -> tuple[float, Vector]:
-        """The norm of an update of shape (d,) and what is kept of it, in one pass over it."""
-        length, projected = self._projected(vector)
-        if self.keeps_all or not self.output:
-            return length, projected
-        return length, np.concatenate([projected, vector[slice(-self.output.size, None)]])
-
     def projected(self, kept: Vector) -> Vector:
-        """The part of a kept update that `project` made."""
+        """The part of what is kept that `project` makes."""
         return kept if self.keeps_all or not self.output else kept[: -self.output.size]
 
     def project(self, vector: Vector) -> Vector:
@@ -157,9 +128,10 @@ class Projection:
         >>> len(kept), bool(abs(np.linalg.norm(kept) / np.linalg.norm(update) - 1) < 0.1)
         (1000, True)
         """
-        return self._projected(vector)[1]
+        return self.projected(self.keep(vector))
 
-    def _projected(self, vector: Vector | Difference) -> tuple[float, Vector]:
+    def measured(self, vector: Vector | Difference) -> tuple[float, Vector]:
+        """The norm of an update of shape (d,) and what is kept of it, in one pass over it."""
         if self.keeps_all:
             whole = np.asarray(vector)
             return norm(whole), whole
@@ -169,14 +141,17 @@ class Projection:
             squares += squared(block)
             number, part = place.start // self.length, signed[: len(block)]
             np.multiply(block, self._signs[: len(block)], out=part)
-            if self.mask is None:
-                self._fold(number, part, folded[0])
-            else:
+            parts = [part]
+            if self.mask is not None:
                 # What similarity does not look at goes into a second half: it counts in distances.
                 seen = self.mask[place]
-                self._fold(number, np.where(seen, part, 0), folded[0])
-                self._fold(number, np.where(seen, 0, part), folded[1])
-        return math.sqrt(squares), (folded[:, : self.length] + folded[:, self.length :]).reshape(-1)
+                parts = [np.where(seen, part, 0), np.where(seen, 0, part)]
+            for entries, half in zip(parts, folded, strict=True):
+                self._fold(number, entries, half)
+        kept = (folded[:, : self.length] + folded[:, self.length :]).reshape(-1)
+        if self.output:
+            kept = np.concatenate([kept, vector[slice(-self.output.size, None)]])
+        return math.sqrt(squares), kept
 
     def _fold(self, number: int, signed: Vector, folded: Vector) -> None:
         """Add entries with their signs to a sketch of shape (2k,), from this stretch on."""

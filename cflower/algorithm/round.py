@@ -19,13 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.aggregation import (
-    Mask,
-    TrimmedMean,
-    WeightedMean,
-    WithWholeNumbers,
-    trimmed_mean,
-)
+from cflower.algorithm.aggregation import Mask, Sum, empty_mean, trimmed_mean
 from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
@@ -37,7 +31,6 @@ from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
 from cflower.ordering import in_order, natural_order, only, without
 
-Sum = WeightedMean | TrimmedMean | WithWholeNumbers
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS: tuple[Weighting, ...] = ("examples", "uniform")
 
@@ -83,25 +76,6 @@ class CFL:
                 for change in self.changes:
                     more.extend(change.asks(state, client, server_round))
         return (*asks, *more)
-
-    def too_late(self, state: CFLState, reply: Reply) -> str:
-        """Why a late reply cannot be used; empty if it can.
-
-        It can if its client still trains that cluster's model. It can also place a client that the
-        cluster's split left out, as long as the model it trained was near θ*.
-        """
-        (client, name, _, asked, *_), tree = reply.ask, state.tree
-        if name not in tree.clusters:
-            return f"cluster {name} was joined again"
-        here = tree.training_cluster(client)
-        if name != here.name:
-            return f"the client trains the model of {here.name} now, not that of {name}"
-        if here.is_leaf and here.born >= asked:
-            return f"cluster {name} was split and joined again"
-        assert reply.origin is not None
-        if not here.is_leaf and norm(reply.origin.trained - here.model.trained) > reply.norm:
-            return f"the model of {name} had moved on before it was split"
-        return ""
 
     # ---------------------------------------------------------------------- the replies
 
@@ -174,17 +148,11 @@ class CFL:
                 known[reply.client] = KnownUpdate(server_round, *update, staleness, reply.lengths)
                 scale = 1 / (1 + staleness)
                 if name not in sums:
-                    sums[name] = self._empty_sum(tree.clusters[name])
+                    least = min(FEW, len(tree.clusters[name].members))
+                    sums[name] = empty_mean(self.trim, self.whole, least)
                 sums[name].add(reply.update, self._weight(reply), scale)
         means = {name: sums.pop(name).mean() for name in [*sums]}
         return replace(state, known=known), means, places
-
-    def _empty_sum(self, cluster: Cluster) -> Sum:
-        """What the updates of a cluster's members are summed in."""
-        mean = TrimmedMean(self.trim) if self.trim else WeightedMean()
-        if self.whole is None or not self.whole.any():
-            return mean
-        return WithWholeNumbers(mean, self.whole, least=min(FEW, len(cluster.members)))
 
     def _evidence(
         self,

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cflower.seeding import generator
-
 Matrix = NDArray[np.floating]
 
 ROUNDING = 1e-6
@@ -55,10 +53,3 @@ def rescaled(rows: NDArray[Any]) -> Matrix:
     floats = rows.astype(np.result_type(rows, np.float32), copy=False)
     largest = np.maximum(floats.max(axis=1, initial=0), -floats.min(axis=1, initial=0))
     return np.asarray(np.ldexp(floats, -np.frexp(largest)[1][:, None]))
-
-
-def marks_of(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """Hash of every row, shape (m,): equal for rows that are equal to the last bit."""
-    bits = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}")
-    key = generator(0, "distinct").integers(2**64, size=bits.shape[1], dtype=np.uint64)
-    return np.asarray(np.einsum("ij,j->i", bits, key))

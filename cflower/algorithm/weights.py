@@ -15,10 +15,6 @@ LARGE = 2**17
 is short by a fortieth. Vectors are gone through in blocks of as many, half a megabyte, which stay
 in the processor's cache."""
 
-HUGE = 2**23
-"""Entries of a client's update, 32 MB, above which it is not kept: the system maps the memory of
-larger arrays anew each time, which takes longer than to compute the update twice."""
-
 
 class Weights(NamedTuple):
     """One model θ, or one update Δ, flattened in the reference model's key order."""

@@ -122,32 +122,19 @@ class Averages:
         """
         return max(2, min(FEW, ceil(np.median(self.counts) / 2)))
 
-    @property
-    def outdated(self) -> NDArray[np.bool_]:
-        """Mask of the clients with updates of long ago, shape (m,).
-
-        Since a client's last one the median client has sent more than twice as many updates as the
-        client ever.
-        """
-        return np.asarray(np.median(self.counts) - self.median > 2 * self.counts)
-
-    @property
-    def in_touch(self) -> NDArray[np.bool_]:
-        """Mask of the clients with enough and recent updates, shape (m,).
-
-        One that only sends back what it got has no update.
-        """
-        enough = self.counts >= self.least
-        return np.asarray(enough & ~self.outdated & self.averages.any(axis=1))
-
     def left_out(self, members: Sequence[str]) -> dict[str, str]:
-        """The members that are not considered, each with the reason."""
+        """The members that are not considered, each with the reason.
+
+        An update is too old if the median client has since sent more than twice as many updates as
+        this client ever.
+        """
         reasons = dict.fromkeys(without(dict.fromkeys(members), self.clients), "no update yet")
-        few, outdated = self.counts < self.least, self.outdated
-        for i in np.flatnonzero(~self.in_touch):
-            old = "its last update is too old" if outdated[i] else "it sends back what it got"
-            count = f"{counted(int(self.counts[i]), 'update')}, {self.least} needed"
-            reasons[self.clients[i]] = count if few[i] else old
+        few, old = self.counts < self.least, np.median(self.counts) - self.median > 2 * self.counts
+        for i in np.flatnonzero(few | old | ~self.averages.any(axis=1)):
+            reason = "its last update is too old" if old[i] else "it sends back what it got"
+            if few[i]:
+                reason = f"{counted(int(self.counts[i]), 'update')}, {self.least} needed"
+            reasons[self.clients[i]] = reason
         return reasons
 
     def evenly_weighted(self, clients: NDArray[np.intp]) -> Matrix:

@@ -65,8 +65,8 @@ class AutoCriterion(Checked, Criterion):
     output layer if the model has one (`class_matched`). A split that either supports is made.
 
     No member can prevent a split. Members that are not sure of their part, changed it or send noise
-    take no part in the decision and go to the nearest child. Those with too few or outdated updates
-    (`Averages.in_touch`) are placed by Algorithm 4 with their next update; so are all but a random
+    take no part in the decision and go to the nearest child. Those with too few or old updates
+    (`Averages.left_out`) are placed by Algorithm 4 with their next update; so are all but a random
     2,000 of a larger cluster. Members that never trained do not count.
 
     Parameters
@@ -97,19 +97,18 @@ class AutoCriterion(Checked, Criterion):
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages(**memory).updated(evidence)
-        ready = int((known.counts >= 2).sum())
+        members, ready = len(evidence.members), int((known.counts >= 2).sum())
         # Members that never trained do not count.
-        sufficient = min(self.heard_share * len(known.clients), SUFFICIENT)
-        share = sufficient / max(1, len(evidence.members))
-        members, what = len(evidence.members), "two updates"
-        if refused := too_few(members, ready, what, least=FEW, share=share):
+        share = min(self.heard_share * len(known.clients), SUFFICIENT) / max(1, members)
+        if refused := too_few(members, ready, "two updates", least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
-        here = sampled(np.flatnonzero(known.in_touch), evidence.cluster)
+        left_out, decisions = known.left_out(evidence.members), []
+        in_touch = [i for i, client in enumerate(known.clients) if client not in left_out]
+        here = sampled(np.array(in_touch, dtype=np.intp), evidence.cluster)
         if len(here) < FEW:
             recent = f"{counted(len(here), 'member')} with recent updates that are not zero"
             reason = f"{recent}, {FEW} needed for a split"
             return verdict(evidence, Outcome.TOO_SMALL, reason), vars(known)
-        decisions, left_out = [], known.left_out(evidence.members)
         for view in views(known, here):
             cut = sure_clustering(view.similarity, view.noise, self.confidence_level)
             known = known.with_cut(view.number, here, cut.labels)

@@ -38,8 +38,7 @@ class Joins(Change):
                     yield Join(now, (about_mean(tree, name, leaves, now),), names)
         elif now % self.interval == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
-            pair = min(pairs, key=distance, default=None)
-            if pair:
+            if pair := min(pairs, key=distance, default=None):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 mean = about_mean(tree, common_ancestor(tree, pair), pair, now)
                 other = Question(first.name, first.model, voters(tree, [second], now))

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from cflower.algorithm.projection import OutputLayer, Projection
-from cflower.algorithm.weights import HUGE, Difference, Update, Weights
+from cflower.algorithm.weights import Difference, Update, Weights
 from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import BadReplyError
@@ -27,6 +27,9 @@ UNTRAINED = (
 )
 """Patterns of entries that are averaged but not trained, by PyTorch's and Keras' names."""
 
+HUGE = 2**23
+"""Entries of a client's update, 32 MB, above which it is not kept: the system maps the memory of
+larger arrays anew each time, which takes longer than to compute the update twice."""
 STAY = (
     "arrays that stay on the clients, as in FedBN, are left out of the first model too, or by most "
     "clients"

@@ -24,7 +24,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.older_api import as_records, instructions
-from cflower.messages.replies import read_reply
+from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
 from cflower.robust.robust_mean import limited
@@ -252,7 +252,7 @@ class ClientMessenger:
             asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
             if asked == server_round:
                 yield reply
-            elif problem := cfl.too_late(state, late):
+            elif problem := too_late(state.tree, late):
                 text = f"to round {asked} is too late: {problem}"
                 self.set_aside(reply.client, text, Fault.ABSENT)
             else:

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
+from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights, norm
 from cflower.messages.client_names import is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
@@ -57,6 +58,26 @@ def read_reply(
         layout.weights(arrays, local)
     lengths = np.array([norm(update.carried[place]) for place in layout.carried])
     return Reply(ask, num_examples, metrics, update, length, lengths, kept)
+
+
+def too_late(tree: ParameterTree, reply: Reply) -> str:
+    """Why a late reply to a training cannot be used; empty if it can.
+
+    It can if its client still trains that cluster's model. It can also place a client that the
+    cluster's split left out, as long as the model it trained was near θ*.
+    """
+    client, name, _, asked, *_ = reply.ask
+    if name not in tree.clusters:
+        return f"cluster {name} was joined again"
+    here = tree.training_cluster(client)
+    if name != here.name:
+        return f"the client trains the model of {here.name} now, not that of {name}"
+    if here.is_leaf and here.born >= asked:
+        return f"cluster {name} was split and joined again"
+    assert reply.origin is not None
+    if not here.is_leaf and norm(reply.origin.trained - here.model.trained) > reply.norm:
+        return f"the model of {name} had moved on before it was split"
+    return ""
 
 
 def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from cflower.algorithm.similarity import marks_of
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
@@ -33,6 +32,7 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
 from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
+from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint
 
 FORMAT = "cflower-checkpoint-10"
@@ -90,6 +90,13 @@ class Pack:
             place = Place(self._name, array.nbytes)
         self.used[digest] = place
         return f"{place.file}/{digest}"
+
+
+def marks_of(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """Hash of every row, shape (m,): equal for rows that are equal to the last bit."""
+    bits = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}")
+    key = generator(0, "distinct").integers(2**64, size=bits.shape[1], dtype=np.uint64)
+    return np.asarray(np.einsum("ij,j->i", bits, key))
 
 
 class PackReader:

@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from cflower.algorithm.bipartition import Bipartition, bipartition
-from cflower.algorithm.criteria import NormCriterion, NormVerdict, Outcome
+from cflower.algorithm.bipartition import bipartition
+from cflower.algorithm.criteria import NormCriterion, Outcome
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
 from cflower.runs.findings import finding, personal_steps
@@ -88,11 +88,11 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
         was = f"in the run: round {last.round}"
         unknown = f"; later rounds than {last.round} are not known"
     for line in run.by_cluster[cluster]:
-        verdict = rejudged(line, given, run)
-        if verdict.outcome in (Outcome.SPLIT, None):
-            could = f"{'would' if verdict.outcome else 'might'} have split in round {line.round}"
-            return f"Cluster {cluster} ({was}): {could}: {verdict.reason}."
-    return f"Cluster {cluster}: would not have split ({was}): {verdict.reason}{unknown}."
+        outcome, reason = rejudged(line, given, run)
+        if outcome in (Outcome.SPLIT, None):
+            could = f"{'would' if outcome else 'might'} have split in round {line.round}"
+            return f"Cluster {cluster} ({was}): {could}: {reason}."
+    return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
 
 
 def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
@@ -101,18 +101,19 @@ def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
     return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
 
 
-def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> NormVerdict:
-    """The verdict of eqs. 32, 33 and 39 on a recorded round, by this rule.
+def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> tuple[Outcome | None, str]:
+    """The outcome of eqs. 32, 33 and 39 on a recorded round, by this rule, and its reason.
 
-    Without a matrix only the norms are judged: it was recorded only where they allowed a split, and
-    other criteria record similarities of another kind.
+    None where the norms allow a split but the similarities are not known: they were recorded only
+    where the run's thresholds allowed one, and other criteria record similarities of another kind.
     """
-
-    def sides() -> Bipartition | None:
-        matrix = run.matrix(line) if run.criterion["name"] == "norms" else None
-        return bipartition(matrix.values, rule.linkage) if matrix else None
-
     if line.decision == Outcome.TOO_FEW_HEARD:
-        return NormVerdict(Outcome.TOO_FEW_HEARD, line.reason)
+        return Outcome.TOO_FEW_HEARD, line.reason
     members = len(line.members)
-    return rule.judge(line.mean_norm, line.max_norm, members, members, sides)
+    outcome, reason = rule.by_norms(line.mean_norm, line.max_norm, members, members)
+    if outcome is not Outcome.SPLIT:
+        return outcome, reason
+    matrix = run.matrix(line) if run.criterion["name"] == "norms" else None
+    if not matrix:
+        return None, f"{reason}; the similarities of this round were not recorded"
+    return rule.by_sides(bipartition(matrix.values, rule.linkage)) or (outcome, reason)

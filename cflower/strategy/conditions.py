@@ -20,6 +20,13 @@ from cflower.strategy.settings import Settings
 
 MODELS_KEPT, MOST_GIGABYTES = 3, 8.0
 """Models of each client that a personal step holds at most, and the memory that they may take."""
+STATE_BUDGET = 2 * 10**9
+"""Bytes of memory for the kept updates of all clients."""
+COPIES = 4
+"""Copies of each client's update in single precision: the last known one, the average, the next
+average while it is computed, and the one on the edge of the client's cluster."""
+LEAST_LENGTH = 256
+"""Shortest projection: the error of a cosine in a shorter one would hide most groups."""
 FOR_QUESTIONS, BEYOND_ROUNDS = 0.15, 0.3
 """What questions, and these and the personal step together, may add to the models that FedAvg's
 rounds and its final evaluation would send, and the latter to the trainings."""
@@ -154,3 +161,18 @@ class Conditions:
 def measure_of(metric: Metric) -> Measure:
     """The leading metric as the paired test takes it."""
     return Measure(metric.name, metric.higher_is_better, metric.share)
+
+
+def affordable_length(length: int, clients: int) -> int:
+    """The length of projections with which so many clients' updates fit in `STATE_BUDGET`.
+
+    At most ``length``, else a power of two, so that a few clients more or less change it seldom: a
+    resumed run must have the same length. The error of one cosine grows to ``sqrt(2 / k)``; that of
+    a mean over many pairs, which decisions rest on, is smaller, by the root of their number where
+    errors are independent. 0, which keeps updates whole, stays 0.
+
+    >>> [affordable_length(16_384, clients) for clients in (100, 10_000, 100_000, 10**6)]
+    [16384, 8192, 1024, 256]
+    """
+    affordable = max(LEAST_LENGTH, STATE_BUDGET // (4 * COPIES * max(1, clients)))
+    return min(length, 1 << affordable.bit_length() - 1)

@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.projection import affordable_length
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
@@ -30,7 +29,7 @@ from cflower.ordering import listed, only
 from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
-from cflower.strategy.conditions import Conditions, measure_of
+from cflower.strategy.conditions import Conditions, affordable_length, measure_of
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cflower.algorithm.bipartition import LINKAGES, bipartition, largest_safe_gamma
+from cflower.algorithm.bipartition import LINKAGES, Bipartition, bipartition
 from cflower.algorithm.similarity import cosine_similarity
 from tests.algorithm.planted import laws
 
@@ -69,5 +69,5 @@ def test_complete_linkage_keeps_sides_compact_where_single_follows_a_chain():
 @laws
 @given(st.floats(-1, 1), st.floats(-1, 1))
 def test_the_more_similar_the_sides_the_less_noise_is_safe(one, other):
-    low, high = sorted((one, other))
-    assert 0 <= largest_safe_gamma(high) <= largest_safe_gamma(low) <= 1
+    less, more = (Bipartition((0,), (1,), alpha) for alpha in sorted((one, other)))
+    assert 0 <= more.safe_gamma <= less.safe_gamma <= 1

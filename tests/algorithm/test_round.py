@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
 from cflower.algorithm.optimizers import ServerOptimizer
-from cflower.algorithm.state import Ask, CFLState, Role
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ParameterTree
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     CRITERION,
@@ -21,8 +20,6 @@ from tests.algorithm.planted import (
     final,
     laws,
     run,
-    trained_reply,
-    vector,
 )
 
 CFL, NEVER = cfl_of(), cfl_of(NeverSplit())
@@ -132,32 +129,6 @@ def test_an_isolated_newcomer_trains_from_its_first_round_on():
     state = NEVER.heard(state, two.replies(NEVER, state, 5, ["client-1"]), 5).state
     moved = state.tree.leaf_of("client-1").model.trained
     np.testing.assert_allclose(moved, two.centers[1] / 2, atol=0.01)
-
-
-def late(cluster, *, origin=0.0, asked=3):
-    """A late reply of client a: it trained a model so far from 0 with an update of length 1."""
-    reply = trained_reply(CFL, Ask("a", cluster, Role.OWN, asked), vector(np.eye(DIM)[0]))
-    return replace(reply, origin=vector(origin * np.eye(DIM)[1]))
-
-
-@pytest.mark.parametrize(
-    ("reply", "at", "problem"),
-    [
-        (late("0.0"), "0.0", ""),
-        (late("0"), "0.0", "trains the model of 0.0 now, not that of 0"),
-        (late("0.1"), "0.0", "cluster 0.1 was joined again"),
-        (late("0.0", asked=2), "0.0", "cluster 0.0 was split and joined again"),
-        (late("0", origin=0.9), "0", ""),
-        (late("0", origin=1.1), "0", "the model of 0 had moved on before it was split"),
-    ],
-)
-def test_a_late_reply_counts_if_its_client_still_trains_that_model(reply, at, problem):
-    model = vector(np.zeros(DIM))
-    root = Cluster("0", ("a",), model, children=("0.0",), split_round=2)
-    clusters = {"0": root, "0.0": Cluster("0.0", ("a",), model, born=2)}
-    state = CFLState(ParameterTree(clusters, {} if at == "0.0" else {"a": at}))
-    assert problem in CFL.too_late(state, reply)
-    assert bool(problem) == bool(CFL.too_late(state, reply))
 
 
 def test_children_start_from_the_parent_plus_the_mean_update_of_their_own_members():

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cflower.algorithm.similarity import cosine_similarity, cosines_to, marks_of
+from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from tests.algorithm.planted import laws
 
 shapes = st.tuples(st.integers(1, 6), st.integers(1, 5))
@@ -45,10 +45,3 @@ def test_keeps_single_precision():
 def test_cosines_of_one_to_others_are_a_row_of_the_matrix(matrix):
     row = cosines_to(matrix[0], [*matrix[1:]])
     np.testing.assert_allclose(row, cosine_similarity(matrix)[0, 1:], atol=1e-12)
-
-
-def test_marks_are_equal_for_equal_rows_only():
-    rows = np.array([[1, 2], [2, 1], [1, 2], [1, np.nextafter(np.float32(2), 3)]], np.float32)
-    _, groups = np.unique(marks_of(rows), return_inverse=True)
-    assert len(set(groups)) == 3
-    assert groups[0] == groups[2]

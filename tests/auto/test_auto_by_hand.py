@@ -83,13 +83,13 @@ def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, out
     assert unsure_or_unsteady({**ACCEPTED, figure: accepted}) is None
 
 
-def test_members_are_in_touch_until_the_median_sent_more_than_twice_as_many_updates_since():
+def test_members_count_until_the_median_sent_more_than_twice_as_many_updates_since():
     counts, median = np.array([*[10] * 5, 5, 3, 2, 4]), np.array([*[10] * 5, 0, 4, 8, 1])
-    known = Averages(counts=counts, median=median, averages=np.ones((9, 2)))
-    assert known.in_touch.tolist() == [True] * 7 + [False, False]
+    known = Averages(tuple("abcdefghi"), np.ones((9, 2)), counts, median=median)
+    assert known.left_out("abcdefghi").keys() == {"h", "i"}
     numbers, averages = np.array([1, 2, 2]), np.array([[1.0], [1.0], [0.0]])
-    two_rounds = Averages(counts=numbers, median=numbers, averages=averages)
-    assert two_rounds.in_touch.tolist() == [False, True, False]
+    two_rounds = Averages(tuple("abc"), averages, numbers, median=numbers)
+    assert two_rounds.left_out("abc").keys() == {"a", "c"}
 
 
 def test_each_member_that_is_not_considered_has_its_reason():

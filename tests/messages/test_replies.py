@@ -7,12 +7,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, Role
+from cflower.algorithm.state import Ask, Reply, Role
+from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.weights import Weights
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
-from cflower.messages.replies import content_of, first_line, read_metrics, read_reply
+from cflower.messages.replies import content_of, first_line, read_metrics, read_reply, too_late
 
 
 def arrays(value):
@@ -144,3 +146,29 @@ def test_an_app_with_a_client_fn_that_the_server_cannot_see_is_named(key):
     reason = f"<class 'ray.exceptions.RayTaskError'>:<'ray::run()\n  File ...\nKeyError: '{key}''>"
     with pytest.raises(BadReplyError, match="has a client_fn, and the ServerApp"):
         content_of(reply_of(Error(2, reason)))
+
+
+def late(cluster, *, origin=0.0, asked=3):
+    """A late reply of client a: it trained a model so far from 0 with an update of length 1."""
+    start = Weights(np.array([origin]), np.zeros(0))
+    return Reply(Ask("a", cluster, Role.OWN, asked), 1.0, norm=1.0, origin=start)
+
+
+@pytest.mark.parametrize(
+    ("reply", "at", "problem"),
+    [
+        (late("0.0"), "0.0", ""),
+        (late("0"), "0.0", "trains the model of 0.0 now, not that of 0"),
+        (late("0.1"), "0.0", "cluster 0.1 was joined again"),
+        (late("0.0", asked=2), "0.0", "cluster 0.0 was split and joined again"),
+        (late("0", origin=0.9), "0", ""),
+        (late("0", origin=1.1), "0", "the model of 0 had moved on before it was split"),
+    ],
+)
+def test_a_late_reply_counts_if_its_client_still_trains_that_model(reply, at, problem):
+    model = Weights(np.zeros(1), np.zeros(0))
+    root = Cluster("0", ("a",), model, children=("0.0",), split_round=2)
+    clusters = {"0": root, "0.0": Cluster("0.0", ("a",), model, born=2)}
+    tree = ParameterTree(clusters, {} if at == "0.0" else {"a": at})
+    assert problem in too_late(tree, reply)
+    assert bool(problem) == bool(too_late(tree, reply))

@@ -12,7 +12,7 @@ from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError
 from cflower.messages.messenger import Sent
 from cflower.runs import checkpoint
-from cflower.runs.checkpoint import Checkpoints, digest_of, packed
+from cflower.runs.checkpoint import Checkpoints, digest_of, marks_of, packed
 from cflower.strategy.observers import Checkpoint
 
 CLIENTS, LENGTH = 100, 10_000
@@ -137,3 +137,10 @@ def test_one_damaged_file_leaves_one_checkpoint_whole(tmp_path):
         used.append(found.server_round)
         path.write_bytes(content)
     assert set(used) == {9, 10} and len(used) > 4
+
+
+def test_marks_are_equal_for_equal_rows_only():
+    rows = np.array([[1, 2], [2, 1], [1, 2], [1, np.nextafter(np.float32(2), 3)]], np.float32)
+    _, groups = np.unique(marks_of(rows), return_inverse=True)
+    assert len(set(groups)) == 3
+    assert groups[0] == groups[2]
