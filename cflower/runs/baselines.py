@@ -44,12 +44,12 @@ class Paired(NamedTuple):
     @property
     def verdict(self) -> str:
         """``"worth it"``, ``"not worth it"``, ``"equal"`` if no client has another value, or
-        ``"cannot say"`` if chance explains the difference.
+        ``"may be chance"`` if chance explains the difference.
         """
         if not (self.better or self.worse):
             return "equal"
         if self.margin is None or abs(self.difference) <= self.margin:
-            return "cannot say"
+            return "may be chance"
         gained = (self.difference > 0) == self.metric.higher_is_better
         return "worth it" if gained else "not worth it"
 

@@ -33,10 +33,10 @@ def compared(ours, theirs, metric=ACCURACY, held_out=36):
 def test_clients_and_interval_in_words():
     pair = compared([35 / 36] * 8 + [0.5, 1.0], [34 / 36] * 8 + [0.75, 1.0])
     assert pair.sentence.startswith("-0.3 points (95% interval ")
-    assert pair.sentence.endswith("), 8 clients better, 1 worse: cannot say")
+    assert pair.sentence.endswith("), 8 clients better, 1 worse: may be chance")
     low, high = pair.interval or (1.0, -1.0)
     assert low < pair.difference < high
-    assert pair.verdict == "cannot say"
+    assert pair.verdict == "may be chance"
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_clients_and_interval_in_words():
     [
         ([0.95] * 10, [0.85] * 10, "worth it"),
         ([0.85] * 10, [0.95] * 10, "not worth it"),
-        ([0.95] * 20, [0.1] * 2 + [0.95] * 18, "cannot say"),  # two of twenty may be chance
-        ([1.0], [0.97], "cannot say"),
+        ([0.95] * 20, [0.1] * 2 + [0.95] * 18, "may be chance"),  # two of twenty may be chance
+        ([1.0], [0.97], "may be chance"),
         ([0.9] * 3, [0.9] * 3, "equal"),
         ([0.9] * 30, [0.9] * 30, "equal"),
     ],
@@ -64,7 +64,7 @@ def test_a_lower_perplexity_is_better():
 
 def test_too_few_examples_are_not_tested():
     pair = compared([1.0] * 5, [0.0] * 5, held_out=2)
-    assert (pair.verdict, pair.interval) == ("cannot say", None)
+    assert (pair.verdict, pair.interval) == ("may be chance", None)
     assert "(too few examples to test), " in pair.sentence
 
 

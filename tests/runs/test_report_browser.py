@@ -202,6 +202,8 @@ def test_the_common_model_is_compared_with_the_own_one(visit):
     even = "Worst tenth 90.1%, spread 0.9 points"
     assert visit.texts("#compared dd") == ["91.5%", even, "74.0%", NOT_MEASURED.replace("`", "")]
     assert visit.texts("#compared code") == ["cflower try"]
+    dotted = visit.page.locator(f"{CHART} line[stroke-dasharray='2 4']")
+    assert dotted.count() == 2  # the line at the end, and its key
 
 
 def test_measured_baselines_are_next_to_the_own_model(opened):
@@ -212,7 +214,7 @@ def test_measured_baselines_are_next_to_the_own_model(opened):
     ]
     against = visit.texts("#compared .against")
     assert against[0].startswith("This run against it: +0.1 points (95% interval −")
-    assert against[0].endswith("), 15 clients better, 14 worse: cannot say.")
+    assert against[0].endswith("), 15 clients better, 14 worse: may be chance.")
     assert against[1].endswith(": worth it.")
     heads = visit.texts("#client-table thead th")
     assert heads[2:6] == ["this run", "conventional FL", "difference (points)", "alone"]

@@ -88,12 +88,15 @@ const wayOf = (key) => run.run.ways.find((way) => way.key === key);
 const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: SHORT[key], curve, value: wayOf(key).mean,
   look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] } }));
 const GREY = { stroke: 'var(--inner)', 'stroke-width': 2.6 };
+const AT_END = { stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 };
+// The common model by round, from the first split on.
+const commonOf = (chart) => chart.common.map((value, i) => (i + 1 >= (run.run.firstSplit ?? Infinity) ? value : null));
 
 // The key above a picture: each line with its value at the end, in as many rows as it needs.
 function keyRows(chart, width) {
   const shown = shownIn(chart);
   const names = chart.baselines.map(({ name, value, look: stroke }) => [`${name}: ${shown(value)}`, stroke]);
-  if (known(chart.end)) names.push([`common model: ${shown(chart.end)}`, GREY]);
+  if (known(chart.end)) names.push([`common model: ${shown(chart.end)}`, commonOf(chart).filter(known).length > 1 ? GREY : AT_END]);
   let [x, row] = [0, 0];
   return names.map(([text, stroke]) => {
     const wide = 54 + text.length * 7;
@@ -133,13 +136,14 @@ function scorePicture(chart, width) {
       'stroke-opacity': (calm ? thin / 2 : state.cluster && mine ? 0.7 : thin) * (mine ? 1 : 0.3) }));
   });
   // The common model after the split, if it was measured, and at the end.
-  const common = steps.filter((step) => known(chart.common[step - 1]) && step >= (run.run.firstSplit ?? Infinity)).map((step) => [x(step), y(chart.common[step - 1])]);
+  const shared = commonOf(chart);
+  const common = steps.filter((step) => known(shared[step - 1])).map((step) => [x(step), y(shared[step - 1])]);
   if (common.length) {
     drawing.append(svg('path', { class: 'common', d: path(common), fill: 'none', ...GREY, 'stroke-opacity': calm ? 0.3 : 1 }));
   }
   if (known(chart.end) && within(chart.end)) {
     const [at] = common[common.length - 1] ?? [x(Math.max(first, run.run.firstSplit ?? first))];
-    drawing.append(svg('line', { x1: at, x2: end, y1: y(chart.end), y2: y(chart.end), stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 }));
+    drawing.append(svg('line', { x1: at, x2: end, y1: y(chart.end), y2: y(chart.end), ...AT_END }));
   }
   const means = clusterMeans(chart, steps);
   if (means.length <= 60 && run.run.kind !== 'isolated') {
