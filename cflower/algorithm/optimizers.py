@@ -54,9 +54,7 @@ class ServerOptimizer(Checked):
     @property
     def eta(self) -> float:
         """The server's step size."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return 0.1 if self.rule in ADAPTIVE else 1.0
+        return self.learning_rate or (0.1 if self.rule in ADAPTIVE else 1.0)
 
     def step(
         self, model: Vector, mean_update: Vector, state: OptimizerState

@@ -58,8 +58,6 @@ class CFL:
     """Share of each coordinate's values that is left out of the mean at each end, where weights do
     not count (`trimmed_mean`); 0: none, and the mean is weighted."""
 
-    # ------------------------------------------------------------------------- the asks
-
     def asks(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
     ) -> tuple[Ask, ...]:
@@ -69,15 +67,12 @@ class CFL:
         """
         tree, asks, more = state.tree, list[Ask](), list[Ask]()
         for client in tree.clients if clients is None else clients:
-            if client in tree.unassigned:
-                asks.append(Ask(client, tree.unassigned[client], Role.PLACE, server_round))
-            else:
-                asks.append(Ask(client, tree.leaf_of(client).name, Role.OWN, server_round))
+            role = Role.PLACE if client in tree.unassigned else Role.OWN
+            asks.append(Ask(client, tree.training_cluster(client).name, role, server_round))
+            if role is Role.OWN:
                 for change in self.changes:
                     more.extend(change.asks(state, client, server_round))
         return (*asks, *more)
-
-    # ---------------------------------------------------------------------- the replies
 
     def heard(
         self,

@@ -41,11 +41,7 @@ class Difference:
 
     def __getitem__(self, place: slice) -> Vector:
         start, stop, _ = place.indices(len(self))
-        return self.read(start, np.empty(max(stop - start, 0), self.dtype))
-
-    def read(self, start: int, found: Vector) -> Vector:
-        """Fill a vector with the entries from ``start`` on."""
-        stop = start + len(found)
+        found = np.empty(max(stop - start, 0), self.dtype)
         number, at = bisect_right(self._ends, start), start
         with np.errstate(over="ignore", invalid="ignore"):
             while at < stop:
@@ -80,19 +76,12 @@ Rounding = Callable[[Weights], Weights]
 def blocks(vector: Vector | Difference, size: int = LARGE) -> Iterator[tuple[slice, Vector]]:
     """The vector in parts of so many entries, with the place of each.
 
-    A part of a `Difference` lasts until the next one is asked for.
-
     >>> [(place.start, len(block)) for place, block in blocks(np.zeros(LARGE + 1))]
     [(0, 131072), (131072, 1)]
     """
-    if isinstance(vector, Difference):
-        buffer = np.empty(min(size, len(vector)), vector.dtype)
     for start in range(0, len(vector), size):
         place = slice(start, min(start + size, len(vector)))
-        if isinstance(vector, Difference):
-            yield place, vector.read(start, buffer[: place.stop - start])
-        else:
-            yield place, vector[place]
+        yield place, vector[place]
 
 
 def squared(vector: Vector) -> float:
