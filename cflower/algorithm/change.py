@@ -70,9 +70,9 @@ class Proposal(ABC):
 class Change:
     """Takes part in every round; each method has a default that does nothing."""
 
-    def asks(self, state: CFLState, client: str, server_round: int) -> Iterable[Ask]:
-        """Further trainings of a member in this round."""
-        return ()
+    def asked(self, state: CFLState, asks: list[Ask]) -> list[Ask]:
+        """The trainings of a round: these, or others for some members."""
+        return asks
 
     def observed(self, state: CFLState, server_round: int) -> CFLState:
         """The state after the updates of a round have come and newcomers have been placed."""

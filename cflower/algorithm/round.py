@@ -61,18 +61,17 @@ class CFL:
     def asks(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
     ) -> tuple[Ask, ...]:
-        """The training of a round, counted from 1: one ask for each client, and those of changes.
+        """The training of a round, counted from 1: one ask for each client, or what changes need.
 
         ``clients`` are those that take part; all members if not given.
         """
-        tree, asks, more = state.tree, list[Ask](), list[Ask]()
+        tree, asks = state.tree, list[Ask]()
         for client in tree.clients if clients is None else clients:
             role = Role.PLACE if client in tree.unassigned else Role.OWN
             asks.append(Ask(client, tree.training_cluster(client).name, role, server_round))
-            if role is Role.OWN:
-                for change in self.changes:
-                    more.extend(change.asks(state, client, server_round))
-        return (*asks, *more)
+        for change in self.changes:
+            asks = change.asked(state, asks)
+        return tuple(asks)
 
     def heard(
         self,

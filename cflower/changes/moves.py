@@ -2,12 +2,13 @@
 
 Not in the paper, in which a client never leaves its leaf. A member with changed data sends a longer
 update at once, because its leaf's model has nothing of what it needs now. That is only a suspicion:
-training may go wrong for once. So a suspected member also trains the models from which its leaf was
+training may go wrong for once. So a suspected member trains the models from which its leaf was
 split, and leaves only if its update of one of them no longer resembles its own branch. Members that
 begin a leaf evaluate the run's first model against their leaf's: a model that learned the opposite
 of what they need may be harder to correct than one that learned nothing.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -52,10 +53,18 @@ class Moves(Change):
     judged: bool = True
     """Whether the clients evaluate models: then a new leaf may start from the run's first one."""
 
-    def asks(self, state: CFLState, client: str, server_round: int) -> Iterable[Ask]:
-        """The model of a split cluster, if the member owes an update that shows its place."""
-        if place := place_at(state, client):
-            yield Ask(client, place, Role.PLACE, server_round)
+    def asked(self, state: CFLState, asks: list[Ask]) -> list[Ask]:
+        """Members that owe an update that shows their place train a split cluster's model.
+
+        They do it instead of their leaf's, which is none for them if their data changed. If all who
+        train a leaf are suspected, it may be changing as a whole, and they train both.
+        """
+        own = [ask for ask in asks if ask.role is Role.OWN]
+        owing = [ask for ask in own if place_at(state, ask.client)]
+        here, suspected = (Counter(ask.cluster for ask in some) for some in (own, owing))
+        instead = {a.client for a in owing if suspected[a.cluster] < max(2, here[a.cluster])}
+        placing = [a._replace(cluster=place_at(state, a.client), role=Role.PLACE) for a in owing]
+        return [*(ask for ask in asks if ask.client not in instead), *placing]
 
     def observed(self, state: CFLState, server_round: int) -> CFLState:
         """The state with the norm histories of all members that replied in this round.

@@ -1,10 +1,12 @@
 """The history of each member's update norms: it shows which members' data may have changed.
 
 Not in the paper. Norms are compared on a logarithmic scale and relative to the median of the leaf,
-so a factor that is common to all, such as a decaying learning rate, has no effect.
+so a factor that is common to all, such as a decaying learning rate, has no effect. The median is
+the lower one of two: if half of the members change, it is that of one that does not.
 """
 
 from collections.abc import Mapping
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +26,8 @@ class NormHistory(NamedTuple):
     rounds: int = 0
     """Rounds that count."""
     mean: float = 0.0
-    """Mean of log(norm / median norm of the leaf in the same round)."""
+    """Usual log(norm / median norm of the leaf in the same round): about the mean of the last `FEW`
+    rounds, because other members come and go, and the median with them."""
     longest: float = NOTHING
     """Largest log norm but the first, which is long in a new leaf."""
     suspected: int = 0
@@ -69,7 +72,7 @@ def updated(
     suspicion.
     """
     lengths = {client: float(np.log(norm)) for client, norm in norms.items() if 0 < norm < np.inf}
-    median = float(np.median([*lengths.values()] or [0.0]))
+    median = median_low(lengths.values() or [0.0])
     here = {c: h for c, h in only(histories, lengths).items() if h.leaf == leaf}
     before = dict.fromkeys(lengths, NormHistory(leaf)) | here
     needed = FEW * (1 + (leaf == ROOT))
@@ -87,6 +90,6 @@ def updated(
 def usual(history: NormHistory, length: float, median: float) -> NormHistory:
     """The history with one more round in which nobody was suspected."""
     rounds = history.rounds + 1
-    mean = history.mean + (length - median - history.mean) / rounds
+    mean = history.mean + (length - median - history.mean) / min(rounds, FEW)
     longest = max(history.longest, float(length)) if history.rounds else history.longest
     return history._replace(rounds=rounds, mean=float(mean), longest=longest, factor=0.0)

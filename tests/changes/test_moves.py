@@ -174,13 +174,25 @@ def test_a_suspected_member_trains_one_more_model_and_moves_none(settled):
     assert leaf(state, 0) is leaf(state, 1)
 
 
-def test_a_client_never_trains_more_than_two_models_in_a_round(settled):
+def test_a_suspected_client_trains_the_split_clusters_model_instead_of_its_leafs(settled):
     state = after((CHANGED, 1), cfl=JUDGED, state=settled, done=20)
     asks = JUDGED.asks(state, 22)
-    assert [ask.role for ask in asks if ask.client == "client-0"] == [Role.OWN, Role.PLACE]
-    assert [ask.client for ask in asks[:-1]] == list(CHANGED.clients)
+    assert [ask.role for ask in asks if ask.client == "client-0"] == [Role.PLACE]
+    assert sorted(ask.client for ask in asks) == sorted(CHANGED.clients)
     state = after((CHANGED, 1), cfl=JUDGED, state=state, done=21)
     assert [move.server_round for move in state.moves] == [22]
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_a_leaf_that_may_be_changing_as_a_whole_is_still_trained(settled, members):
+    here = leaf(settled, 0).members[:members]
+    suspected = {c: NormHistory(leaf(settled, 0).name, 9, suspected=1, place_at=ROOT) for c in here}
+    state = replace(settled, memory={"moves": suspected})
+    roles = [ask.role for ask in MOVING.asks(state, 21, here)]
+    both = [Role.OWN] * members if members > 1 else []
+    assert roles == both + [Role.PLACE] * members
+    others = [ask for ask in MOVING.asks(state, 21) if ask.client in here]
+    assert (Role.OWN in {ask.role for ask in others}) == (members == 5)
 
 
 def test_no_member_moves_while_a_split_above_it_is_on_trial():

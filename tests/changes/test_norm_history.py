@@ -54,6 +54,21 @@ def test_less_is_suspicious_if_most_members_updates_are_longer_than_ever(longer,
     assert suspects(histories(rounds, "0.0")) == expected
 
 
+def test_half_of_the_members_may_change_at_once():
+    rounds = np.ones((FEW + 1, 4))
+    rounds[FEW, :2] = 3
+    assert suspects(histories(rounds, "0.0")) == ["0", "1"]
+
+
+def test_what_is_usual_is_what_a_member_did_last():
+    """Next to those of the former other members its updates were long."""
+    state: dict[str, NormHistory] = {}
+    for others in 14 * [{"a": 0.1, "b": 0.1}] + 5 * [{"c": 1.0, "d": 1.0}]:
+        state = updated(state, "0.0", others | {"2": 1.0})
+    assert suspects(state) == []
+    assert suspects(updated(state, "0.0", {"c": 1.0, "d": 1.0, "2": 3.0})) == ["2"]
+
+
 def test_rounds_with_a_suspect_leave_all_histories_as_they_were_until_patience_ends():
     rounds = np.ones((6, 4)) + 0.01 * np.arange(24).reshape(6, 4) % 0.03
     state = histories(rounds, "0.0")

@@ -94,8 +94,11 @@ def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later)
     own = [line for line in lines_of(recorder) if line["decision"] not in TRIAL_STATUS]
     for key in ("members", "heard", "clients"):
         count = Counter((line["round"], line["cluster"], n) for line in own for n in line[key])
-        assert set(count) <= trained
-        assert len(count) == count.total() == (CHANGE + 3) * len(GROUPS)
+        members = (CHANGE + 3) * len(GROUPS)
+        if key != "members":  # once the suspected client trained the root's model only
+            members -= 1
+            assert set(count) <= trained
+        assert len(count) == count.total() == members
 
 
 def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp_path, caplog):
