@@ -39,8 +39,8 @@ class SplitTrials(Change):
         until the number of rounds has doubled k times.
         """
         leaf = state.tree.clusters[decision.cluster]
-        refused = [trial.due for trial in leaf.undone if trial.status is Status.UNDONE]
-        again = 2 ** len(refused) * max(refused, default=0)
+        rounds = [trial.due for trial in refused(leaf)]
+        again = 2 ** len(rounds) * max(rounds, default=0)
         if decision.outcome is not Outcome.SPLIT:
             return decision
         above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
@@ -110,15 +110,22 @@ class SplitTrial(Proposal):
     last: bool
     """Whether the run ends with this round."""
 
-    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-        """The decisions with one that says that the split is open at the end of the run."""
+    def put_off(
+        self, state: CFLState, decisions: tuple[Decision, ...]
+    ) -> tuple[CFLState, tuple[Decision, ...]]:
+        """At the end of a run the split stays open; it is undone if the one before was refused."""
         if not self.last:
-            return decisions
-        name, reason = self.questions[0].cluster, "the run is too short to ask the clients about it"
-        norms = norms_of(
-            decisions, [made.cluster for made in decisions if is_below(made.cluster, name)]
-        )
-        return (*decisions, Decision(name, self.server_round, Outcome.ON_TRIAL, reason, *norms))
+            return state, decisions
+        (question,), now, tree = self.questions, self.server_round, state.tree
+        outcome, reason = Outcome.ON_TRIAL, "the run is too short to ask the clients about it"
+        cluster = tree.clusters[name := question.cluster]
+        norms = norms_of(decisions, [d.cluster for d in decisions if is_below(d.cluster, name)])
+        if cluster.trial and refused(cluster):
+            outcome, reason = Outcome.UNDONE, f"{reason}, and they undid the one before"
+            past = cluster.trial._replace(due=now, reason=reason)
+            tree = reunited(tree, name, past, question.model)
+        made = Decision(name, now, outcome, reason, *norms)
+        return replace(state, tree=tree), (*decisions, made)
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -163,6 +170,11 @@ class SplitTrial(Proposal):
         leaning = verdict.better is None and verdict.vote.better > verdict.vote.worse
         soon = later <= trial.began + 2 * self.rounds
         return later if leaning and soon and not self.last else 0
+
+
+def refused(cluster: Cluster) -> list[Trial]:
+    """The splits of a cluster that its clients undid."""
+    return [trial for trial in cluster.undone if trial.status is Status.UNDONE]
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
