@@ -142,6 +142,7 @@ def test_assign_by_command_and_what_it_refuses(run, tmp_path):
     without = cflower("assign", run, "--app", app)
     sentence = "The newcomer's reply to the train message with the model of cluster 0 is an"
     assert sentence in " ".join(without.stderr.split())
+    assert without.stderr.rstrip().endswith("Its app may need a node config: --node-config.")
     with pytest.raises(ConfigError, match="the module nosuch cannot be imported"):
         assign(run, app="nosuch:app")
     with pytest.raises(

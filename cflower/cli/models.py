@@ -116,6 +116,7 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
 
 def path_table(assignment: "Assignment") -> "Table":
     """The models on the newcomer's path, and its similarity to the children of each cluster."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     metric = assignment.metric
@@ -123,6 +124,7 @@ def path_table(assignment: "Assignment") -> "Table":
         *("cluster", "clients", f"{metric.name} on {assignment.num_held_out} held out"),
         *("similarity to each child", "margin"),
         title=f"path in the tree ({assignment.num_train} training examples)",
+        box=SIMPLE_HEAD,
     )
     for level in assignment.levels:
         similarities, margin = "", ""
@@ -163,11 +165,13 @@ def personal_sentence(assignment: "Assignment") -> str:
 
 def recognition_table(recognition: "Recognition") -> "Table":
     """The leaves, and which of them are possible."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     count = recognition.num_examples
     title = f"the clusters' models on {count} examples without labels"
-    table = Table("cluster", "clients", "entropy in nats", "confirmed", title=title)
+    names = "cluster", "clients", "entropy in nats", "confirmed"
+    table = Table(*names, title=title, box=SIMPLE_HEAD)
     for leaf in recognition.candidates:
         confirmed = "yes" if leaf.confirmed else "no"
         table.add_row(leaf.cluster, str(leaf.members), f"{leaf.entropy:.3f}", confirmed)

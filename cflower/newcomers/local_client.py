@@ -92,7 +92,9 @@ class LocalClient:
         except BadReplyError as error:
             problem = str(error)
         except Exception as error:  # another app's code can fail in any way
-            problem = f"is an error: {error!r}"
+            problem = f"is an error: {type(error).__name__}: {error}"
+            if not self.node_config:
+                problem += ". Its app may need a node config: --node-config"
         raise FederationError(
             f"The newcomer's reply to the {kind} message with the model of cluster {cluster.name} "
             f"{problem}."
