@@ -60,7 +60,10 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
             until = cluster.trial.until if cluster.trial else "a later round"
-            text += f", split in round {split.round}{TRIALS[split.trial].format(until=until)}"
+            trial = TRIALS[split.trial].format(until=until)
+            if summary.finished and split.trial == Status.OPEN:
+                trial = ", not judged by its clients before the end"
+            text += f", split in round {split.round}{trial}"
         elif not cluster.children:
             text += members_in_words(only(rows, cluster.members), metric)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))

@@ -70,7 +70,7 @@ def test_every_judgement_of_the_clients_is_shown(tmp_path):
 
 @pytest.mark.parametrize(
     ("rounds", "status", "words"),
-    [(9, "confirmed", "confirmed"), (5, "open", "on trial until round 6")],
+    [(9, "confirmed", "confirmed"), (5, "open", "not judged by its clients before the end")],
 )
 def test_a_lasting_split_is_shown_with_its_status(rounds, status, words, tmp_path):
     run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), 9, EndsAfter(rounds))
@@ -81,6 +81,10 @@ def test_a_lasting_split_is_shown_with_its_status(rounds, status, words, tmp_pat
     assert judged == (["confirmed"] if rounds == 9 else [])
     assert common_in_words(run.summary) == "common model (mean of the clusters' models)"
     assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))
+    going_on = run.summary.model_copy(update={"finished": False})
+    assert ("on trial until round 6" in as_text(cluster_tree(going_on, run.clusters))) == (
+        status == "open"
+    )
 
 
 @pytest.mark.parametrize(
