@@ -15,7 +15,7 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below
 from cflower.algorithm.weights import Weights, norm
-from cflower.changes.splits import about_mean, norms_of, reunited, started_from, voters
+from cflower.changes.splits import about_mean, judged, reunited, started_from, voters
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
@@ -119,10 +119,7 @@ class Join(Proposal):
             parts = tuple(tree.clusters[child].members for child in cluster.children)
             past = Trial(began, now, parts, Status.JOINED, reason)
             tree = reunited(tree, cluster.name, past, model)
-            norms = norms_of(decisions, names)
-            made = Decision(
-                cluster.name, now, Outcome.UNDONE, reason, *norms, figures=verdict.figures
-            )
+            made = judged(decisions, cluster.name, now, Outcome.UNDONE, reason, verdict.figures)
             return replace(state, tree=tree), (*decisions, made)
         moving = {client: leaf.name for leaf in others for client in leaf.members}
         moves = [Move(now, client, left, first.name, reason) for client, left in moving.items()]

@@ -60,11 +60,12 @@ class Moves(Change):
         train a leaf are suspected, it may be changing as a whole, and they train both.
         """
         own = [ask for ask in asks if ask.role is Role.OWN]
-        owing = [ask for ask in own if place_at(state, ask.client)]
-        here, suspected = (Counter(ask.cluster for ask in some) for some in (own, owing))
-        instead = {a.client for a in owing if suspected[a.cluster] < max(2, here[a.cluster])}
-        placing = [a._replace(cluster=place_at(state, a.client), role=Role.PLACE) for a in owing]
-        return [*(ask for ask in asks if ask.client not in instead), *placing]
+        places = {ask: place for ask in own if (place := place_at(state, ask.client))}
+        training, suspected = (Counter(ask.cluster for ask in some) for some in (own, places))
+        whole = {leaf for leaf, count in suspected.items() if 1 < count == training[leaf]}
+        kept = [ask for ask in asks if ask not in places or ask.cluster in whole]
+        placing = [ask._replace(cluster=c, role=Role.PLACE) for ask, c in places.items()]
+        return kept + placing
 
     def observed(self, state: CFLState, server_round: int) -> CFLState:
         """The state with the norm histories of all members that replied in this round.

@@ -119,12 +119,11 @@ class SplitTrial(Proposal):
         (question,), now, tree = self.questions, self.server_round, state.tree
         outcome, reason = Outcome.ON_TRIAL, "the run is too short to ask the clients about it"
         cluster = tree.clusters[name := question.cluster]
-        norms = norms_of(decisions, [d.cluster for d in decisions if is_below(d.cluster, name)])
         if cluster.trial and refused(cluster):
             outcome, reason = Outcome.UNDONE, f"{reason}, and they undid the one before"
             past = cluster.trial._replace(due=now, reason=reason)
             tree = reunited(tree, name, past, question.model)
-        made = Decision(name, now, outcome, reason, *norms)
+        made = judged(decisions, name, now, outcome, reason, {})
         return replace(state, tree=tree), (*decisions, made)
 
     def concluded(
@@ -157,8 +156,7 @@ class SplitTrial(Proposal):
             open_end = self.last and verdict.better is None
             past = trial._replace(status=Status.OPEN if open_end else Status.UNDONE)
             tree = reunited(state.tree, name, past, self.questions[0].model)
-        norms = norms_of(decisions, cluster.children)
-        made = Decision(name, now, outcome, reason, *norms, figures=verdict.figures)
+        made = judged(decisions, name, now, outcome, reason, verdict.figures)
         return replace(state, tree=tree), (*decisions, made)
 
     def _next_vote(self, trial: Trial, verdict: Verdict) -> int:
@@ -205,8 +203,15 @@ def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> Par
     return tree.rejoined(name, leaf)
 
 
-def norms_of(decisions: Iterable[Decision], leaves: Sequence[str]) -> tuple[float, float]:
-    """The largest norms in the decisions on these leaves."""
-    norms = [(made.mean_norm, made.max_norm) for made in decisions if made.cluster in leaves]
-    mean_norm, max_norm = map(max, zip((0.0, 0.0), *norms, strict=True))
-    return mean_norm, max_norm
+def judged(
+    decisions: Iterable[Decision],
+    name: str,
+    server_round: int,
+    outcome: Outcome,
+    reason: str,
+    figures: Mapping[str, float],
+) -> Decision:
+    """The decision on a split, with the largest norms in those on the leaves below."""
+    below = [(d.mean_norm, d.max_norm) for d in decisions if is_below(d.cluster, name)]
+    mean_norm, max_norm = map(max, zip((0.0, 0.0), *below, strict=True))
+    return Decision(name, server_round, outcome, reason, mean_norm, max_norm, figures=figures)
