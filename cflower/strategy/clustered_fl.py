@@ -189,8 +189,8 @@ class ClusteredFL(Settings, Strategy):
             log(INFO, "The metric that leads: %s.", run.leading.asked.in_full)
             self.summary()
             for name, config in zip(("train", "evaluate"), configs, strict=True):
-                if config:
-                    log(INFO, "Config of %s messages: %s.", name, in_words(plain(config)))
+                if words := in_words(plain(config)):
+                    log(INFO, "Config of %s messages: %s.", name, words)
             for server_round in run.rounds():
                 if self._play(run, server_round):
                     run.stop_after(server_round)

@@ -76,9 +76,12 @@ def test_a_newcomer_is_logged_in_the_leaf_that_it_gets(caplog):
 
 def test_the_log_begins_with_the_settings_that_are_not_the_defaults(caplog):
     caplog.set_level(INFO, "flwr")
-    grid, config = Quadratics(GROUPS).grid(), ConfigRecord({"lr": 0.1, "key": b"secret"})
+    grid, secret = Quadratics(GROUPS).grid(), ConfigRecord({"key": b"secret"})
+    config = ConfigRecord({"lr": 0.1, **secret})
     for settings in {}, {"criterion": NormCriterion(eps1=0.5), "seed": 3}:
-        ClusteredFL(**settings).start(grid, initial_arrays(), 1, evaluate_config=config)
+        ClusteredFL(**settings).start(
+            grid, initial_arrays(), 1, train_config=secret, evaluate_config=config
+        )
     begins = ["ClusteredFL: 1 round, 6 of 6 connected clients, a model of 0.00 MB."]
     begins += [line for line in caplog.messages if line.startswith(("Settings", "Config"))]
     first, other, changed, again = begins
