@@ -42,7 +42,8 @@ class Joins(Change):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
                 mean = about_mean(tree, common_ancestor(tree, pair), pair, now)
                 other = Question(first.name, first.model, voters(tree, [second], now))
-                yield Join(now, (mean, other), (first.name, second.name))
+                vote = 2 * len(tree.clients)  # that on a split, which others wait for
+                yield Join(now, (mean, other), (first.name, second.name), reserve=vote)
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""

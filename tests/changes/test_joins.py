@@ -99,6 +99,14 @@ def test_leaves_of_a_split_on_trial_are_not_joined(last):
     assert asked(tree_of("0.0", "0.1", status=Status.OPEN), last=last) == []
 
 
+@pytest.mark.parametrize(("budget", "last", "expected"), [(22, 0, 12), (21, 0, 0), (21, 1, 10)])
+def test_a_join_leaves_models_for_a_vote_on_a_split_but_not_at_the_end(budget, last, expected):
+    """Of five clients; the two of the second leaf evaluate its model, the mean, and the first's."""
+    tree, cfl = tree_of("0.0", "0.1"), replace(JOINING, budget=budget)
+    asks = cfl.heard(CFLState(tree), [], NOW, last=bool(last)).asks
+    assert len(asks) == expected
+
+
 def test_every_client_of_both_leaves_is_asked_and_the_second_leafs_about_the_first_too():
     heard, _ = round_of(tree_of("0.0", "0.1", "0.2"), NEITHER)
     by_number = {0: set(), 1: set()}
