@@ -31,8 +31,8 @@ class Outcome(StrEnum):
     SPLIT = "split"
     MOVING = "still moving"
     CONTENT = "clients content"
-    NOT_APART = "groups not apart enough"
-    UNSTEADY = "groups not steady yet"
+    NOT_APART = "sides not apart enough"
+    UNSTEADY = "sides not steady yet"
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
@@ -41,12 +41,6 @@ class Outcome(StrEnum):
     UNDONE = "split taken back"
     PUT_OFF = "split put off"
     UNJUDGED = "split not judged"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Outcome | None":
-        """Run folders of version 0.3 have "sides" where "groups" stands today."""
-        today = str(value).replace("sides", "groups")
-        return next((outcome for outcome in cls if outcome.value == today), None)
 
 
 @dataclass(frozen=True)
@@ -312,7 +306,7 @@ class NormCriterion(Checked, Criterion):
         """Apply eq. 39 and the least size to a bipartition; None if they allow a split."""
         if self.gamma_max >= parts.safe_gamma:
             bound = f"gamma_max {self.gamma_max:g} >= {parts.safe_gamma:.3g} (eq. 39)"
-            return Outcome.NOT_APART, f"groups too similar: {bound}"
+            return Outcome.NOT_APART, f"sides too similar: {bound}"
         smallest = min(len(parts.first), len(parts.second))
         if smallest < self.min_cluster_size:
             reason = f"a side of {counted(smallest, 'member')}, {self.min_cluster_size} needed"

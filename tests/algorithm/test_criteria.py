@@ -210,10 +210,3 @@ def test_every_own_criterion_passes_its_own_check():
     for evidence in (opposed, moving, content, hexagon):
         answer = NormCriterion(**SETTINGS).decide(evidence, {})
         assert check_sides("norms", answer, evidence, evidence.clients) == answer
-
-
-def test_outcomes_of_version_0_3_are_known():
-    assert Outcome("sides not apart enough") is Outcome.NOT_APART
-    assert Outcome("sides not steady yet") is Outcome.UNSTEADY
-    with pytest.raises(ValueError, match="'undecided' is not a valid Outcome"):
-        Outcome("undecided")

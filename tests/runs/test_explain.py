@@ -11,7 +11,7 @@ from tests.runs.folders import made_up_run
 def test_what_was_recorded_is_explained_cluster_by_cluster(made_up):
     text = explanation(RunRecord.read(made_up))
     assert "Cluster 0 (8 clients, rounds 1 to 6): split in round 6 into 0.0 and 0.1." in text
-    assert "rounds 4 to 5, groups not apart enough" in text
+    assert "rounds 4 to 5, sides not apart enough" in text
     assert "Cluster 0.1 (4 clients, rounds 7 to 20): was not split." in text
 
 

@@ -76,7 +76,7 @@ def test_every_change_is_one_sentence_with_its_figures_folded(visit):
     assert "mean norm\n0.5\nlargest norm\n3\nalpha cross\n−0.3" in text
     assert visit.texts("#why .change >> nth=0 >> li") == [
         "Rounds 1–3, still moving: for reasons of round 3.",
-        "Rounds 4–5, groups not apart enough: for reasons of round 5.",
+        "Rounds 4–5, sides not apart enough: for reasons of round 5.",
         "Round 6, split: for reasons of round 6.",
     ]
     visit.page.click("#why button:text-is('Rounds 4–5')")
