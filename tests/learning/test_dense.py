@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cflower.data.examples import Examples
-from cflower.learning.dense import evaluate_stacked, is_dense, train_stacked
+from cflower.learning.dense import Products, evaluate_stacked, is_dense, train_stacked
 from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import evaluate, one_thread, train
@@ -56,6 +56,17 @@ def test_a_dense_model_trains_as_pytorch_alone_would_within_rounding():
             optimizer.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.detach().cpu(), other.detach())
+
+
+def test_the_products_of_several_clients_have_the_gradients_of_pytorch_in_the_weights_layout():
+    sizes = (3, 5, 4), (3, 2, 4), (3, 2)  # three clients, five rows, from four numbers to two
+    inputs, weight, bias = (torch.rand(s, dtype=torch.float64, requires_grad=True) for s in sizes)
+    assert torch.autograd.gradcheck(Products.apply, (inputs, weight, bias))
+    outputs = Products.apply(inputs.detach(), weight, bias)
+    torch.testing.assert_close(outputs[1], nn.functional.linear(inputs[1], weight[1], bias[1]))
+    outputs.sum().backward()
+    assert inputs.grad is None
+    assert weight.grad.stride() == weight.stride()
 
 
 def test_only_plain_sequences_count_as_dense():
