@@ -113,13 +113,16 @@ class SplitTrial(Proposal):
     def put_off(
         self, state: CFLState, decisions: tuple[Decision, ...]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """At the end of a run the split stays open; it is undone if the one before was refused."""
+        """At the end of a run the split stays open.
+
+        It is undone if the one before was refused, and no client was ever asked about this one.
+        """
         if not self.last:
             return state, decisions
         (question,), now, tree = self.questions, self.server_round, state.tree
         outcome, reason = Outcome.ON_TRIAL, "the run is too short to ask the clients about it"
         cluster = tree.clusters[name := question.cluster]
-        if cluster.trial and refused(cluster):
+        if cluster.trial and not cluster.trial.reason and refused(cluster):
             outcome, reason = Outcome.UNDONE, f"{reason}, and they undid the one before"
             past = cluster.trial._replace(due=now, reason=reason)
             tree = reunited(tree, name, past, question.model)
