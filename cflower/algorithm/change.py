@@ -64,11 +64,9 @@ class Proposal(ABC):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The state and the round's decisions after the answers, one for each question."""
 
-    def put_off(
-        self, state: CFLState, decisions: tuple[Decision, ...]
-    ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """The state and the round's decisions if the questions would exceed the run's budget."""
-        return state, decisions
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The round's decisions if the questions would exceed the run's budget."""
+        return decisions
 
 
 class Change:
@@ -142,8 +140,8 @@ class Questions(Pending):
             if state.asked + len(more.asks) + proposal.reserve <= budget:
                 questions = more
             else:
-                state, decisions = proposal.put_off(state, questions.decisions)
-                questions = replace(questions, state=state, decisions=decisions)
+                decisions = proposal.put_off(questions.decisions)
+                questions = replace(questions, decisions=decisions)
         asks = questions.asks
         state = replace(state, pending=questions if asks else None, asked=state.asked + len(asks))
         return RoundResult(state, questions.decisions, asks)

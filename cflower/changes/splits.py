@@ -39,8 +39,8 @@ class SplitTrials(Change):
         until the number of rounds has doubled k times.
         """
         leaf = state.tree.clusters[decision.cluster]
-        rounds = [trial.due for trial in refused(leaf)]
-        again = 2 ** len(rounds) * max(rounds, default=0)
+        refused = [trial.due for trial in leaf.undone if trial.status is Status.UNDONE]
+        again = 2 ** len(refused) * max(refused, default=0)
         if decision.outcome is not Outcome.SPLIT:
             return decision
         above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
@@ -110,24 +110,17 @@ class SplitTrial(Proposal):
     last: bool
     """Whether the run ends with this round."""
 
-    def put_off(
-        self, state: CFLState, decisions: tuple[Decision, ...]
-    ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """At the end of a run the split stays open.
+    def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The decisions with one that says that the split is open at the end of the run.
 
-        It is undone if the one before was refused, and no client was ever asked about this one.
+        It is not undone, even if the one before was: next to hostile clients that prevented the
+        vote, the mean would be a model that they have spoiled.
         """
         if not self.last:
-            return state, decisions
-        (question,), now, tree = self.questions, self.server_round, state.tree
-        outcome, reason = Outcome.ON_TRIAL, "the run is too short to ask the clients about it"
-        cluster = tree.clusters[name := question.cluster]
-        if cluster.trial and not cluster.trial.reason and refused(cluster):
-            outcome, reason = Outcome.UNDONE, f"{reason}, and they undid the one before"
-            past = cluster.trial._replace(due=now, reason=reason)
-            tree = reunited(tree, name, past, question.model)
-        made = judged(decisions, name, now, outcome, reason, {})
-        return replace(state, tree=tree), (*decisions, made)
+            return decisions
+        name, now = self.questions[0].cluster, self.server_round
+        reason = "the run is too short to ask the clients about it"
+        return (*decisions, judged(decisions, name, now, Outcome.ON_TRIAL, reason, {}))
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
@@ -171,11 +164,6 @@ class SplitTrial(Proposal):
         leaning = verdict.better is None and verdict.vote.better > verdict.vote.worse
         soon = later <= trial.began + 2 * self.rounds
         return later if leaning and soon and not self.last else 0
-
-
-def refused(cluster: Cluster) -> list[Trial]:
-    """The splits of a cluster that its clients undid."""
-    return [trial for trial in cluster.undone if trial.status is Status.UNDONE]
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:

@@ -51,21 +51,6 @@ def test_a_short_run_says_that_its_split_is_open(rounds, trial, monkeypatch, cap
     assert set(evaluated.values()) == {2 if trial is Status.OPEN else 4}
 
 
-def test_a_second_split_that_a_short_run_cannot_judge_is_undone(monkeypatch, caplog):
-    monkeypatch.undo()
-    caplog.set_level(logging.INFO, "flwr")
-    alike = Quadratics(ALIKE)
-    strategy, _, _ = on_trial(alike, 10, criterion=Halves(), trial_rounds=1)
-    assert clusters_of(strategy) == {frozenset(strategy.tree.clients)}
-    first, second = strategy.tree.root.undone
-    assert [(trial.due, trial.status) for trial in (first, second)] == [
-        (4, Status.UNDONE),
-        (10, Status.OPEN),  # so that a resumed run may make it again
-    ]
-    assert f"split taken back: {second.reason}" in caplog.text
-    assert "too short" in second.reason
-
-
 @pytest.mark.parametrize("settings", [{"fraction_evaluate": 1.0}, {"fraction_train": 0.5}])
 def test_a_split_that_serves_the_clients_is_confirmed(settings):
     clients = Quadratics(GROUPS)
