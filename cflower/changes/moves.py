@@ -8,7 +8,6 @@ begin a leaf evaluate the run's first model against their leaf's: a model that l
 of what they need may be harder to correct than one that learned nothing.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,14 +55,18 @@ class Moves(Change):
     def asked(self, state: CFLState, asks: list[Ask]) -> list[Ask]:
         """Members that owe an update that shows their place train a split cluster's model.
 
-        They do it instead of their leaf's, which is none for them if their data changed. If all who
-        train a leaf are suspected, it may be changing as a whole, and they train both.
+        They do it instead of their leaf's, which is none for them if their data changed. If all
+        members of a leaf owe one, it may be changing as a whole, and they train both.
         """
         own = [ask for ask in asks if ask.role is Role.OWN]
         places = {ask: place for ask in own if (place := place_at(state, ask.client))}
-        training, suspected = (Counter(ask.cluster for ask in some) for some in (own, places))
-        whole = {leaf for leaf, count in suspected.items() if 1 < count == training[leaf]}
-        kept = [ask for ask in asks if ask not in places or ask.cluster in whole]
+        leaves = {leaf.name: state.tree.assigned(leaf) for leaf in state.tree.leaves}
+        trained = {
+            name
+            for name in {ask.cluster for ask in places}
+            if len(leaves[name]) > 1 and all(place_at(state, c) for c in leaves[name])
+        }
+        kept = [ask for ask in asks if ask not in places or ask.cluster in trained]
         placing = [ask._replace(cluster=c, role=Role.PLACE) for ask, c in places.items()]
         return kept + placing
 
