@@ -60,15 +60,9 @@ class Moves(Change):
         """
         own = [ask for ask in asks if ask.role is Role.OWN]
         places = {ask: place for ask in own if (place := place_at(state, ask.client))}
-        leaves = {leaf.name: state.tree.assigned(leaf) for leaf in state.tree.leaves}
-        trained = {
-            name
-            for name in {ask.cluster for ask in places}
-            if len(leaves[name]) > 1 and all(place_at(state, c) for c in leaves[name])
-        }
-        kept = [ask for ask in asks if ask not in places or ask.cluster in trained]
-        placing = [ask._replace(cluster=c, role=Role.PLACE) for ask, c in places.items()]
-        return kept + placing
+        whole = {name for name in {a.cluster for a in places} if changes_as_a_whole(state, name)}
+        kept = [ask for ask in asks if ask not in places or ask.cluster in whole]
+        return kept + [a._replace(cluster=c, role=Role.PLACE) for a, c in places.items()]
 
     def observed(self, state: CFLState, server_round: int) -> CFLState:
         """The state with the norm histories of all members that replied in this round.
@@ -158,6 +152,15 @@ class NewStart(Proposal):
 def place_at(state: CFLState, client: str) -> str:
     """The split cluster with a model that a suspected member trains next; empty if none."""
     return histories(state)[client].place_at if may_move(state, client) else ""
+
+
+def changes_as_a_whole(state: CFLState, leaf: str) -> bool:
+    """Whether a leaf has several members, and each owes an update that shows its place.
+
+    It does not depend on who takes part, so a silent client has the effect of an absent one.
+    """
+    members = state.tree.assigned(state.tree.clusters[leaf])
+    return len(members) > 1 and all(place_at(state, client) for client in members)
 
 
 def may_move(state: CFLState, client: str) -> bool:
