@@ -116,25 +116,27 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
 
 def path_table(assignment: "Assignment") -> "Table":
     """The models on the newcomer's path, and its similarity to the children of each cluster."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from cflower.runs.tables import table_of
 
-    metric = assignment.metric
-    table = Table(
-        *("cluster", "clients", f"{metric.name} on {assignment.num_held_out} held out"),
-        *("similarity to each child", "margin"),
-        title=f"path in the tree ({assignment.num_train} training examples)",
-        box=SIMPLE_HEAD,
-    )
+    metric, rows = assignment.metric, []
     for level in assignment.levels:
         similarities, margin = "", ""
         if level.step is not None:
             cosines = level.step.similarities.items()
             similarities = "\n".join(f"{child} {cosine:+.3f}" for child, cosine in cosines)
             margin = f"{level.step.margin:.3f}"
-        value = metric.in_words(level.metrics.get(metric.name))
-        table.add_row(level.cluster, str(level.members), value, similarities, margin)
-    return table
+        rows.append(
+            {
+                "cluster": level.cluster,
+                "clients": str(level.members),
+                f"{metric.name} on {assignment.num_held_out} held out": metric.in_words(
+                    level.metrics.get(metric.name)
+                ),
+                "similarity to each child": similarities,
+                "margin": margin,
+            }
+        )
+    return table_of(f"path in the tree ({assignment.num_train} training examples)", rows)
 
 
 def assignment_sentence(assignment: "Assignment") -> str:
@@ -165,17 +167,19 @@ def personal_sentence(assignment: "Assignment") -> str:
 
 def recognition_table(recognition: "Recognition") -> "Table":
     """The leaves, and which of them are possible."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from cflower.runs.tables import table_of
 
+    rows = [
+        {
+            "cluster": leaf.cluster,
+            "clients": str(leaf.members),
+            "entropy in nats": f"{leaf.entropy:.3f}",
+            "confirmed": "yes" if leaf.confirmed else "no",
+        }
+        for leaf in recognition.candidates
+    ]
     count = recognition.num_examples
-    title = f"the clusters' models on {count} examples without labels"
-    names = "cluster", "clients", "entropy in nats", "confirmed"
-    table = Table(*names, title=title, box=SIMPLE_HEAD)
-    for leaf in recognition.candidates:
-        confirmed = "yes" if leaf.confirmed else "no"
-        table.add_row(leaf.cluster, str(leaf.members), f"{leaf.entropy:.3f}", confirmed)
-    return table
+    return table_of(f"the clusters' models on {count} examples without labels", rows)
 
 
 def recognition_record(recognition: "Recognition") -> dict[str, Any]:

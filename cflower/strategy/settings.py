@@ -18,6 +18,7 @@ from cflower.messages.layout import UNTRAINED
 from cflower.messages.messenger import MetricsAggregation
 from cflower.messages.metrics import Metric
 from cflower.messages.roll_call import RollCall
+from cflower.ordering import without
 from cflower.settings import (
     check_factor,
     check_fields,
@@ -192,7 +193,7 @@ def in_words(settings: Mapping[str, Any]) -> str:
     for key, value in settings.items():
         text = str(value)
         if isinstance(value, Mapping):
-            others = in_words({name: one for name, one in value.items() if name != "name"})
+            others = in_words(without(value, ["name"]))
             text = f"{value['name']} ({others})" if others else value["name"]
         texts.append(f"{key} {text}")
     return ", ".join(texts)
