@@ -101,14 +101,16 @@ class CFL:
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split."""
-        leaves, decisions = [leaf.name for leaf in state.tree.leaves], []
-        state, means, places = self._received(state, replies, server_round)  # Σ w_i Δ_i of eq. 2
+        leaves, decisions = state.tree.leaves, list[Decision]()
+        origins = {leaf.name: self.projection.project(leaf.model.trained) for leaf in leaves}
+        # Σ w_i Δ_i of eq. 2
+        state, means, places = self._received(state, origins, replies, server_round)
         state = placed(state, places, server_round)  # Algorithm 4
         for change in self.changes:
             state = change.observed(state, server_round)
-        for name in leaves:
+        for name, origin in origins.items():
             leaf, mean = state.tree.clusters[name], means.get(name)
-            evidence = self._evidence(state, leaf, mean, server_round, excluded)
+            evidence = self._evidence(state, leaf, origin, mean, server_round, excluded)
             state, decision = self._decided(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             decisions.append(decision)
         for change in self.changes:
@@ -117,15 +119,19 @@ class CFL:
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(
-        self, state: CFLState, replies: Iterable[Reply], server_round: int
+        self,
+        state: CFLState,
+        origins: Mapping[str, Vector],
+        replies: Iterable[Reply],
+        server_round: int,
     ) -> tuple[CFLState, dict[str, Weights], dict[str, Vector]]:
         """The clusters' mean updates, and the updates that show the place of a client, by name.
 
-        Each reply is used once, so that they can be read one after another.
+        Each reply is used once, so that they can be read one after another. ``origins`` are the
+        leaves' models as `Projection.project` shortens them.
         """
         tree, known = state.tree, dict(state.known)
         sums, places = dict[str, Sum](), dict[str, Vector]()
-        origins = {c.name: self.projection.project(c.model.trained) for c in tree.clusters.values()}
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
@@ -152,15 +158,15 @@ class CFL:
         self,
         state: CFLState,
         leaf: Cluster,
+        origin: Vector,
         mean: Weights | None,
         server_round: int,
         excluded: Collection[str],
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
-        here = self.projection.project(leaf.model.trained)
         members = tuple(without(dict.fromkeys(state.tree.assigned(leaf)), excluded))
         known = only(state.known, members)
-        fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, here)}
+        fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, origin)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
         mean_update = mean.trained if mean else np.zeros(0)
